@@ -25,7 +25,7 @@ class Client:
     """One connection with one channel, over a blocking socket."""
 
     def __init__(self, port: int, host: str = "127.0.0.1", *, receive_buffer: int | None = None) -> None:
-        """``receive_buffer``: bytes that the kernel takes in before somebody reads; ``None``: as many as it will."""
+        """``receive_buffer``: bytes that the kernel buffers before they are read; ``None``: as many as it will."""
         self.socket = socket.socket()
         if receive_buffer is not None:  # before it connects: then the other end knows
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)

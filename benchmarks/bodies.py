@@ -40,5 +40,5 @@ class NumberedBodies:
         )
 
     def range(self, first: int, count: int) -> list[bytes]:
-        """So many, from this number on."""
+        """Return ``count`` bodies, from number ``first`` on."""
         return [self[number] for number in range(first, first + count)]

@@ -34,7 +34,7 @@ class Spread:
 
 @attrs.frozen
 class Bar:
-    """What is to be reached: at least or at most so much, of the ratio or of the value itself."""
+    """A limit to reach: at least or at most ``limit``, for the ratio or for the value itself."""
 
     sense: Literal["at least", "at most"]
     limit: float
@@ -57,7 +57,7 @@ class Figure:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the bar is reached; ``None`` where there is none."""
+        """Whether the bar is reached; ``None`` without a bar."""
         if self.bar is None:
             return None
         if self.bar.of == "value":

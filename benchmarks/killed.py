@@ -20,7 +20,7 @@ def files_below(directory: str) -> list[str]:
 
 
 def read_bare(directory: str, most: int = 1 << 62) -> int:
-    """Read every file, or so many bytes of them, and do nothing with it; returns the bytes."""
+    """Read every file, or ``most`` bytes of them, without using the content. Return the number of bytes."""
     total = 0
     buffer = bytearray(READ_BYTES)
     for path in files_below(directory):

@@ -1,8 +1,8 @@
 """``python -m benchmarks.memory_limit``: how far a node goes beyond its memory limit while publishers press on.
 
-Each case runs in a process of its own: a node with a limit of 200 MiB, publishers that never pause, and nobody who
-consumes. Said is the process's highest resident memory, all of it: the interpreter, the node, the publishers' own
-bodies. The table goes into docs/memory.md.
+Each case runs in a process of its own: a node with a limit of 200 MiB, publishers that never pause, and no consumer.
+The result is the process's highest resident memory, all of it: the interpreter, the node, the publishers' own bodies.
+The table goes into docs/memory.md.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def press_on(case: Case, directory: str, seconds: float) -> Outcome:
 
 
 def _publisher(node: Any, case: Case) -> Callable[[int, float], object]:
-    """Publishes once, to the ``turn``-th queue, within so many seconds."""
+    """Return a function that publishes once, to the ``turn``-th queue, within the given seconds."""
     one = os.urandom(case.body_bytes)
     properties: dict[str, Any] = {} if case.persistent else {"persistent": False}
     if case.header_bytes:

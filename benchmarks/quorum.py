@@ -1,7 +1,7 @@
-"""Export of a quorum queue that nobody could cut: its log is read to the end, and few messages come out.
+"""Export of a quorum queue whose log was never cut: the log is read to the end, and few messages come out.
 
-It happens in a process of its own, whose memory is what is measured; beside it a bare read of the same files. ``python
--m benchmarks.quorum --mib 2048`` measures a log of that size, ``--profile`` says where the time goes.
+It happens in a process of its own, whose memory is measured; beside it a bare read of the same files. ``python -m
+benchmarks.quorum --mib 2048`` measures a log of that size, ``--profile`` shows where the time goes.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _figures(node: str, written: Written, repeats: int, tick: Tick) -> list[Figu
 
 
 def _peak_mb() -> float:
-    """Of this process; what the system counts for a child may be its parent's."""
+    """The peak memory of this process; what the system counts for a child may be its parent's."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:

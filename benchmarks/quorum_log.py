@@ -30,13 +30,13 @@ UID: Final = b"2F_BENBENCHMARKLOG"
 TERM: Final = 1
 SEGMENT_ENTRIES: Final = 4096
 SEGMENT_SHARE: Final = 0.75
-"""Of the entries."""
+"""The part of the entries that is in segments."""
 
 NEVER_ACKED: Final = 100
 """Messages at the head; the first consumer still holds them."""
 PREFETCH: Final = 500
 LAST: Final = 1000
-"""Messages at the end that nobody acked."""
+"""Unacked messages at the end."""
 
 BODY_BYTES: Final = 1024
 START_MS: Final = 1_700_000_000_000
@@ -68,7 +68,7 @@ class Written:
 
 
 def write_quorum_log(directory: str, log_bytes: int, body_bytes: int = BODY_BYTES) -> Written:
-    """A node's data directory with one quorum queue, ``bench``, whose log has about so many bytes."""
+    """Write a node's data directory with one quorum queue, ``bench``, whose log has about ``log_bytes`` bytes."""
     per_message = body_bytes + 450  # of both entries
     messages = max(2 * LAST, log_bytes // per_message)
     home = os.path.join(directory, "quorum", NODE.decode())
@@ -145,7 +145,7 @@ def _notify(number: int, pid: bytes) -> bytes:
 
 
 def _entries(messages: int, body_bytes: int) -> Iterator[bytes]:
-    """Publish and ack in turn, but for the first and the last messages, which nobody acks."""
+    """Publish and ack in turn; the first and the last messages stay unacked."""
     draw = random.Random(3)
     pool = draw.randbytes(body_bytes + (1 << 16))
     consensus, no_id = _atom(b"await_consensus"), bytes(16)

@@ -7,7 +7,7 @@ printed beside :data:`warren.simulation.RABBITMQ_MEMORY`, which holds these figu
 Live memory is counted: after all garbage was collected, and as Erlang's own allocators count it (the broker's strategy
 ``erlang``). Resident memory follows it, unevenly: it keeps what was freed for a while, and is printed for comparison.
 Memory of processes holds messages' positions, ``ets`` the message store's index, ``binary`` bodies: so one figure can
-be told from another where they come together.
+be separated from another if they come together.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Measuring:
         return next(figure.measured for figure in self.figures if figure.name == name)
 
     def each(self, before: Memory, after: Memory, *kinds: str) -> float:
-        """By the message: what so many kinds of memory have grown."""
+        """The growth in memory of the given kinds, for each message."""
         return sum(after[kind] - before[kind] for kind in kinds) / self.messages
 
 
@@ -188,7 +188,7 @@ def stored(measuring: Measuring) -> None:
 
 
 def on_disk(measuring: Measuring) -> None:
-    """One long queue that is told to keep nothing in RAM; a segment or two stay."""
+    """One long queue that keeps nothing in RAM on command; a segment or two stay."""
     names, measuring.names = measuring.names, measuring.names[:1]
     with measuring.queues() as before:
         measuring.fill(EMBEDDED, persistent=True)

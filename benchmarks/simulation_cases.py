@@ -29,7 +29,7 @@ Said = dict[str, float]
 
 
 def real(messages: int) -> Said:
-    """The real engine: so many messages into a queue on real files, batch by batch, each handed to the system."""
+    """The real engine: publish ``messages`` into a queue on real files, in batches, each handed to the system."""
     bodies = bodies_of_sizes([SIZE] * BATCH)
     with tempfile.TemporaryDirectory(prefix="warren-bench-") as directory:
         vhost = open_vhost(RealFileSystem(), str(Path(directory, "real")))
@@ -41,7 +41,7 @@ def real(messages: int) -> Said:
 
 
 def backlog(messages: int, rate: int, size: int = SIZE) -> Said:
-    """A queue of which one publisher wants twice what its consumer takes; it pages, and goes on."""
+    """A queue whose publisher is twice as fast as its consumer; it pages, and goes on."""
     return _simulated(
         Scenario(
             length=messages / rate,
@@ -54,7 +54,7 @@ def backlog(messages: int, rate: int, size: int = SIZE) -> Said:
 
 
 def stored(messages: int, rate: int, size: int) -> Said:
-    """Large bodies, published one at a time, that nobody takes: all of them stay, in RAM or in the message store."""
+    """Large bodies, published one at a time without a consumer: all of them stay, in RAM or in the message store."""
     return _simulated(
         Scenario(
             length=messages / rate,

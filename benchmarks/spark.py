@@ -91,7 +91,7 @@ class Bench:
         self.tick.console.print(f"{figure.title}: {figure.ours.median:,.1f} {figure.unit}{ratio}")
 
     def bytes_of(self, gib: float) -> int:
-        """So many bytes at this scale."""
+        """The number of bytes at this scale."""
         return max(32 << 20, int(gib * GIB * self.scale))
 
     def place(self, name: str) -> str:

@@ -1,7 +1,7 @@
 """Nodes to measure Spark on: queues with messages in the index, queues with bodies in the store, CommitLogs.
 
-All are written by the engines. A fleet of topics is one store whose CommitLog the others share by hard links: for who
-reads it, so many nodes; for the disk, one.
+All are written by the engines. A fleet of topics is one store whose CommitLog the others share by hard links: for a
+reader it is as many nodes; for the disk, one.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ BATCH: Final = 1000
 
 
 class Member:
-    """A process that has the directory open, and publishes when it is told to."""
+    """A process that has the directory open, and publishes on command."""
 
     def __init__(self, directory: str, messages: int = 0) -> None:
         """``messages``: how many it publishes first."""

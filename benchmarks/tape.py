@@ -1,4 +1,4 @@
-"""A tape of file operations: what an engine asks of the disk, recorded once, and played again by nobody but the system.
+"""A tape of file operations: what an engine asks of the disk, recorded once, and replayed by bare system calls.
 
 :class:`RecordingFileSystem` stands where the engine's file system stands and writes down every operation that changes
 or reads the disk, the bytes included. :class:`Player` does the same operations in the same order on fresh files, with

@@ -56,7 +56,7 @@ async def run(directory: str) -> None:
 
 
 def main(directory: str) -> None:
-    """Do it all in ``directory``, which is made where it is missing."""
+    """Do it all in ``directory``, which is created if it is missing."""
     asyncio.run(run(directory))
 
 

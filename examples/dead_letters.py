@@ -27,7 +27,7 @@ def dies_to(queue: str) -> dict[str, str]:
 
 
 def main(directory: str) -> None:
-    """Do it all in ``directory``, which is made where it is missing."""
+    """Do it all in ``directory``, which is created if it is missing."""
     with warren.open(directory) as node:
         jobs = node.queue("jobs", arguments=dies_to("later"))
         node.queue("later", arguments={"x-message-ttl": PAUSE_MS, **dies_to("jobs")})

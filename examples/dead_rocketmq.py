@@ -4,7 +4,7 @@
 
 STORE is the broker's store folder, or a .tar.gz of it; DIRECTORY a warren node's. Each message keeps its queue, its
 keys, its tag and its own properties; the time at which it was stored becomes a property. What the groups' retries and
-the store's own topics hold stays behind, and is counted.
+the store's own topics hold is not copied, but counted.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from warren.durable_queue import DurableQueue
 
 
 def main(directory: str) -> None:
-    """Do it all in ``directory``, which is made where it is missing."""
+    """Do it all in ``directory``, which is created if it is missing."""
     with DurableQueue(directory, "jobs", maxsize=100, serializer="json") as jobs:
         for number in range(10):
             jobs.put({"number": number})

@@ -12,7 +12,7 @@ import warren
 
 
 def main(directory: str) -> None:
-    """Do it all in ``directory``, which is made where it is missing."""
+    """Do it all in ``directory``, which is created if it is missing."""
     vhost = warren.engine.open_vhost(directory)
     jobs = vhost.queue(b"jobs")
     job = vhost.envelope(b"jobs")

@@ -12,7 +12,7 @@ import warren
 
 
 def main(directory: str) -> None:
-    """Do it all in ``directory``, which is made where it is missing."""
+    """Do it all in ``directory``, which is created if it is missing."""
     with warren.open(directory) as node:
         mail, audit = node.queue("mail"), node.queue("audit")
         node.publish_to(["mail", "audit"], b"welcome").wait()  # one body, a position in each

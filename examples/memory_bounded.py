@@ -2,9 +2,9 @@
 
 python examples/memory_bounded.py [DIRECTORY]
 
-The strategy ``allocated`` counts what the queues need, not what the whole process does. The monitor is told to look
-more often than it would, because this is over in seconds. What is above half of the limit is paged; a publisher that
-is faster than the disk is held back (the memory alarm, on stderr).
+The strategy ``allocated`` counts what the queues need, not what the whole process does. The monitor looks more often
+than by default, because this is over in seconds. What is above half of the limit is paged; a publisher that is faster
+than the disk is held back (the memory alarm, on stderr).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BATCH = 100
 
 
 def main(directory: str) -> None:
-    """Do it all in ``directory``, which is made where it is missing."""
+    """Do it all in ``directory``, which is created if it is missing."""
     with warren.open(
         directory,
         sync="os",

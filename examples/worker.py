@@ -1,4 +1,4 @@
-"""A worker that is killed in the middle of its work, and goes on where it was.
+"""A worker that is killed in the middle of its work, and the next one, which goes on from there.
 
 python examples/worker.py [DIRECTORY]
 """
@@ -17,7 +17,7 @@ JOBS = 100
 
 
 def work(directory: str, kill_after: int | None = None) -> None:
-    """Do what there is to do in ``directory``; be killed, without any warning, after so many jobs."""
+    """Work on the jobs in ``directory``; be killed, without any warning, after ``kill_after`` jobs."""
     with warren.open(directory) as node:
         jobs = node.queue("jobs")
         done = again = 0
@@ -34,7 +34,7 @@ def work(directory: str, kill_after: int | None = None) -> None:
 
 
 def main(directory: str) -> None:
-    """Publish, and let two workers at it, the first of which is killed."""
+    """Publish, and start two workers one after the other; the first one is killed."""
     with warren.open(directory) as node:
         confirm = node.queue("jobs").publish_many([b"job %d" % number for number in range(JOBS)])
         confirm.wait()

@@ -73,7 +73,7 @@ def _freeze() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _frozen_behind_each_module() -> Iterator[None]:
-    """What a module leaves behind, imports most of all, costs those that come after it no time."""
+    """Freeze what a module leaves, above all imports, so that it does not slow down later modules."""
     yield
     _freeze()
 
@@ -108,8 +108,8 @@ def _tried(request: pytest.FixtureRequest) -> tried.Count:
 def spark() -> Iterator[SparkSession]:
     """The one Spark session of a test run: two cores, few partitions.
 
-    A task is tried four times, as on a cluster: Spark's daemon of Python workers may die among so many processes, and
-    what finds it dead fails once for each worker that it had.
+    A task is tried four times, as on a cluster: Spark's daemon of Python workers may die when there are many processes,
+    and whatever finds it dead fails once for each worker that it had.
     """
     from warren import pipeline
 

@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def hand() -> Iterator[HandNode]:
-    """A node that does nothing until it is told to, with room for two messages at a time in a queue."""
+    """A node whose turns run on command, with room for two messages at a time in a queue."""
     made = hand_node(credit_flow_default_credit=(2, 1))
     yield made
     made.node.close()
@@ -126,7 +126,7 @@ async def test_a_consumer_ends_after_its_timeout_and_when_it_is_cancelled(path: 
         await q.publish_many([b"1", b"2"])
         assert [one.body async for one in q.consume(timeout=0.01)] == [b"1", b"2"]
         stats = await q.stats()
-        assert (stats["messages_ready"], stats["consumers"]) == (2, 0)  # nobody acked, and it closed itself
+        assert (stats["messages_ready"], stats["consumers"]) == (2, 0)  # nothing was acked, and it closed itself
         consumer = q.consume(auto_ack=True)
         assert await consumer.receive() is not None
         assert await consumer.receive() is not None

@@ -48,7 +48,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def hand() -> Iterator[HandNode]:
-    """A node that does nothing until it is told to."""
+    """A node whose turns run on command."""
     made = hand_node(**SMALL, credit_flow_default_credit=(200, 100))
     yield made
     made.node.close()

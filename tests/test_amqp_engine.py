@@ -39,7 +39,7 @@ PERSISTENT = b"\x10\0\x02"
 
 
 def exchange(left: Connection, right: Connection) -> tuple[list[Event], list[Event]]:
-    """Hand each what the other has to send, until nobody has; what each was told."""
+    """Hand each side what the other has to send, until both are silent. Return the events of each."""
     told: tuple[list[Event], list[Event]] = [], []
     while (to_right := left.data_to_send()) or (to_left := right.data_to_send()):
         if to_right:
@@ -588,7 +588,7 @@ def test_bytes_that_are_no_text_may_be_published_with_and_declared_with_not() ->
 @pytest.mark.filterwarnings("ignore:This command is deprecated")  # basic.recover-async
 @pytest.mark.parametrize("kind", c.INDEX_MAPPING.values(), ids=lambda kind: kind.name)
 def test_methods_are_written_as_pamqp_writes_them(kind: type[Method]) -> None:
-    """And read back: numbers, bits, strings and tables in every method's places."""
+    """They are also read back: numbers, bits, strings and tables in every method's places."""
     values = {"bit": True, "octet": 7, "short": 513, "long": 70_000, "longlong": 1 << 40, "table": {"a": "b"}}
     fixed = {
         "exchange_type": "topic",

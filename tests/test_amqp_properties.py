@@ -1,4 +1,4 @@
-"""AMQP's properties and headers: as bytes, as the broker keeps them decoded, as JSON; what is none is refused."""
+"""AMQP's properties and headers: as bytes, as the broker keeps them decoded, as JSON; invalid ones are refused."""
 
 from __future__ import annotations
 

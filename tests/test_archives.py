@@ -35,7 +35,7 @@ MODIFIED = 1_600_000_000
 
 
 def zip_of(tar: bytes) -> bytes:
-    """The same members as a .zip, as Info-ZIP writes it: times in UTC behind the names."""
+    """The same members as a .zip, as Info-ZIP writes it: times in UTC after the names."""
     found = io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(tar)) as source, zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as target:
         for member in source:
@@ -106,7 +106,7 @@ def test_topics_come_out_of_every_kind_with_the_times_of_their_files(kind: str, 
 def test_what_is_cut_off_or_changed_is_one_line(kind: str, seed: int, sound: bytes, tmp_path: Path) -> None:
     chance, data = random.Random(seed), bytearray(KINDS[kind](sound))
     if seed % 2:
-        del data[chance.randrange(len(data) - 1100) :]  # a tar ends in zeros, of which some may go
+        del data[chance.randrange(len(data) - 1100) :]  # a tar ends in zeros; some may go
     elif kind == "tar":
         data[chance.randrange(148, 156)] ^= 1  # only its headers have sums
     else:
@@ -252,7 +252,7 @@ exec sh -c "$*"
 
 @pytest.fixture
 def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program called ssh that does here what it should do on another machine; where it says what it was told."""
+    """A program called ssh that does here what it should do on another machine; return the file with its arguments."""
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "ssh"
     program.write_text(FAKE_SSH)

@@ -26,7 +26,7 @@ def processes_of(broker: Broker) -> list[str]:
         try:
             if (process / "cwd").readlink() == broker.base_directory:
                 found.append((process / "comm").read_text().strip())
-        except OSError:  # it ended, or is none of ours
+        except OSError:  # it ended, or is not ours
             continue
     return [name for name in found if name in {"beam.smp", "epmd"}]
 

@@ -1,4 +1,4 @@
-"""The byte budget as a plain object: who is let in, in which order, and when the memory has to be read anew."""
+"""The byte budget as a plain object: which requests are admitted, in which order, and when memory is read again."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def old_index(queue: V2QueueOnDisk, chosen: list[int]) -> None:
 
 def new_index(queue: V2QueueOnDisk, chosen: list[int]) -> None:
     for position in chosen:
-        if position in STORED:  # whose body stays where it is
+        if position in STORED:  # whose body stays in its place
             entry = v2.encode_entry(msg_id=msg_id(position), size=len(body(position)))
             queue.entry(position, entry)
             queue.rdq(msg_id(position), message(position, body(position)))
@@ -86,7 +86,7 @@ def test_a_crash_in_the_middle_loses_and_repeats_nothing(moved: int, old_left_fr
 
 @pytest.mark.parametrize("done", range(3))
 def test_a_crash_on_the_way_back_loses_and_repeats_nothing(done: int, tmp_path: Path) -> None:
-    """v2 → v1: so many ``.qi`` are gone, and their messages are in ``.idx``; the next is in both."""
+    """v2 → v1: ``done`` ``.qi`` files are gone, and their messages are in ``.idx``; the next is in both."""
     queue = V2QueueOnDisk(tmp_path, entries=8, index_version=1)
     new_index(queue, [position for position in positions() if position >= 8 * done])
     old_index(queue, [position for position in positions() if position < 8 * (done + 1)])

@@ -1,8 +1,8 @@
-"""Classic queues of version 2 that a real RabbitMQ 3.10.8 left behind: what is read is what that broker said of them.
+"""Classic queues of version 2 that a real RabbitMQ 3.10.8 left: what is read is what that broker reported.
 
 ``after_restart`` of a manifest is what the broker delivered when it was started on a copy, ``broker_view`` what its own
-modules read from the files (tests/golden/rabbitmq-3.10.8-cqv2/README.md). Further sets of the same kind are taken in
-where they lie beside the project.
+modules read from the files (tests/golden/rabbitmq-3.10.8-cqv2/README.md). Further sets of the same kind are used if
+they lie beside the project.
 """
 
 from __future__ import annotations

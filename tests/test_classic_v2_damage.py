@@ -502,7 +502,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
 
 
 def check(sound: Sound, path: Path, data: bytes) -> None:
-    """With that in place of a file: no other body at any position, and a finding where one does not come."""
+    """With ``data`` in place of a file: no other body at any position, and a finding if one is missing."""
     try:
         path.write_bytes(data)
         found, findings = bodies_at(sound.place), findings_at(sound.place)

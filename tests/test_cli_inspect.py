@@ -1,4 +1,4 @@
-"""``warren inspect``: what PATH may be, what is said of it, and how it fails."""
+"""``warren inspect``: what PATH may be, the output, and how it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shell on a directory that nobody has open, that a program has for itself or shares; in real processes."""
+"""The shell on a directory that is free, that a program has for itself or shares; in real processes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def data(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def at_rest(tmp_path: Path) -> Path:
-    """The same, and nobody has it."""
+    """The same directory, closed."""
     path = tmp_path / "data"
     with warren.open(path) as node:
         node.queue("orders")
@@ -127,7 +127,7 @@ def interrupted(process: subprocess.Popen[bytes]) -> None:
 
 
 def waits(path: Path) -> None:
-    """Until somebody has the directory."""
+    """Wait until a process has the directory."""
     wait_until(lambda: lock_holder(str(path / LOCK_FILE)), "nobody opens it")
 
 

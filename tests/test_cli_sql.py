@@ -326,7 +326,7 @@ def test_values_as_text_and_as_json() -> None:
 
 
 def on_a_terminal(*arguments: str | Path, typed: Sequence[str] = (), columns: int = 100, exit_code: int = 0) -> str:
-    """What somebody sees who types the command, and one of ``typed`` at each prompt."""
+    """The screen after typing the command, and one of ``typed`` at each prompt."""
     pid, terminal = pty.fork()
     if pid == 0:
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}

@@ -282,7 +282,7 @@ def test_a_part_of_a_queue() -> None:
 
 
 def test_entries_of_every_recovered_state(tmp_path: Path) -> None:
-    """Of each state one queue, another one each time."""
+    """One queue of each state, another one each time."""
     tried = 0
     for number, (scenario, (name, part, patch, override, mode, answers)) in enumerate(STATES):
         queues = [queue for queue in answers.get("consumeQueues", []) if "entries" in queue]
@@ -613,7 +613,7 @@ def checked(store: Path, out: Path) -> dict[str, tuple[str, int | None]]:
 def test_after_a_crash_keys_that_were_put_twice_are_a_difference(tmp_path: Path) -> None:
     differing = checked(golden.unpacked("crash-recovery") / "after", tmp_path / "out")
     (name,) = differing
-    assert name == "index/20261120210610508"  # the last one; queues differ only behind their ends
+    assert name == "index/20261120210610508"  # the last one; queues differ only after their ends
     assert differing[name][0] == "different"
 
 

@@ -1,4 +1,4 @@
-"""``warren verify``: damage is told from leftovers, and nothing that stands in a file ends in a traceback."""
+"""``warren verify``: it tells damage from leftovers, and no content of a file causes a traceback."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ TOGETHER: dict[str, Callable[[QueueOnDisk, int], bytes]] = {
     "other properties": lambda queue, n: queue.message(n, b"body").replace(b"amq.direct", b"amq.topics"),
     "no message": lambda queue, n: queue.message(n, b"body").replace(b"amq.direct", b"amq.direcT")[:-1] + b"\0",
 }
-"""What stands in place of one of many messages, of the same length where it can be."""
+"""What replaces one of many messages, with the same length if possible."""
 
 
 @pytest.mark.parametrize("in_journal", [False, True])
@@ -452,7 +452,7 @@ def test_numbers_beyond_all_measure_are_findings(queue: QueueOnDisk) -> None:
 
 
 def spoilt(data: bytes, rng: random.Random) -> bytes:
-    """A file after one of the things that happen to files, or that somebody does to them."""
+    """A file after one of the things that happen to files by accident or on purpose."""
     at, length = rng.randrange(len(data) + 1), rng.randrange(200)
     match rng.randrange(8):
         case 0 if data:

@@ -1,4 +1,4 @@
-"""A node, or a guest, that is closed while others are at it: it comes to its end, and they are told why."""
+"""A node, or a guest, that is closed while other threads use it: it comes to its end, and their errors say why."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_is_handed_over_once_a_guest_closes_is_refused_and_what_was_before_
 
 
 def test_nothing_is_asked_behind_a_guests_good_bye(guest: Node) -> None:
-    """It was, and who asked got an error of the protocol's, or ended the thread that reads for all."""
+    """It used to be, and the caller got an error of the protocol's, or ended the thread that reads for all."""
     queue, link, asked = guest.queue("q"), link_of(guest), list[type[BaseException]]()
     len(queue)
     receive, flush, said = link.receive, link.flush, threading.Event()

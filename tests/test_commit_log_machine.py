@@ -25,7 +25,7 @@ HOSTS = (Host.parse("10.0.0.1:1"), Host.parse("[2001:db8:0:0:0:0:0:1]:2"))
 HOUR_MS = 3_600_000
 
 lengths = st.one_of(
-    st.sampled_from([[20], [20], [20, 20], [20] * 5]),  # what was cut off can only come back behind its equals
+    st.sampled_from([[20], [20], [20, 20], [20] * 5]),  # what was cut off can only come back after its equals
     st.lists(st.integers(min_value=0, max_value=300), min_size=1, max_size=5),
     st.integers(min_value=5, max_value=40).map(lambda size: [size] * 7),
     st.just([FILE_SIZE]),
@@ -42,7 +42,7 @@ class Ghost:
 
 
 class CommitLogMachine(RuleBasedStateMachine):
-    """``records``: what must be there, of which the first ``flushed`` survive even a power loss."""
+    """``records``: what must be there; the first ``flushed`` survive even a power loss."""
 
     def __init__(self) -> None:
         super().__init__()

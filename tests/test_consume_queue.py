@@ -71,7 +71,7 @@ def dispatched(listed: list[Json]) -> Iterator[Json]:
 
 
 def put_records(files: FileSystem, listed: list[Json], file_size: int, batch: int) -> None:
-    """Put the entries of these records, some at a time."""
+    """Put the entries of ``listed``, some at a time."""
     queues: dict[tuple[str, int], ConsumeQueue] = {}
     columns: dict[tuple[str, int], list[Message]] = {}
     for number, record in enumerate(dispatched(listed)):

@@ -24,7 +24,7 @@ shapes = st.lists(st.tuples(st.integers(1, 300), st.integers(-(2**31), 2**31 - 1
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """``log``: the CommitLog's messages, of which the first ``dispatched`` were put.
+    """``log``: the CommitLog's messages; the first ``dispatched`` were put.
 
     ``safe``: the physical offset below which every entry was flushed; ``log_min``: what expired lies below it.
     """
@@ -73,7 +73,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.expire(self.log_min)
 
     def put(self, start: int, stop: int) -> None:
-        """Put what the CommitLog has of these messages."""
+        """Put the messages of this range that the CommitLog still has."""
         columns = np.array([m for m in self.log[start:stop] if m[1] >= self.log_min], np.int64).reshape(-1, 4)
         self.queue.put_many(columns[:, 0], columns[:, 1], columns[:, 2].astype(np.int32), columns[:, 3])
         self.dispatched = max(stop, self.dispatched) if stop < len(self.log) else stop

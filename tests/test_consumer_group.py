@@ -1,4 +1,4 @@
-"""Groups of readers: who owns which queue, what is handed out, what is committed."""
+"""Groups of readers: which reader owns which queue, what is handed out, what is committed."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_queue_that_came_back_does_not_take_the_commit_of_the_first_holding() 
     readers.take("b", 100, full(1))
     with pytest.raises(QueueLostError, match="given away"):
         readers.commit("b", 0, before.end, before.claim)
-    assert readers.commit("b", 0, before.end) is True  # whoever names no claim says that it is done all the same
+    assert readers.commit("b", 0, before.end) is True  # without a claim the commit counts all the same
 
 
 def test_a_commit_goes_forward_and_not_beyond_what_was_handed_out() -> None:

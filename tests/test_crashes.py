@@ -5,8 +5,8 @@ power loss: what was confirmed is there, what is gone for sure stays away, all i
 (:meth:`queue_model.QueueModel.check_promises`), and a second recovery finds what the first one found.
 
 Fairness. Power losses here take unsynced writes and names in any order (``reordered``): between two fsyncs a journal
-gets one write, so that zeros stand only behind its last record. (Two unsynced writes of a journal, of which the second
-alone arrives, can be a record to the format, which has no checksums.) Only damage tests change synced bytes.
+gets one write, so that zeros stand only after its last record. (If only the second of two unsynced writes of a journal
+arrives, it can be a record to the format, which has no checksums.) Only damage tests change synced bytes.
 
 A deeper run: ``WARREN_EFFORT=nightly pytest tests/test_crashes.py``.
 """
@@ -278,7 +278,7 @@ def test_a_full_disk_comes_out_and_loses_nothing(work: Callable[[Life], None]) -
 
 
 Contents = dict[bytes, list[tuple[bytes, bytes]]]
-"""Of each queue, ids and bodies."""
+"""By queue: ids and bodies."""
 
 
 @functools.cache
@@ -300,7 +300,7 @@ def _worn_directory(clean: bool) -> tuple[MemoryFileSystem, Contents, Contents]:
 
 
 def contents(files: MemoryFileSystem) -> Contents:
-    """All messages, fetched and acked, with a clean stop behind it."""
+    """Fetch and ack all messages, then stop cleanly."""
     vhost = open_vhost(files, SETTINGS)
     found: Contents = {}
     for name in (A, B):

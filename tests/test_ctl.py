@@ -1,4 +1,4 @@
-"""``warren ctl``: rabbitmqctl's verbs, on a node that runs and on a directory that nobody has open."""
+"""``warren ctl``: rabbitmqctl's verbs, on a node that runs and on a directory that is free."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
 """One damage at a time, drawn from a seed, in what real brokers left: no message is missing without a word.
 
 Either everything is exported that was exported before, or the exit code is 1 and stderr names the file or the loss (or
-says how many of its kind there are); a directory of which nothing can be read is one line and 2. Nothing ends in a
+says how many of its kind there are); an entirely unreadable directory gives one line and exit code 2. Nothing ends in a
 traceback.
 
-What nobody can know is left out: bytes of index files have no checksum in version 1, and after a crash no terms say how
+What cannot be known is left out: bytes of index files have no checksum in version 1, and after a crash no terms say how
 many messages there were. There a change of a few bytes may cost or alter :data:`FEW` messages unseen, and whole files
 that are gone, or cut between two records, are not drawn. In version 2 an entry of zeros is also what a message leaves
 that was acked before its entry was written: after a crash a hole that covers whole entries costs their messages, and
-verify says that no entry tells of their records (docs/hostile-files.md). After a crash a CommitLog that is damaged in
-its last messages looks like one that ends there: the entries that point behind its end are told.
+verify says that no entry points to their records (docs/hostile-files.md). After a crash a CommitLog that is damaged in
+its last messages looks like one that ends there: the entries that point past its end are reported.
 """
 
 from __future__ import annotations
@@ -143,9 +143,9 @@ def spoil(
 
 
 def erased_entries(sound: bytes, spoilt: Path) -> Entries:
-    """The entries, as they were, of messages in a ``.qi`` file of which a hole left what a broker could have written.
+    """Return the original entries of messages in a ``.qi`` file that a hole made into what a broker may have written.
 
-    Such are zeros alone, and of the two at its ends: an acked one, and one of an empty transient message in memory.
+    Such are zeros alone, and, at the two ends of the hole, an acked entry or one of an empty transient message in RAM.
     """
     before, now = (v2.decode_entries(data[v2.HEADER_SIZE :]) for data in (sound, spoilt.read_bytes()))
     acked, in_memory = before.copy(), np.zeros(1, v2.ENTRY)
@@ -162,7 +162,7 @@ def untold_records(place: Path) -> int:
 
 
 def told_behind_the_end(stderr: str) -> int:
-    """Of how many messages entries tell that lay behind what is the end of a CommitLog now: a crash may leave that."""
+    """Return how many messages have entries past the present end of a CommitLog: a crash may leave that."""
     told = r"leftover entry that points nowhere: .* behind the CommitLog's end at \d+(?:; ([\d,]+))?"
     rows = re.findall(told, stderr)
     return sum(int(row.replace(",", "") or 1) for row in rows)
@@ -216,7 +216,7 @@ def check(
         assert len({body for *_, body in missing} - saved) <= few - here, said
     cut = kind == "truncate" and spoilt.suffix in LOGS  # perhaps between two records
     back = Counter(body for *_, body in found.elements()) - Counter(body for *_, body in expected.elements())
-    is_moved = kind in ("insert", "cut out")  # what settles, and what does not, cannot be told of what stands behind
+    is_moved = kind in ("insert", "cut out")  # which entries after it settle what cannot be known
     if indexes is QUORUM_FILES and back and not cut and not (is_moved and result.exit_code == 1):
         assert "may be back" in result.stderr or "not sure" in result.stderr, said
     if result.exit_code == 0 and not cut:

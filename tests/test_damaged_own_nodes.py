@@ -1,9 +1,9 @@
-"""One file of a warren node's own directory is damaged while nobody runs: the node opens, or says in an error why not.
+"""One file of a warren node's own directory is damaged while no node runs: the node opens, or an error says why not.
 
-Nothing hangs, nothing ends in an error that is none of warren's, and no queue, topic or message is missing without a
-word: where less comes out than was put in, an error was raised, or the log has a warning. What nobody can know is left
-out (:func:`is_unknowable`): index and store files of version 1 have no checksums, after a kill no terms say how many
-messages there were, and of a log nothing says how far it went.
+Nothing hangs, every error is one of warren's, and no queue, topic or message is missing without a word: if less comes
+out than was put in, an error was raised, or the log has a warning. What cannot be known is left out
+(:func:`is_unknowable`): index and store files of version 1 have no checksums, after a kill no terms say how many
+messages there were, and nothing says how far a log went.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def spoil(chance: random.Random, files: MemoryFileSystem, kind: str) -> str:
 
 
 def emptied(scene: HandNode) -> Counter[bytes]:
-    """All bodies that there are, an hour later; errors of ours are told by the log."""
+    """All present bodies, an hour later; the log has our errors."""
     node, found = scene.node, Counter[bytes]()
     scene.advance(4000.0)
     for name, arguments in QUEUES.items():

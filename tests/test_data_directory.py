@@ -1,4 +1,4 @@
-"""What a path is that somebody wants to open as a data directory: a part of one is none."""
+"""Whether a path can be opened as a data directory: a part of one is refused."""
 
 from __future__ import annotations
 

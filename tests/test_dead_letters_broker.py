@@ -119,7 +119,7 @@ class Here:
         return not refused
 
     def settle(self) -> None:
-        """Let dead letters go where they go, until there are none."""
+        """Route dead letters until no more come."""
         moved = True
         while moved:
             moved = False
@@ -264,7 +264,7 @@ def order_of_expiry(side: Side) -> Iterator[Any]:
 
 
 def strange_deaths(side: Side) -> Iterator[Any]:
-    """Headers that somebody else wrote."""
+    """Headers written by another program."""
     side.declare("dead")
     side.declare("q", dead_letter_exchange="", dead_letter_routing_key="dead")
     old = {"queue": "q", "reason": "rejected", "exchange": "e", "routing-keys": ["k"]}

@@ -361,7 +361,7 @@ def test_opening_and_saving_nothing_durable_writes_nothing() -> None:
 
 
 def test_what_a_killed_process_left_in_the_log_is_on_the_disk_before_anything_behind_it() -> None:
-    """Else a power loss could take it and leave what came later: a broken record with whole ones behind it."""
+    """Else a power loss could take it and leave what came later: a broken record followed by whole ones."""
     for cuts in itertools.product((3, 4), repeat=3):
         files = MemoryFileSystem(random.Random(sum(cuts)))
         definitions = Definitions.open(files, DIRECTORY, bytes)

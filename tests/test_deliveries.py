@@ -127,7 +127,7 @@ def test_a_get_waits_for_a_message_and_gives_up() -> None:
 
 
 def with_one_unreadable(arguments: dict[str, Any] | None = None) -> HandNode:
-    """A queue of five messages, the third of which is none, as nothing but damage leaves it."""
+    """A queue of five messages; the third is invalid, as only damage can leave it."""
     hand = hand_node()
     with hand.node:
         hand.node.queue("q", arguments=arguments).publish_many([b"%d" % number for number in range(5)]).wait()
@@ -186,7 +186,7 @@ def test_a_message_that_cannot_be_read_and_dies_alone_is_gone() -> None:
 
 
 def test_a_message_goes_past_the_queue_only_to_who_waits_at_this_moment() -> None:
-    """Another one's turn came, who had not asked: it was lost when that one closed."""
+    """It used to go to a consumer that had not asked, and was lost when that one closed."""
     queue = hand_node().node.queue("q")
     waits = queue.consume(auto_ack=True)
     rests = queue.consume(auto_ack=True)

@@ -28,7 +28,7 @@ KINDS = (
 
 @st.composite
 def publishers(draw: st.DrawFn) -> list[Properties]:
-    """Messages of some publishers, each with properties of its own, by turns or one behind the other."""
+    """Messages of some publishers, each with properties of its own, by turns or one after the other."""
     found: list[Properties] = []
     for _ in range(draw(st.integers(1, 3))):
         kinds = draw(st.dictionaries(TEXTS, st.sampled_from(KINDS), max_size=3))

@@ -48,7 +48,7 @@ Message = tuple[int, int]
 
 
 class Clock:
-    """Seconds, as far as they are told."""
+    """Seconds that pass only as the test says."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -381,7 +381,7 @@ def test_ctrl_c_takes_the_publisher_along(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         publish_until_killed(str(tmp_path), VHOST, BUSY_QUEUE, count=20_000, kill_at=14_000, show=interrupt)
-    vhost = open_directory(str(tmp_path), VHOST)  # its lock is free: nobody has it any more
+    vhost = open_directory(str(tmp_path), VHOST)  # its lock is free
     vhost.close()
 
 
@@ -455,7 +455,7 @@ def test_peak_memory_is_of_a_plausible_size() -> None:
 
 
 class Performed:
-    """Stands in for the run: gives a summary, and remembers where it was to take place."""
+    """Stands in for the run: gives a summary, and remembers the directories it was called with."""
 
     def __init__(self, summary: Summary) -> None:
         self.summary = summary

@@ -31,7 +31,7 @@ def bounded(bound: int, **options: Any) -> tuple[RealFileSystem, DescriptorCache
 
 
 def evicted(*files: File) -> list[bool]:
-    """Which of these files have no descriptor just now."""
+    """Which files have no descriptor just now."""
     return [file.evicted for file in files if isinstance(file, BoundedFile)]
 
 
@@ -132,7 +132,7 @@ def test_a_file_that_is_read_without_a_pause_can_be_evicted_by_its_own_thread(tm
 
 
 class Held:
-    """A call of ``os`` that waits, once somebody is in it, until it is let go."""
+    """A call of ``os`` that blocks, once entered, until it is released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         self.entered, self.released = threading.Event(), threading.Event()
@@ -385,7 +385,7 @@ def test_a_closed_file_stays_closed(tmp_path: Path) -> None:
     cache.check_invariants()
 
 
-# A system that has none left
+# A system without a free descriptor
 
 
 def test_where_the_system_has_no_descriptor_left_one_is_evicted(

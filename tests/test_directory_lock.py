@@ -29,7 +29,7 @@ def place(tmp_path: Path) -> str:
 def test_a_lock_on_a_file_that_its_holder_removes_meanwhile_is_taken_anew(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The holder closes between opening the file and locking it: what is locked then is nobody's file any more."""
+    """The holder closes between opening the file and locking it: the file locked then is no longer the lock."""
     holder = FILES.lock(place, "first")
     rivals: list[Any] = []
     flock = lock_file.fcntl.flock

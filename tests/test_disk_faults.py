@@ -1,7 +1,7 @@
 """A disk that fails or is full, at each kind of operation on each kind of file of a node with something of everything.
 
 Whatever is struck, and for however long: nothing that was confirmed is lost, now or when the power goes; what cannot
-serve says why; nothing is started anew again and again; and all of it serves again when the cause is gone, by itself.
+serve says why; nothing restarts again and again; and all of it serves again by itself when the cause is gone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FULL_DISK_STRIKES = frozenset({"append", "pwrite", "truncate", "create", "rename
 
 @attrs.frozen
 class Fault:
-    """What is struck: the ``skip``-th operation of a kind from now, and the ``times`` - 1 behind it."""
+    """What is struck: the ``skip``-th operation of a kind from now, and the ``times`` - 1 after it."""
 
     kind: str
     file: str
@@ -124,8 +124,8 @@ def strike(fault: Fault, seed: int) -> None:
 
 
 def check_calm(fault: Fault, events: Counter[str], where: str) -> None:
-    """No storm: what a full disk refuses stops nothing, and each part is started anew a few times at most and then
-    waits; what is said to be down is said to be up."""
+    """No storm: a full disk stops nothing, each part restarts a few times at most and then waits, and whatever logged
+    that it is down logs that it is up."""
     queues = 12
     restarted = {name: events[name] for name in ("topics_reopened", "vhost_reopened", "delayed_restarted")}
     assert max(restarted.values()) <= 15, f"{where}: {restarted}"
@@ -271,7 +271,7 @@ def test_topics_that_fail_whenever_they_write_something_down_are_not_opened_ever
 
 
 def test_delayed_messages_that_the_disk_keeps_down_come_by_themselves() -> None:
-    """They waited until somebody delayed another one."""
+    """They used to wait until another message was delayed."""
     scene = hand_node(restart_limit=(1, 10.0))
     queue = scene.node.queue("q")
     queue.publish(b"late", delay=100).wait()

@@ -53,7 +53,7 @@ class PythonBlock(NamedTuple):
     """The one that it begins on."""
     code: str
     output: str | None
-    """What the page says that it prints: the ``text`` block right behind it."""
+    """The output that the page shows: the ``text`` block right after it."""
 
 
 def python_blocks(page: Path) -> list[PythonBlock]:
@@ -149,7 +149,7 @@ def test_every_page_can_be_reached_from_the_first() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_names_of_the_code_are_the_codes(page: Path) -> None:
-    """``module.name`` and ``Class.name`` where there is such a module or class, and every path in the project."""
+    """``module.name`` and ``Class.name`` if there is such a module or class, and every path in the project."""
     text = without_blocks(page)
     unknown = [path for path in _CODE_PATH.findall(text) if not (PROJECT / path).exists()]
     for owner, name in _CODE_NAME.findall(text):
@@ -235,7 +235,7 @@ def commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def shown_commands(page: Path) -> list[tuple[str, str]]:
-    """What stands behind each ``$`` of a page, and what the page says that it prints."""
+    """What follows each ``$`` of a page, and the output that the page shows."""
     blocks = [match[2] for match in _BLOCK.finditer(page.read_text(encoding="utf-8")) if match[1] == "console"]
     parts = [part for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
     return [(command, said) for command, _, said in (part.partition("\n") for part in parts)]

@@ -30,7 +30,7 @@ def about_to_sync(name: str = "q", **declared: object) -> tuple[HandNode, Queue]
 
 
 def waits(consumer: Consumer) -> list[bool]:
-    """Say that a thread waits for the consumer's next message; the list says once whether it was told."""
+    """Wait for the consumer's next message as a thread would; the list gets an entry when it is woken."""
     told: list[bool] = []
     consumer._verbs.deliveries.on_ready(lambda _: told.append(True))
     return told
@@ -510,7 +510,7 @@ def test_a_consumer_who_waits_gets_what_lies_in_the_queue_once_there_is_room() -
 
 
 def safe(queue: Queue) -> None:
-    """Let all be safe that came before: what is published now is the first that somebody waits for."""
+    """Make all earlier messages safe: the next publish is the first one with a waiting caller."""
     queue.publish(b"before").wait()
     queue.get(auto_ack=True)
 

@@ -88,7 +88,7 @@ def table() -> str:
 
 
 def test_the_page_has_the_table() -> None:
-    """`python -m tests.test_ends` writes it anew."""
+    """`python -m tests.test_ends` rewrites it."""
     text = PAGE.read_text(encoding="utf-8")
     assert text.partition("<!-- table -->\n")[2].partition("<!-- /table -->")[0] == table()
 

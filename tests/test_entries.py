@@ -56,7 +56,7 @@ def crashes_in_a_flush() -> Iterator[tuple[int, int]]:
     for before in LIFE:
         for after in LIFE[LIFE.index(before) :]:
             written = [action for action in ACTIONS if action & after and not action & before]
-            journal = [sum(written[:count]) for count in range(len(written) + 1)]  # the file lags behind
+            journal = [sum(written[:count]) for count in range(len(written) + 1)]  # the file lags
             segment = [before]
             if (before, after) != (NOTHING, P | D | A):
                 segment += [before | sum(written[:count]) for count in range(len(written) + 1)]  # its end may be torn

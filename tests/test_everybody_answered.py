@@ -1,6 +1,6 @@
-"""Whoever waits gets an answer, whichever operation of the disk fails: alone, or with all that follow.
+"""Every waiting call gets an answer, whichever operation of the disk fails: alone, or with all that follow.
 
-A node without threads: an answer that nobody is left to give is an error there (``pykka.Timeout``), no wait for ever.
+A node without threads: an answer that never comes is an error there (``pykka.Timeout``), not an endless wait.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEPS: Final = 30
 
 @attrs.define
 class Users:
-    """Some that use a node in one thread, as a seed says: who publishes waits for its confirm at once, or later."""
+    """Users of a node in one thread, drawn from a seed: a publisher waits for its confirm at once, or later."""
 
     scene: HandNode
     draw: random.Random

@@ -26,7 +26,7 @@ from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.storage.filesystem import RealFileSystem
 
 SEGMENTS = 4
-"""Of four messages each."""
+"""How many there are, with four messages each."""
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def seq_ids(result: Result) -> list[int]:
 
 
 def said_of(result: Result) -> set[str]:
-    """The names of files, behind the marks of what is wrong with them."""
+    """The names of files, after the marks of what is wrong with them."""
     found = set()
     for line in result.stderr.splitlines():
         path, _, rest = line.removeprefix("warren: ").partition(": ")

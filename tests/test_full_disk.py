@@ -1,4 +1,4 @@
-"""A full disk: consumers go on, publishers are told, and what is down comes back by itself."""
+"""A full disk: consumers go on, publishers get errors, and what is down comes back by itself."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ TOPICS: dict[str, Any] = {
 
 
 def filled_topic() -> tuple[HandNode, Topic, list[bytes]]:
-    """A node with a topic of which the last file is nearly full, and no room for another."""
+    """A node with a topic whose last file is nearly full, and no room for another."""
     scene = hand_node(MemoryFileSystem(random.Random(1)), **TOPICS)
     topic = scene.node.topic("t", queues=1)
     appended = [b"%d" % number for number in range(50)]
@@ -335,7 +335,7 @@ def test_topics_on_a_full_disk_are_opened_and_read(end: str) -> None:
         files = scene.files
     else:
         files = scene.kill()
-    files.capacity_bytes = files.used_bytes + 200  # for who has the lock; what is cut and made long again is counted
+    files.capacity_bytes = files.used_bytes + 200  # for the lock file's content; what is cut and extended again counts
     again = hand_node(files, seed=1, **TOPICS)
     topic = again.node.topic("t")
     read = [record.body for record in topic.read("known")]

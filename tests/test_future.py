@@ -1,4 +1,4 @@
-"""Futures: set once, by whoever; asked, waited for and followed by anybody."""
+"""Futures: set once, by any thread; asked, waited for and followed by any others."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def with_others(value: Any, others: Iterable[Any]) -> Iterator[Any]:
 
 
 def of_json(seed: bytes) -> Iterator[bytes]:
-    """Of JSON, or lines of it; there is none of RocketMQ's tables that have numbers for names."""
+    """Variants of JSON, or of lines of it; but not of RocketMQ's tables with numbers for names."""
     try:
         yield from (json.dumps(other).encode() for other in with_others(json.loads(seed), OTHERS))
     except ValueError:
@@ -72,7 +72,7 @@ def _toml(value: Any) -> str:
 
 def of_terms(seed: bytes) -> Iterator[bytes]:
     for other in with_others(erlang_terms.decode(seed), OTHER_TERMS):
-        with contextlib.suppress(TermError):  # a text is none
+        with contextlib.suppress(TermError):  # the text is invalid
             yield erlang_terms.encode(other)
 
 

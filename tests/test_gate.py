@@ -1,4 +1,4 @@
-"""The gate in a running node: bytes on their way are bounded, memory is read in time, nobody is held for good."""
+"""The gate in a running node: bytes on their way are bounded, memory is read in time, no publisher waits forever."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def until_held(publish: Callable[[], object]) -> int:
 
 
 def fill(hand: HandNode) -> warren.Queue:
-    """Publish until nobody may any more; the queues have taken theirs, the store has not had its turn."""
+    """Publish until the node refuses; the queues have taken their messages, the store has not had its turn."""
     queues = [hand.node.queue(f"q{number}") for number in range(20)]
     hand.run()
     following = itertools.cycle(queues)
@@ -122,7 +122,7 @@ def test_a_publisher_that_finds_the_last_reading_old_takes_one_itself_though_no_
     queue = hand.node.queue("q")
     hand.run()
     hand.machine.used_bytes = LIMIT + 1
-    hand.clock.advance(5.0)  # the timers ring, and nobody runs a turn
+    hand.clock.advance(5.0)  # the timers ring, and no turn runs
     assert not hand.node._running.gate.reasons
     with pytest.raises(BlockedError, match="memory alarm"):
         queue.publish(b"not taken", block=False)
@@ -210,7 +210,7 @@ def test_a_store_that_fails_gives_back_what_was_on_its_way_to_it(hand: HandNode)
 def test_closing_the_node_answers_who_waits_for_bytes(hand: HandNode) -> None:
     queue = hand.node.queue("q")
     hand.run()
-    hand.node._running.gate.enter(100 * MIB)  # nobody will ever take it
+    hand.node._running.gate.enter(100 * MIB)  # never taken
     place = in_line(hand)
     hand.run()
     assert not place.done

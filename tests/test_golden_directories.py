@@ -1,4 +1,4 @@
-"""Directories that a real RabbitMQ 3.10.8 left behind: what is read from them is what that broker said of them."""
+"""Directories that a real RabbitMQ 3.10.8 left: what is read from them is what that broker reported."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Quorum queues that a real RabbitMQ 3.10.8 left behind: what is exported is what that broker delivered.
+"""Quorum queues that a real RabbitMQ 3.10.8 left: what is exported is what that broker delivered.
 
-Two things no file tells (tests/golden/rabbitmq-3.10.8-quorum/README.md): the order in which more than 32 messages of
-one channel came back, and what the restart itself dead-lettered, which is in its queue's files still.
+Two things are in no file (tests/golden/rabbitmq-3.10.8-quorum/README.md): the order in which more than 32 messages of
+one channel came back, and what the restart itself dead-lettered, which is still in its queue's files.
 """
 
 from __future__ import annotations

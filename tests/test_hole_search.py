@@ -174,7 +174,7 @@ def test_bytes_that_look_like_sizes_everywhere_cost_no_more_than_a_window() -> N
 def test_every_live_message_is_found_between_whatever_garbage(
     numbers: list[int], data: st.DataObject, window_bytes: int
 ) -> None:
-    """Live records, dead ones, pieces of dead ones, zeros, and copies of live ones behind them."""
+    """Live records, dead ones, pieces of dead ones, zeros, and copies of live ones after them."""
     places, dead, file = {}, range(40, 50), bytearray()
     garbage = st.one_of(
         st.integers(0, 70).map(bytes),
@@ -251,7 +251,7 @@ def test_all_that_is_needed_is_looked_for_once() -> None:
     )
     assert store.contains(key(3))
     assert store.contains(key(2))
-    assert not store.contains(key(4))  # nobody needs it
+    assert not store.contains(key(4))  # not needed
     assert not store.contains(key(5))
     assert asked == [1]
     assert [(name, one.msg_id) for name, one in store.records()] == [("0.rdq", key(2)), ("0.rdq", key(3))]
@@ -286,7 +286,7 @@ def test_reading_many_finds_what_is_hidden() -> None:
 
 
 def test_a_scan_that_goes_astray_in_garbage_hides_nothing() -> None:
-    """The rest of a dead record looks like the head of one that ends, by chance, in 0xFF, behind a live one."""
+    """The rest of a dead record looks like the head of one that ends, by chance, in 0xFF, after a live one."""
     behind = record(1) + b"?\xff"
     astray = HEADER.pack(16 + len(behind) - 1, key(7)) + behind
     store = StoreReader.open(store_of(astray + bytes(40) + record(2)), DIRECTORY)

@@ -44,7 +44,7 @@ def socket_or_device(path: Path) -> None:
 
 
 def sparse(path: Path) -> None:
-    """As it was, and zeros behind it that take no room."""
+    """Append zeros that take no room on the disk."""
     path.chmod(0o600)
     os.truncate(path, SPARSE_BYTES)
 

@@ -13,7 +13,7 @@ WAIT_S = 60
 
 
 class Overtaken(list[Any]):
-    """Items of which a copy is made: right behind it, or right before, another thread brings one more."""
+    """Items to copy: right after the copy, or right before it, another thread adds one more."""
 
     def __init__(self, items: list[Any], inbox: Inbox, *, before: bool) -> None:
         super().__init__(items)
@@ -34,7 +34,7 @@ class Overtaken(list[Any]):
 
 
 class Slow(PendingBatch):
-    """An entry of which somebody has looked whether it is taken just before it is."""
+    """An entry that is checked for having been taken just before it is taken."""
 
     __slots__ = ("seen",)
 

@@ -4,9 +4,9 @@ Random workloads (:mod:`tests.support.format_workloads`) fill queues of every fo
 stopped, in the act. Its directory is exported; it is started again in its place, which is the only one where its quorum
 queues start, and everything is taken from it without acks. Both must be the same, queue by queue, in order.
 
-What the restart itself sends away, no queue delivers: messages whose time is over, that came back more often than
-their queue allows, or that are too many for it now. They are in the files, and go to a dead-letter queue, behind what
-is there. So do once more some that a quorum queue had sent away before: a start goes through its log's end again.
+The restart itself removes some messages, which no queue delivers: those that have expired, that came back more often
+than their queue allows, or that exceed its limits now. They are in the files, and go to a dead-letter queue, after what
+is there. So do, once more, some that a quorum queue had sent away before: a start goes through its log's end again.
 
 Another seed: ``WARREN_SEED=7 pytest tests/test_interop_formats.py``.
 """
@@ -38,7 +38,7 @@ from warren.salvage.source import open_source
 pytestmark = pytest.mark.broker
 
 WORKLOADS: Final = 5
-"""Of each of two runs of the broker."""
+"""For each of two runs of the broker."""
 
 STEPS: Final = 100
 QUIET_S: Final = 1.0
@@ -107,7 +107,7 @@ def _exported(directory: Path, *, include_acked: bool = False) -> dict[str, list
 
 
 def _leaving(queue: QuorumDirectory) -> set[int]:
-    """Those that a restart takes past the queue's limits; an export leaves them where they are."""
+    """Messages that a restart takes because of the queue's limits; an export leaves them in place."""
     machine = queue.chosen().replayed().machine
     return {*machine.past_limit, *machine.past_length}
 
@@ -140,7 +140,7 @@ def _drained(broker: Broker, queues: dict[str, Json]) -> dict[str, list[Row]]:
 
 def _row(method: Any, properties: pika.BasicProperties, body: bytes, *, is_quorum: bool) -> Row:
     headers = dict(properties.headers or {})
-    # A consumer is not told that there was none, other than who calls basic.get.
+    # A consumer is not informed that no message was left; basic.get is.
     delivery_count = headers.pop("x-delivery-count", 0) if is_quorum else None
     said = {name: value for name, value in vars(properties).items() if value is not None and name != "headers"}
     return Row(

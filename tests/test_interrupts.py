@@ -1,4 +1,4 @@
-"""What signals raise in the main thread: between turns, whoever set the handler, and with nothing left half-done."""
+"""What signals raise in the main thread: between turns, with any handler, and with nothing left half-done."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ class _Batch(PendingBatch):
 def test_an_interrupt_while_something_is_handed_over_keeps_nothing_from_its_turn(
     pool: HandPool, put: Callable[[Inbox], None]
 ) -> None:
-    """Wherever it strikes, what was there before and what comes later is handled, without anybody else's help."""
+    """Wherever it strikes, what was there before and what comes later is handled, without outside help."""
     line = 0
     was_struck = True
     while was_struck:

@@ -270,7 +270,7 @@ def test_the_real_ones_files_give_its_answers(scenario: str, part: str) -> None:
 
 
 def state(index: KeyIndex) -> list[tuple[bytes, bytes, list[object]]]:
-    """What counts of each file: header, slots and items, not what may lie behind them."""
+    """The relevant part of each file: header, slots and items, not what may follow them."""
     found = []
     for file in index.index_files:
         data = index.files.read(file.path)
@@ -317,7 +317,7 @@ def test_a_crash_loses_nothing_that_was_flushed_and_the_rest_is_put_again(seed: 
     has_power_failed = rng.random() < 0.6
     after = files.after_power_loss(rng) if has_power_failed else files.after_process_crash()
     commit_log_end = messages[-1].physical_offset + 1
-    if rng.random() < 0.5:  # and the CommitLog lost its end, in the place of which others come
+    if rng.random() < 0.5:  # and the CommitLog lost its end, and other messages take its place
         commit_log_end = rng.choice(messages[1:]).physical_offset
         messages = [message for message in messages if message.physical_offset < commit_log_end]
         indexed = (message.physical_offset for message in messages if not message.is_rollback)

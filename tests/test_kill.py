@@ -1,10 +1,10 @@
 """kill -9 of processes that work at full speed, on real files, with real threads, again and again.
 
-One directory goes through all the kills, each at a moment that nobody chose: most in the middle of the work, some while
-the node is still being opened, so that recoveries are killed and recovered, too. The work is a mixed load: queues and
-topics, messages that come later, that are tried again, that have keys; memory is short, so that messages are paged out;
-files are small, so that they are compacted and rolled over (:mod:`tests.support.kill_child`). After every kill the
-parent opens a copy of what was left and holds it against what the process had told (:mod:`tests.support.kill_ledgers`).
+One directory goes through all the kills, each at a random moment: most in the middle of the work, some while the node
+is still being opened, so that recoveries are killed and recovered, too. The work is a mixed load: queues and topics,
+messages that are delayed, that are retried, that have keys; memory is short, so that messages are paged out; files are
+small, so that they are compacted and rolled over (:mod:`tests.support.kill_child`). After every kill the parent opens a
+copy of what was left and compares it with what the process had reported (:mod:`tests.support.kill_ledgers`).
 Another seed: ``WARREN_SEED=7 pytest tests/test_kill.py``.
 """
 
@@ -24,7 +24,7 @@ from tests.support.tried import Count, Tried
 
 KILLS = times(36, quick=5, nightly=700)
 LIVES = 40
-"""So many kills a directory goes through: then another one begins, for a topic keeps all that it ever had."""
+"""How many kills a directory goes through before another one begins, because a topic keeps all that it ever had."""
 
 
 @pytest.fixture

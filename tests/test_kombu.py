@@ -35,7 +35,7 @@ Connect = Callable[..., Any]
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who finds a directory locked is told so without the second in which its holder may yet say that it shares."""
+    """A locked directory is refused without the second of grace in which its holder may still start to share it."""
     monkeypatch.setattr(shared_directory, "GRACE_S", 0.05)
 
 
@@ -60,7 +60,7 @@ def connect(url: str) -> Iterator[Connect]:
 
 
 def drained(connection: Any, expected: int = 0) -> int:
-    """Hand out everything that is there now; how many messages that were. So many are waited for longer."""
+    """Drain everything that is there now and return the number of messages; wait longer for the ``expected`` ones."""
     count = 0
     while True:
         try:
@@ -192,7 +192,7 @@ def test_connections_to_one_directory_share_a_node_until_the_last_is_released(co
     first.release()
     assert second.connected
     second.release()
-    with warren.open(tmp_path / "node"):  # nobody else has it
+    with warren.open(tmp_path / "node"):  # it is free
         pass
 
 
@@ -749,7 +749,7 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(connect: Connect) -> N
     with connection.Consumer(queue):
         pass
     vhost = connection.connection.vhost
-    vhost.queue("other")  # behind the deletion in the node's inbox, once the queue's turn is over
+    vhost.queue("other")  # after the deletion in the node's inbox, once the queue's turn is over
     for _ in range(1000):
         if not [one for one in vhost.queues() if one.name == "jobs"]:
             break

@@ -1,4 +1,4 @@
-"""What a program leaves behind: acks that nobody waited for, consumers that nobody closed."""
+"""What a program leaves at its end: acks that were not waited for, consumers that were never closed."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def modules() -> Iterator[Path]:
 
 
 def log_calls() -> Iterator[tuple[str, ast.Call]]:
-    """Every call of a module's logger, and where it is."""
+    """Every call of a module's logger, and its place."""
     for path in modules():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
@@ -72,7 +72,7 @@ def test_every_log_call_says_which_event_it_is() -> None:
 
 
 def test_no_interrupt_strikes_while_a_module_gets_its_logger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It struck in a verb's first use of a module, and left the lock of `logging` held: all who logged then hung."""
+    """It struck in a verb's first use of a module, and left the lock of `logging` held: every log call then hung."""
     known, found = logging.getLogger, list[logging.Logger]()
 
     def struck(name: str) -> logging.Logger:

@@ -1,4 +1,4 @@
-"""What a start finds missing is said in the log: by which queue, how many, where, and whether a crash explains it."""
+"""The log reports what a start finds missing: from which queue, how many, where, and whether a crash explains it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_torn_log_of_warrens_own_is_told(end: str, caplog: pytest.LogCaptureFi
 def test_entries_of_a_topic_that_are_gone_after_a_clean_stop_are_built_anew(
     hole: tuple[int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A queue ended at the first entry that was none, and what stood behind was out of reach for good."""
+    """A queue used to end at the first invalid entry, and what came after it was lost for good."""
     scene = hand_node(**SMALL)
     topic = scene.node.topic("events", queues=2)
     sent = [b"event %d" % number for number in range(20)]

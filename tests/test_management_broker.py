@@ -99,10 +99,10 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "/nodes": (".protocol",),
     "/vhosts": ("cluster_state.",),  # the node's name is a key
     "/feature-flags": ("[]",),
-    "/definitions": (".vhosts[].",),  # what is said of vhosts is kept
+    "/definitions": (".vhosts[].",),  # descriptions of vhosts are kept
     "/vhosts/v1": ("cluster_state", ".messages", "_oct"),  # RabbitMQ has no numbers yet of a vhost without queues
 }
-"""By how a path begins: what may differ in the shape of an answer, by a piece of where it is."""
+"""By the beginning of a path: what may differ in the shape of an answer, as a part of its place."""
 
 STATUSES: dict[str, str] = {
     "GET /queues/nov/none/bindings": "RabbitMQ says 200 and nothing of a vhost that is not there",

@@ -26,7 +26,7 @@ ROT = FaultRules(damage=True)
 
 
 def with_file(synced: bytes = b"", rules: FaultRules = FAIR) -> tuple[MemoryFileSystem, MemoryFile]:
-    """A file system with a file ``f`` of these bytes, all of it durable, and a handle on the file."""
+    """A file system with a file ``f`` that holds ``synced``, all of it durable, and a handle on the file."""
     files = MemoryFileSystem(7, rules=rules)
     handle = files.open_append("f")
     handle.append(synced)

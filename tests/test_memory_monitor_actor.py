@@ -1,4 +1,4 @@
-"""The memory monitor in its actor: rounds by the clock, what queues are told, and alarms that shut the gate."""
+"""The memory monitor in its actor: rounds by the clock, the reports to queues, and alarms that shut the gate."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 class Listener(PooledActor):
-    """Stands for a queue: keeps what it is told, and when."""
+    """Stands for a queue: records the reports that it gets, and when."""
 
     def __init__(self, pool: Pool, clock: HandClock) -> None:
         super().__init__(pool)
@@ -460,7 +460,7 @@ def test_a_monitor_that_fails_is_replaced_and_leaves_no_alarm_behind(node_scene:
         queue.publish(b"x", block=False)
     machine.broken = RuntimeError("the meter is broken")
     node_scene.advance(1.0)
-    queue.publish(b"x", block=False)  # nobody watches
+    queue.publish(b"x", block=False)  # nothing measures now
     machine.broken = None
     node_scene.advance(3.0)
     with pytest.raises(warren.errors.BlockedError):

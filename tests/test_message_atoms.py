@@ -29,7 +29,7 @@ _ATOM = re.compile(rb"d\0([\4-\x20])(?=[a-z_0-9]+)")
 
 
 def with_later_atoms(term: bytes) -> bytes:
-    """``term`` as OTP 26 writes it: the same, for whoever decodes it."""
+    """Return ``term`` as OTP 26 writes it; it decodes to the same."""
     later = _ATOM.sub(lambda found: b"w" + found[1], term)
     assert later != term
     assert decode(later) == decode(term)

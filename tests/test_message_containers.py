@@ -2,7 +2,7 @@
 
 ``data/message-containers.json`` holds terms that the modules of RabbitMQ 3.13.7 and 4.2.0 made of messages, as they
 would be stored, and what the same modules then hand to an AMQP 0-9-1 client. All other terms are made by hand, after
-the source of 3.13 to 4.3. No directory of these versions was at hand.
+the source of 3.13 to 4.3, because no directory of such a version was at hand.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def of_amqpl(properties: Properties, annotations: Term | None = None) -> Message
 def test_a_container_is_read_as_the_broker_would_deliver_it(made: dict[str, Any]) -> None:
     term = bytes.fromhex(made["term"])
     found, delivered = decode_message(term), decode_properties(bytes.fromhex(made["properties"]))
-    if delivered.delivery_mode is None and made["what"].startswith("3.13"):  # as 4.x does where it is persistent
+    if delivered.delivery_mode is None and made["what"].startswith("3.13"):  # as 4.x does for persistent messages
         delivered = attrs.evolve(delivered, delivery_mode=2 if found.persistent else None)
     assert found.properties == delivered
     assert repr(found.properties) == repr(delivered)  # the order of the headers, and their types
@@ -418,7 +418,7 @@ def test_mqtt() -> None:
     )
 
 
-# ── what is none ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── invalid containers ───────────────────────────────────────────────────────────────────────────────────────────────
 
 SOUND = content(Properties(delivery_mode=2))
 REFUSED: dict[str, tuple[str, Term, Term]] = {

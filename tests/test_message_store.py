@@ -31,7 +31,7 @@ def key(n: int) -> bytes:
 
 
 def body(n: int, size: int = 75) -> bytes:
-    """A message whose record takes 100 bytes, unless told otherwise."""
+    """A body whose record takes 100 bytes by default."""
     return f"<{n}>".encode().ljust(size, b".")
 
 
@@ -591,7 +591,7 @@ def test_wanted_records_far_apart_are_read_one_by_one() -> None:
     assert [len(run) for run in runs] == [1, 1, 1]
 
 
-# Reading somebody else's store
+# Reading another process's store
 
 
 def test_a_reader_of_a_foreign_store_changes_nothing(files: MemoryFileSystem) -> None:

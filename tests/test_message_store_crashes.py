@@ -157,7 +157,7 @@ def test_a_failed_operation_comes_out_and_loses_nothing() -> None:
 
 
 def test_a_copy_torn_within_its_id_passes_for_no_other_message() -> None:
-    """A power loss in a compaction: the next sector of the copy of 300 never came, what is behind it did."""
+    """A power loss in a compaction: the next sector of the copy of 300 never came, what follows it did."""
     ids = MsgIds(b"store-id")
     numbered = dict(enumerate([ids.one() for _ in range(300)], 1))
     torn_at = HEADER.size - 1
@@ -179,7 +179,7 @@ def test_a_copy_torn_within_its_id_passes_for_no_other_message() -> None:
 
 
 def test_a_copy_that_a_power_loss_tore_does_not_come_back_when_its_original_is_gone() -> None:
-    """A compaction was cut as it copied messages 1 and 2 of file 1 behind message 0 of file 0."""
+    """A compaction was cut as it appended messages 1 and 2 of file 1 to message 0 of file 0."""
     kept, whole, torn = (encode_record(key(n), bytes([n]) * 700) for n in range(3))
     current = encode_record(key(3), b"3" * 50)
     files = MemoryFileSystem()

@@ -151,7 +151,7 @@ def test_without_the_library_the_error_says_what_to_install(tmp_path: Path) -> N
 
 
 def test_a_program_without_logging_hears_nothing(tmp_path: Path) -> None:
-    """Of a library; Python writes warnings to standard error where nobody handles them."""
+    """A library must stay silent; Python writes warnings without a handler to standard error."""
     program = f"""
         import warren
         with warren.open({str(tmp_path / "node")!r}, vm_memory_high_watermark=0.000001) as node:

@@ -1,4 +1,4 @@
-"""Patterns of permissions and policies: RabbitMQ's expressions, and none that takes for ever."""
+"""Patterns of permissions and policies: RabbitMQ's expressions, each within a bounded time."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ PATTERNS = st.recursive(
 def test_all_ways_at_once_find_what_re_finds(pattern: str, name: str) -> None:
     try:
         expected = re.search(pattern.encode(), name.encode()) is not None
-    except re.error:  # a look behind without a width
+    except re.error:  # a lookbehind without a fixed width
         return
     assert _Automaton(_parsed(pattern)).search(name.encode()) == expected
     if "\n" not in name:

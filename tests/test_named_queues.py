@@ -1,4 +1,4 @@
-"""``export --queue`` looks at the directories of the queues that are named, and at others only where it has to."""
+"""``export --queue`` looks at the directories of the named queues, and at others only if it has to."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def exported(tmp_path: Path, *names: str) -> list[str]:
 
 
 def directories(looked_at: list[str], queues: dict[bytes, QueueOnDisk]) -> set[bytes]:
-    """Of which queues anything was looked at."""
+    """The queues whose directories were looked at."""
     return {name for name, queue in queues.items() if any(path.startswith(str(queue.path)) for path in looked_at)}
 
 

@@ -403,7 +403,7 @@ def test_a_crash_while_something_is_changed_leaves_it_done_or_not(change: str, p
         for key, messages in found["queues"].items():
             whole = before["queues"].get(key) or after["queues"].get(key)
             assert messages in (whole, []), f"{where}: {key} is half there"
-        with contextlib.suppress(NotFoundError, PreconditionFailedError):  # and it can be done again, where it was not
+        with contextlib.suppress(NotFoundError, PreconditionFailedError):  # it can be done again, unless it was done
             work(again.node)
         again.run()
         done = looked_at(again)

@@ -1,4 +1,4 @@
-"""A node's settings: their forms, what is refused and how it is said, and the file that they can stand in."""
+"""A node's settings: their forms, what is refused and with what text, and the file that can hold them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's users, as its handles have them: they outlive it, whoever kills it, and go with what they belong to."""
+"""A node's users, as its handles have them: they outlive it, however it is killed, and go with what they belong to."""
 
 from __future__ import annotations
 

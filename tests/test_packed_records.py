@@ -50,7 +50,7 @@ def record_of(body: bytes, properties: bytes, born: int, store: int) -> Record:
 
 
 def sound(data: bytes, *places: tuple[int, int]) -> PackedRecords:
-    """Of records that begin somewhere and have a size."""
+    """The sound records at these places (offset, size)."""
     starts, sizes = np.array(places, np.int64).reshape(-1, 2).T
     return sound_records(data, starts, sizes)
 
@@ -66,7 +66,7 @@ def test_every_record_of_the_real_one_is_packed_as_it_is(scenario: str) -> None:
     for base, found in places.items():
         with open(f"{golden.directory(scenario)}/commitlog/{base:020d}", "rb") as file:
             data = file.read()
-        for some in (found, found[::2], found[:1]):  # one behind the other; with others between them; alone
+        for some in (found, found[::2], found[:1]):  # one after the other; with others between them; alone
             records = sound(data, *some)
             assert len(records) == len(some)
             for row, (at, _) in enumerate(some):

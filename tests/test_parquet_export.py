@@ -31,7 +31,7 @@ Json = dict[str, Any]
 EVERYTHING = Selection(include_acked=True, orphans=True)
 ARCHIVES = [path for name in (V1, V2, QUORUM) for path in archives(name)]
 QUICK = ("01-", "11-", "07-")
-"""How the names of those begin that are always read: of each kind, with priorities, with names of all kinds."""
+"""Beginnings of the names that are always read: of each kind, with priorities, with names of all kinds."""
 
 
 def as_row(line: Json) -> Json:

@@ -35,7 +35,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 @pytest.fixture(scope="module")
 def compiled(package: Packed, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the executors' Python must have: what was said when the package was made, and no more than that needs."""
+    """The packages that the executors' Python must have: those named when the package was made, and their own needs."""
     more = ["python-dateutil", "pytz", "six", "tzdata"]  # pandas' own
     return str(only([*package.needed, *more], tmp_path_factory.mktemp("compiled") / "site"))
 
@@ -130,7 +130,7 @@ def test_the_package_is_of_pure_python_and_says_what_it_needs(package: Packed) -
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("cluster")  # where it is packed, too
+@pytest.mark.xdist_group("cluster")  # in the worker that packs it
 def test_the_environment_has_what_is_compiled(environment: Packed) -> None:
     with tarfile.open(environment.path) as opened:
         members = opened.getmembers()

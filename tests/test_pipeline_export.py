@@ -50,7 +50,7 @@ def twice(pieces: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
 
 @pytest.fixture(autouse=True, scope="module")
 def answers() -> Iterator[None]:
-    """Those of the single machine are kept for this file alone."""
+    """Keep the answers of the single machine for this file only."""
     yield
     on_one_machine.cache_clear()
 
@@ -222,7 +222,7 @@ def test_a_commit_log_in_any_ranges_has_the_records_of_a_scan(
 
 
 def put_decoys(data: bytearray) -> None:
-    """Where there is room in a body, something that says that a record begins there."""
+    """Put what looks like the beginning of a record into every body with enough room."""
     at = 0
     while int.from_bytes(data[at + 4 : at + 8], "big") == MESSAGE_MAGIC:
         record = decode(bytes(data), at)

@@ -39,7 +39,7 @@ def test_an_interrupt_ends_a_job_and_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["writing"]
 
 
-# ── what is said ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 IN_A_TASK = """
 An error occurred while calling o101.collectToPython.

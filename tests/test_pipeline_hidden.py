@@ -35,7 +35,7 @@ PARTITIONS = pytest.mark.parametrize("partition_bytes", [1, 1 << 30])
 
 
 class Holed:
-    """Two queues, and a store of three files: messages behind zeros, behind a dead one, and behind a bad record."""
+    """Two queues, and a store of three files: messages after zeros, after a dead one, and after a bad record."""
 
     def __init__(self, place: Path) -> None:
         self.node = str(place)

@@ -196,7 +196,7 @@ def test_a_file_system_of_uris_answers_as_that_of_a_disk(s3: S3) -> None:
     local, disk, away = rocketmq_node(TOPICS), RealFileSystem(), ArrowFileSystem(remote("broker-2"))
     for directory, folders, files in os.walk(local):
         there = remote("broker-2") + directory.removeprefix(local)
-        if folders or files:  # an empty directory is none on an object store
+        if folders or files:  # an object store has no empty directories
             assert set(away.list(there)) >= set(files)
             assert (away.exists(there), away.is_directory(there)) == (True, True)
         for name in files:

@@ -68,7 +68,7 @@ def alone(
 
 
 def content(out: Path) -> Content:
-    """Of every file the size and the pages that are not zeros; of index files the place in order for a name."""
+    """The size and the non-zero pages of every file; index files go by their place in order instead of their name."""
     index = out / "index"
     places = {name: str(number) for number, name in enumerate(sorted(os.listdir(index)))} if index.is_dir() else {}
     found: Content = {}
@@ -297,7 +297,7 @@ def test_keys_of_a_message_that_says_it_lies_before_another_are_left_out(tmp_pat
     written(tmp_path / "store", sent)
     first = tmp_path / "store" / "commitlog" / f"{0:020d}"
     content = bytearray(first.read_bytes())
-    content[28:36] = (5000).to_bytes(8, "big")  # the first message says that it lies behind the 25 that follow
+    content[28:36] = (5000).to_bytes(8, "big")  # the first message says that it lies after the 25 that follow
     first.write_bytes(content)
     for range_bytes in (200, 1000, 5000):
         place = tmp_path / str(range_bytes)

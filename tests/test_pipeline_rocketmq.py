@@ -168,7 +168,7 @@ def test_every_table_of_a_damaged_store_is_what_the_commands_say(
 
 
 def refused(path: str, changes: Settings) -> str | None:
-    """What is said where RocketMQ would not open the store."""
+    """Return the error text if RocketMQ would not open the store."""
     try:
         with open_rocketmq(path, changes):
             return None
@@ -228,7 +228,7 @@ class Log:
 
 
 def log_file(base: int, generator: random.Random, *, is_passed: bool) -> Log:
-    """One file; one that is passed ends in a blank, with old records behind it, and its last is perhaps torn else."""
+    """One file; a passed one ends in a blank, followed by old records; in another one the last record may be torn."""
     data, positions, number = bytearray(), [], 0
     while True:
         made = record(base + len(data), generator, number)
@@ -356,8 +356,7 @@ _STORES = tempfile.TemporaryDirectory(prefix="warren-stores-")
 
 @functools.cache
 def small_store(minutes_apart: int) -> str:
-    """Eight CommitLog files of about fifty messages, stored so long after each other and a millisecond; not to be
-    changed."""
+    """Eight CommitLog files of about fifty messages, stored ``minutes_apart`` and a millisecond; do not change them."""
     place = f"{_STORES.name}/{minutes_apart}"
     generator = random.Random(SEED)
     names = iter(range(20_260_101_000_000_000, 20_260_102_000_000_000))

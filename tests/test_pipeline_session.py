@@ -1,4 +1,4 @@
-"""The session: which Java, which Python, what is said where something is missing, and that nothing else is said."""
+"""The session: which Java, which Python, the message if something is missing, and that nothing else is printed."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ MOST_KILLS = 40
 PATIENCE_S = 300.0
 ATTEMPTS = 5
 LATEST_S = 0.4
-"""A kill comes up to so long after something was seen to be done."""
+"""A kill comes at most this long after something was seen to be done."""
 
 
 @contextmanager
@@ -72,7 +72,8 @@ def wait_for(what: Callable[[], object]) -> None:
 
 
 def kill_a_worker(rng: random.Random, spark: SparkSession, query: StreamingQuery) -> bool:
-    """Once the query has done a batch, or has begun to. Whether there was one: a query that failed may have none."""
+    """Kill a worker once the query has done or begun a batch. Return whether there was one: a failed query may have
+    no workers."""
     java = spark.sparkContext._gateway.proc.pid
     done = rng.random() < 0.7
     wait_for(lambda: query.lastProgress if done and query.isActive else True)
@@ -137,7 +138,7 @@ def test_a_stream_that_is_killed_again_and_again_has_each_record_once(spark: Spa
             kill_a_driver(rng, node, out, checkpoint)
         query = insisting(start)
         kills = 0
-        while kills < WORKER_KILLS or (not restarts and kills < MOST_KILLS):  # some meet nobody at work
+        while kills < WORKER_KILLS or (not restarts and kills < MOST_KILLS):  # some meet no worker
             kills += kill_a_worker(rng, spark, query)
             seen = query.lastProgress
             wait_for(lambda: has_failed(query) or query.lastProgress != seen)  # noqa: B023

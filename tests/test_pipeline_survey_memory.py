@@ -1,4 +1,4 @@
-"""Surveys are kept while a store's files stay what they were, and only where nobody else can write."""
+"""Surveys are kept while a store's files stay as they were, and only in places that no other user can write to."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ _CALLS = ("pwrite", "fsync", "ftruncate", "rename", "unlink")
 
 
 def _killed_at(operation: int, work: Callable[[], None]) -> int:
-    """Do it in a process that is killed ahead of so many operations on files; how many there were."""
+    """Do the work in a process that is killed before this operation on files. Return how many there were."""
     come, go = os.pipe()
     child = os.fork()
     if child == 0:
@@ -239,7 +239,7 @@ def _killed_at(operation: int, work: Callable[[], None]) -> int:
 
 @pytest.mark.slow
 def test_a_writer_killed_at_any_operation_has_written_once_after_the_retry(tmp_path: Path) -> None:
-    """The retry has cut its rows otherwise; a message of somebody else lies between.
+    """The retry has cut its rows otherwise; another writer's message lies between.
 
     Every third operation a run, in a quick one every sixth.
     """

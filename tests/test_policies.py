@@ -169,7 +169,7 @@ def test_what_may_not_wait_at_all_is_gone_at_once_wherever_it_would_stand() -> N
     assert len(bench.queue) == 1
     apply(bench, {"message-ttl": 0, "dead-letter-exchange": "x"})
     bench.publish(b"3")
-    assert len(bench.queue) == 2  # behind the head, and is heard of when it gets there
+    assert len(bench.queue) == 2  # it is not at the head yet, and expires when it gets there
     assert bench.got(1) == [b"waits"]
     assert bench.dead() == [("expired", b"3")]
 
@@ -214,7 +214,7 @@ def test_a_policy_comes_changes_and_goes_while_a_queue_runs() -> None:
     queue.publish(b"9").wait()
     assert bodies(queue) == [b"7", b"8", b"9"]
     scene.advance(2)
-    assert bodies(queue) == [b"7", b"8", b"9"]  # it waits behind two that came before
+    assert bodies(queue) == [b"7", b"8", b"9"]  # 9 has expired, but two are before it
     node.set_policy("shortest", "q", {"max-length": 1}, priority=1)
     assert bodies(queue) == []
     node.clear_policy("shortest")

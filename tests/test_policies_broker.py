@@ -113,7 +113,7 @@ def test_a_broker_refuses_the_same_policies_in_the_same_words(broker: Broker, tm
         else:
             text = ""
         ours, theirs = ("".join(one.split()) for one in (text, said))  # Erlang breaks long lines
-        if pattern == "[":  # of which every library speaks in its own words
+        if pattern == "[":  # every library has its own words for it
             ours, theirs = (one.partition("invalid:")[0] for one in (ours, theirs))
         assert ours == theirs, (pattern, definition)
 

@@ -1,4 +1,4 @@
-"""Turns: who gets one, in which order things are handled, and what happens to those who come too late."""
+"""Turns: which actor gets one, in which order things are handled, and what happens to calls that come too late."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ class SlowToLeave(Scribe):
 
 
 def test_the_last_thread_of_a_pool_does_not_wait_for_what_stands_in_line() -> None:
-    """Somebody else was at the actor that it asked, and left what was asked for the next turn: which nobody ran."""
+    """Another thread had the actor that it asked, and left the question for the next turn, which never ran."""
     pool = ThreadPool(1)
     asks = scribe(pool)
     asked = SlowToLeave.start(pool).actor_inbox.owner  # type: ignore[attr-defined]
@@ -521,7 +521,7 @@ def test_a_thread_that_holds_back_turns_runs_the_quick_ones_itself() -> None:
         held.run_quick_ones()
         assert seen == {quick: threading.get_ident()}
     done = threading.Event()
-    futures[0].on_done(lambda _: done.set())  # whoever waits for the future itself would help
+    futures[0].on_done(lambda _: done.set())  # a thread that waits for the future itself would help
     assert done.wait(10)
     assert seen[slow] != threading.get_ident()
     forget_actors(pool)

@@ -1,4 +1,4 @@
-"""One queue in its actor: when confirms come, who is held, what dies and where it goes, what rests and wakes."""
+"""One queue in its actor: when confirms come, which publishers wait, what dies and where it goes, what rests."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_while_a_sync_is_due_a_small_batch_wakes_nobody(scene: HandNode) -> None
     queue.publish_many([b"5", b"6"], expiration=60.0)
     assert scene.pool.run_one()
     assert (len(actor_of(queue).process), confirm.done) == (6, False)
-    queue.publish_many([b"x"] * 400)  # whoever comes next has to wait
+    queue.publish_many([b"x"] * 400)  # the next publisher has to wait
     assert scene.pool.run_one()
     assert len(actor_of(queue).process) == 406
 
@@ -165,7 +165,7 @@ def test_what_comes_too_late_is_answered_though_a_sync_was_due(scene: HandNode) 
     scene.run()  # the sync is due in 25 ms
     actor, key = actor_of(queue), queue._verbs.plain
     queue.delete()
-    confirm = actor.publish(key, b"2")  # by one who had looked before
+    confirm = actor.publish(key, b"2")  # with a handle from before
     assert isinstance(confirm.error, QueueGoneError)
     actor.settle(SettleKey("get-1", "ack"), 1)
     assert actor.actor_inbox.empty()

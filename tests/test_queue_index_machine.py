@@ -41,7 +41,7 @@ def survives(position: Position) -> bool:
 
 
 class IndexMachine(RuleBasedStateMachine):
-    """``there``: what is unacked. ``written``: what was, as far as the files say it; the journal's file lags behind."""
+    """``there``: unacked positions. ``written``: the same according to the files; the journal's file lags."""
 
     def __init__(self) -> None:
         super().__init__()

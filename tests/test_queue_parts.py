@@ -166,7 +166,7 @@ def test_a_contradictory_delta_is_found_out(delta: Delta) -> None:
 
 
 class HeldBackStore(Bodies):
-    """A store that makes nothing safe before it is told."""
+    """A store that makes nothing safe until it is asked to."""
 
     def sync(self) -> None:
         pass

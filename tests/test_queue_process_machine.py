@@ -54,7 +54,7 @@ class Model(UsersQueue):
         self.dead.append((self.shown(reason, entry.expiry_us), entry.body))
 
     def shown(self, reason: str, expiry_us: int) -> str:
-        """Of a message that is due and one too many as well, it does not matter which of it counts, within a batch."""
+        """Within a batch, a message that has expired and exceeds a limit may die of either."""
         return "either" if reason != "rejected" and 0 < expiry_us <= self.clock() else reason
 
     def handed(self, taker: Taker, tag: int, entry: Sent, flag: frozenset[bool]) -> None:
@@ -76,7 +76,7 @@ class Model(UsersQueue):
             self.confirmed.append(token)
 
     def stop(self) -> None:
-        """Everything pending comes back, what was transient is gone, nobody is there any more."""
+        """Everything pending comes back, what was transient is gone, and all users are gone."""
         back = self.held + self.dying
         self.ready = sorted((sent for sent in self.ready + back if sent.persistent), key=place)
         self.dying = []

@@ -1,4 +1,4 @@
-"""A damaged entry of a quorum queue's log: what it costs is itself, and what may be back is said.
+"""A damaged entry of a quorum queue's log: it costs only itself, and a message that may be back is reported.
 
 Every byte of an entry is changed in turn (in a quick run every sixth), in a write-ahead log and in a segment; a queue
 with a consumer that has half of the messages, settles every third and is gone, then another one that settles the first
@@ -58,7 +58,7 @@ FIRST_MESSAGE, FIRST_SETTLE = 4, 28
 
 class Seen(NamedTuple):
     messages: list[int]
-    """Indexes of those that can be read."""
+    """Indexes of the readable ones."""
     said: str
 
 
@@ -114,7 +114,7 @@ def test_what_a_damaged_settle_settled_may_be_back_and_is_named(where: str) -> N
 
 
 def test_what_a_damaged_settle_names_is_not_delivered_again_before_the_end() -> None:
-    """Else each message behind it would go to the next consumer under another number."""
+    """Otherwise each message after it would go to the next consumer under another number."""
     other = usr((Atom("checkout"), (b"second", CONSUMER), (Atom("auto"), 4, Atom("simple_prefetch")), {}))
     last = [usr((Atom("checkout"), TAG, Atom("cancel"), {})), other, usr((Atom("settle"), (b"second", CONSUMER), [1]))]
     entries = plain((0, 1), last)
@@ -222,7 +222,7 @@ def is_readable(log: QuorumLog, index: int) -> bool:
 
 
 def test_any_changed_byte_of_a_records_head_costs_that_record_at_most() -> None:
-    """Its id and its length are under no checksum: a name is told by the directories, a length by the next record."""
+    """No checksum covers its id and its length: the directories give the name, and the next record the length."""
     entries, others = plain(), plain((0, 1))
     other = b"OTHERS"
     ours, theirs = records(ORDERS, entries), records(other, others)

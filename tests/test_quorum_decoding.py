@@ -1,6 +1,6 @@
 """From an entry of a quorum queue's log to its command: real brokers' entries, those of later versions, damaged ones.
 
-What an :class:`EntryDecoder` says, which reads entries by the shapes of those before, is what decoding in full says.
+An :class:`EntryDecoder`, which reads entries by the shapes of earlier ones, must give what decoding in full gives.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def archive(request: pytest.FixtureRequest) -> Path:
 
 
 IN_FULL = 7
-"""Of so many entries one is decoded in full, too."""
+"""One entry in this many is decoded in full, too."""
 
 
 def test_every_entry_of_a_broker_is_a_known_command(archive: Path) -> None:
@@ -481,7 +481,7 @@ def test_each_damaged_byte_of_a_brokers_entry_is_refused_or_read(archive: Path) 
 
 @pytest.mark.parametrize("msg_ids", [[1, 2, 3], [300, 2, 70_000]])
 def test_where_a_layout_is_expected_every_byte_counts(msg_ids: list[int]) -> None:
-    """Each byte changed in each bit, after so many entries of one length that they are compared in one go."""
+    """Change each byte in each bit, after enough entries of one length that they are compared in one go."""
     entries = [
         usr((Atom("settle"), (b"tag", pid(1)), msg_ids), NO_REPLY, 1_700_000_000_000),
         usr((Atom("enqueue"), pid(1), 7, basic_message([b"a body"])), notify(7, pid(1)), 1_700_000_000_000),

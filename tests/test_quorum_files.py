@@ -1,6 +1,6 @@
 """A quorum queue's log as its files have it: what a real broker left, what damage and crashes leave, and a model.
 
-The rules that count: a wrong entry is never given; what is missing or damaged is told; nothing is told of sound files.
+The rules that count: a wrong entry is never given; what is missing or damaged is reported; sound files give no report.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def archive(request: pytest.FixtureRequest) -> Path:
 
 
 def test_a_nodes_names_are_its_queues_directories(archive: Path) -> None:
-    """Of a killed node, too, whose queues were declared a while before."""
+    """Also for a killed node whose queues were declared a while before."""
     files = unpacked(archive)
     for node in files.list("/"):
         path = f"/{node}/{NAMES_FILE}"
@@ -591,7 +591,7 @@ def test_zeros_over_records_cost_these() -> None:
 
 @attrs.define
 class FailingFile:
-    """A file of which a part cannot be read, as on a failing disk."""
+    """A file with an unreadable part, as on a failing disk."""
 
     inner: File
     first: int
@@ -840,7 +840,7 @@ def files_below(node: QuorumNode, path: str) -> Iterator[str]:
 
 
 def look_at(node: QuorumNode, expected: dict[bytes, dict[int, bytes]]) -> tuple[bool, bool]:
-    """Whether all entries are there, and whether anything is told; a wrong entry fails."""
+    """Return whether all entries are there, and whether there are findings; a wrong entry fails."""
     index = node.scan()
     told, whole = bool(index.problems), True
     for uid, entries in expected.items():
@@ -871,7 +871,7 @@ def test_a_flipped_bit_is_told_and_gives_no_wrong_entry(data: st.DataObject) -> 
     bit = data.draw(st.integers(0, 8 * len(content) - 1))
     flip(node, path, bit // 8, bit % 8)
     whole, told = look_at(node, expected)
-    # A queue's id is under no checksum: with another one its records are those of a queue that nobody knows.
+    # No checksum covers a queue's id: with another id its records belong to an unknown queue.
     assert whole or told or node.scan().uids != (B, A, C)
 
 

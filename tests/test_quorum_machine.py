@@ -96,7 +96,7 @@ def test_after_a_hole_a_number_may_jump_forward_once() -> None:
     queue = Driven()
     queue.apply(Enqueue(pid(1), 1, body()))
     queue.machine.after_hole()
-    queue.apply(*(Enqueue(pid(1), seq, body()) for seq in (1, 5, 7, 6)))  # 5 was next behind the hole, 7 came too early
+    queue.apply(*(Enqueue(pid(1), seq, body()) for seq in (1, 5, 7, 6)))  # 5 was next after the hole, 7 came too early
     assert queue.ready() == [1, 3, 5]
     queue.apply(Enqueue(pid(2), 9, body()))  # began in the hole
     assert queue.ready() == [1, 3, 5, 6]

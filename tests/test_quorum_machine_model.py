@@ -1,7 +1,7 @@
 """A quorum queue's machine against a model that keeps everything in lists and looks through all of them each time.
 
 The model knows competing consumers, and the rules of versions 2, 3 and 4 (one priority). Beside the machine runs
-another one, which is now and then made anew of a snapshot: from there on the same commands must make the same queue.
+another one, which is now and then rebuilt from a snapshot: from there on the same commands must make the same queue.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def _same(message: list[Any]) -> tuple[Any, ...]:
 
 
 class MachineAgainstModel(RuleBasedStateMachine):
-    """Random commands, none of which may be refused."""
+    """Random commands; none may be refused."""
 
     @initialize(version=st.sampled_from([2, 3, 4]))
     def begin(self, version: int) -> None:

@@ -1,4 +1,4 @@
-"""Quorum queues' directories as the tools see them: where they are found, damage, several directories of one queue."""
+"""Quorum queues' directories as the tools see them: their places, damage, several directories of one queue."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def verified(path: Path | str) -> list[tuple[str, str]]:
 ALL = [b"body %d" % number for number in range(5)]
 
 
-# ── where they are ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── their places ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("place", ["", "quorum", f"quorum/{NODE}", f"quorum/{NODE}/{ORDERS.decode()}"])
@@ -339,7 +339,7 @@ def test_configs_that_were_exchanged_are_told_by_their_uids(data: Path, node: Qu
 
 
 def test_a_directory_that_was_renamed_keeps_its_config(data: Path) -> None:
-    """There is no other one whose config it could be."""
+    """No other directory could have that config."""
     directory = data / "quorum" / NODE / ORDERS.decode()
     directory.rename(directory.with_name("saved"))
     assert bodies(data) == ALL
@@ -442,7 +442,7 @@ def damages(path: Path, seed: int, count: int) -> Iterator[bytes]:
     ],
 )
 def test_no_damaged_file_gives_a_wrong_body(archive: str, pattern: str, count: int, tmp_path: Path) -> None:
-    """Each body that comes out is one that was published, and what is missing is told; seeds are the test's own."""
+    """Each body that comes out was published, and what is missing is reported; the test has seeds of its own."""
     place = unpacked(archive, tmp_path)
     sound = [line["body_sha256"] for line in exported(place)[0]]
     published = {line["body_sha256"] for line in exported(place, include_acked=True)[0]}

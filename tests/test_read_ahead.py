@@ -17,7 +17,7 @@ from warren.actors.messages import SetDurationTarget
 
 
 def backlog(count: int, **settings: object) -> tuple[HandNode, Queue]:
-    """A node, and a queue of it with so many messages, safe, of which nobody has got one."""
+    """A node, and a queue of it with ``count`` messages, safe and never delivered."""
     scene = hand_node(**settings)  # type: ignore[arg-type]
     queue = scene.node.queue("q")
     queue.publish_many([b"%d" % number for number in range(count)]).wait()
@@ -65,7 +65,7 @@ def test_who_acks_each_before_he_asks_for_the_next_has_no_turn_for_it_while_he_g
     for delivery in one_by_one(queue, 1):
         delivery.ack()
     for number in range(2, 5):
-        scene.advance(0.03)  # a sync takes off what went out, and leaves what stands behind it
+        scene.advance(0.03)  # a sync takes off what went out, and leaves what follows it
         turns = actor_of(queue).turns
         (delivery,) = one_by_one(queue, 1)
         assert (delivery.body, actor_of(queue).turns) == (b"%d" % number, turns)

@@ -30,7 +30,7 @@ def numbers(count: int, first: int = 0) -> list[bytes]:
 
 
 async def filled(node: Any, count: int, queues: int = 1) -> Any:
-    """A topic with so many messages in each queue; those of queue 1 begin at 10, of queue 2 at 20."""
+    """A topic with ``count`` messages in each queue; those of queue 1 begin at 10, of queue 2 at 20."""
     topic = await done(node.topic("events", queues=queues))
     for queue in range(queues):
         await done(topic.append_many(numbers(count, 10 * queue), queue=queue))
@@ -104,7 +104,7 @@ async def test_without_auto_commit_only_what_is_committed_is_done(node: Any) -> 
         await done(reader.commit())
         assert await committed(topic, "g") == {0: 5}
         records = reader.records()
-        seen = await some(records, 290)  # behind the first batch
+        seen = await some(records, 290)  # after the first batch
         await done(seen[9].commit())
         assert await committed(topic, "g") == {0: 15}  # and not where the iteration is
         await leave(records)
@@ -142,7 +142,7 @@ async def test_a_loop_that_is_left_gets_its_message_again(node: Any) -> None:
         left = reader.records()
         assert [one.body for one in await some(left, 2)] == [b"4", b"5"]
         assert [one.body for one in await listed(reader.records(3))] == [b"5", b"6", b"7"]
-        assert [one.body for one in await some(left, 2)] == [b"8", b"9"]  # it begins anew
+        assert [one.body for one in await some(left, 2)] == [b"8", b"9"]  # it starts again
         await leave(left)
         assert await committed(topic, "g") == {0: 9}
     assert await bodies_read(topic, "g") == [b"9"]
@@ -206,7 +206,7 @@ async def test_a_closed_reader_reads_no_more_and_its_loop_ends(node: Any) -> Non
     assert await bodies_read(topic, "g") == numbers(3)
 
 
-# ── who reads what ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what each reader gets ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 @both_ways
@@ -408,7 +408,7 @@ async def test_readers_go_on_in_topics_that_were_opened_anew(node: Any, hand: Ha
         await done(reader.commit())
         assert await done(reader.queues()) == [0]
         assert [one.body for one in iterated] == [b"2"]
-        assert await bodies(alone.read()) == numbers(2, 2)  # nobody else knows where it is
+        assert await bodies(alone.read()) == numbers(2, 2)  # no other reader shares its position
 
 
 @both_ways_by_hand(**SMALL)

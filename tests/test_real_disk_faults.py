@@ -43,7 +43,7 @@ PATIENCE_S: Final = 60.0
 
 
 def fill(path: Path) -> None:
-    """Take all the room that there is, to the last byte that somebody could write."""
+    """Fill the disk to the last byte."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         for size in (1 << 20, 1 << 12, 1):
@@ -56,11 +56,11 @@ def fill(path: Path) -> None:
 
 @attrs.define
 class Traffic:
-    """Threads that publish, consume, append, read and delay, whatever they are told."""
+    """Threads that publish, consume, append, read and delay, whatever errors they get."""
 
     node: warren.Node
     may_be_down: bool = False
-    """Whether those who consume and read may be refused, too."""
+    """Whether consuming and reading may be refused, too."""
     confirmed: dict[str, set[bytes]] = attrs.Factory(lambda: {"q": set(), "topic": set(), "later": set()})
     acked: set[bytes] = attrs.Factory(set)
     read: set[bytes] = attrs.Factory(set)
@@ -106,7 +106,7 @@ class Traffic:
             publish(body)
         except WarrenError:
             self.refused[place] += 1
-            time.sleep(0.01)  # who is refused does not try again at once
+            time.sleep(0.01)  # a refused thread does not try again at once
         else:
             self.confirmed[place].add(body)
             time.sleep(0.001)
@@ -184,7 +184,7 @@ def test_a_real_file_system_is_filled_and_freed_under_traffic(tmp_path: Path, sy
 
 
 def trigger_error(point: Path) -> None:
-    """Let ext4 find an error: mounted with ``errors=remount-ro`` it writes nothing any more, whoever has files open."""
+    """Make ext4 find an error: mounted with ``errors=remount-ro`` it no longer writes, even to open files."""
     mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     device = next(source for source, place, *_ in mounts if place == str(point))
     (Path("/sys/fs/ext4") / Path(device).name / "trigger_fs_error").write_text("1")
@@ -204,8 +204,8 @@ def open_below(point: Path) -> list[str]:
 def test_a_real_file_system_that_becomes_read_only_refuses_serves_and_loses_nothing(
     tmp_path: Path, tried: Count
 ) -> None:
-    """What was confirmed before. An fsync that is under way in that moment may say that all is well, and the next mount
-    finds the file as it was before (seen with Linux 6.18): nobody above the file system can know."""
+    """What was confirmed before. An fsync that is under way in that moment may report success, and the next mount
+    finds the file as it was before (seen with Linux 6.18): nothing above the file system can know."""
     loop_mounts.make_ext4(tmp_path / "image", DISK_BYTES)
     options, point = "errors=remount-ro", tmp_path / "mount"
     with loop_mounts.mounted(tmp_path / "image", point, options=options), counted_events() as events:

@@ -197,7 +197,7 @@ def flat(items: Sequence[Item]) -> list[Row | Blank | Failure]:
 
 
 def one_by_one(data: bytes, base: int, *, check_crc: bool) -> Iterator[Row | Blank | Failure]:
-    """The model: each record decoded alone. Only where to go on behind a failure is asked of ``check``."""
+    """The model: each record decoded alone. ``check`` only says where to go on after a failure."""
     at, end = base, base + len(data)
     while at < end:
         found = check(Reader(data, base), at, end, check_crc=check_crc)
@@ -706,7 +706,7 @@ def test_a_delay_level_that_is_no_digits_among_others(level: bytes) -> None:
 
 
 def test_hundreds_of_failures_in_a_row_are_not_gathered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each goes on behind its fields; what lies behind it must not be looked at anew each time."""
+    """Each goes on after its fields; what follows it must not be checked again each time."""
     looked_at = 0
 
     def counted(*arguments: Any) -> Any:

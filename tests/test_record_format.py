@@ -193,7 +193,7 @@ class Reference:
 
 @st.composite
 def stretches(draw: st.DrawFn, layout: Layout) -> list[bytes]:
-    """Records that look alike for a while: publishes, perhaps with short records behind each, or short records."""
+    """Records that look alike for a while: publishes, perhaps each followed by short records, or short records."""
     publish, deliver, ack = (
         (journal_publish, journal_deliver, journal_ack)
         if layout is JOURNAL

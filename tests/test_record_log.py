@@ -129,7 +129,7 @@ def test_after_a_sync_that_failed_nothing_is_called_safe() -> None:
 
 
 def failed_to_sync(files: MemoryFileSystem) -> RecordLog:
-    """A log with one record, of which the sync failed."""
+    """A log with one record whose sync failed."""
     log, _ = opened(files)
     log.append(b"before")
     files.fail("sync", PATH)

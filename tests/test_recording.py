@@ -250,7 +250,7 @@ def test_a_deleted_queue_says_a_last_word() -> None:
     assert (column(record, "step")[-1], column(record, "len")[-1]) == (2, 0)
 
 
-# ── nobody is woken ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── no queue is woken ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_queue_that_sleeps_is_not_woken_and_has_no_rows() -> None:
@@ -258,7 +258,7 @@ def test_a_queue_that_sleeps_is_not_woken_and_has_no_rows() -> None:
     queue, busy = hand.node.queue("orders"), hand.node.queue("busy")
     queue.publish_many([b"x" * 100] * 10)
     busy.publish_many([b"x"] * 10)
-    busy.get_many(5)  # that nobody acks: it does not sleep
+    busy.get_many(5)  # never acked: it does not sleep
     hand.machine.used_bytes = hand.machine.total_memory_bytes * 3 // 10
     hand.advance(5)
     actor = queue._verbs.actor
@@ -317,7 +317,7 @@ def test_a_node_that_is_not_recorded_counts_nothing() -> None:
     assert hand.node._running.actor._context.recorder is None
 
 
-# ── nobody is harmed ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── no harm is done ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_record_that_cannot_be_written_ends_and_the_node_serves(caplog: pytest.LogCaptureFixture) -> None:

@@ -41,7 +41,7 @@ NOTHING = RecoveryTerms((), None, None, None, None, None)
 
 
 def stored(name: str) -> bytes:
-    """A file that RabbitMQ 3.10.8 (or, where it is compressed, a program using DETS of OTP 25) left behind."""
+    """A file that RabbitMQ 3.10.8 (or, if it is compressed, a program using DETS of OTP 25) left."""
     path = DATA / name
     return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
@@ -336,7 +336,7 @@ def test_flipped_and_lost_bytes_never_surprise(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", ["recovery-nine-queues.dets", "recovery-grown.dets.gz"])
 def test_what_survives_without_slots_is_all_that_there_is(name: str) -> None:
-    """Of what was deleted nothing does."""
+    """No deleted term survives."""
     data = stored(name)
     expected = sorted(one.term for one in read_table(data, PATH).objects)
     assert sorted(surviving_terms(data, PATH)) == expected

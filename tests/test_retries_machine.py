@@ -81,7 +81,7 @@ class Returning(RuleBasedStateMachine):
         wait_ms: int | None = None,
         seen: bool = True,
     ) -> None:
-        """One message is with nobody any more."""
+        """One message is no longer unacked."""
         sent.out = False
         if not seen:
             return

@@ -1,4 +1,4 @@
-"""Where messages go: each type of exchange, exchanges behind exchanges, alternates; against models that look at all."""
+"""Where messages go: each type of exchange, chains of exchanges, alternates; against models that check all."""
 
 from __future__ import annotations
 
@@ -316,7 +316,7 @@ def test_an_alternate_is_asked_for_each_exchange_on_the_way() -> None:
     node.bind("never", "rest")
     assert node.table.route("first", "k") == ("rest",)
     node.unbind("unrouted", "rest")
-    assert node.table.route("first", "k") == ()  # the exchange behind it was a destination
+    assert node.table.route("first", "k") == ()  # "second" was a destination
 
 
 @pytest.mark.parametrize("alternate", ["missing", "x", ""])
@@ -403,7 +403,7 @@ STEPS = st.one_of(
 
 
 class Model:
-    """Lists of what is there, gone through anew for every message."""
+    """Lists of what is there; every message goes through all of them."""
 
     def __init__(self, alternates: dict[str, str]) -> None:
         self.alternates = alternates

@@ -1,4 +1,4 @@
-"""Whether a broker runs on a directory, and what is done then: nothing, by whatever way somebody comes."""
+"""Whether a broker runs on a directory; if so, nothing is done to it, through whatever interface."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Of a broker that ran."""
+    """The directory of a broker that ran."""
     place = tmp_path / "rabbit@host"
     place.mkdir()
     (place / "LATEST.LOG").write_bytes(b"cXM")

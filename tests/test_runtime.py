@@ -59,7 +59,7 @@ def test_a_queue_turns_lazy_though_more_must_go_to_the_store_than_its_credit_all
 
 
 def counting_queue() -> tuple[HandNode, Queue]:
-    """A queue of 5000 messages, of which one was taken, whose segments are still being counted after a kill."""
+    """A queue of 5000 messages, less one that was taken, whose segments are still being counted after a kill."""
     hand = hand_node(**SMALL_SEGMENTS)
     queue = hand.node.queue("q")
     queue.publish_many([b"%d" % number for number in range(5000)]).wait()

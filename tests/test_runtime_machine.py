@@ -3,8 +3,9 @@
 Four queues with arguments that each example draws, one for dead letters, exchanges of every type; publishers, gets,
 consumers that come and go; a clock that is turned by hand. Everything runs in the test's own thread. After a step all
 actors have come to rest, and the node holds what the model holds (:mod:`tests.support.runtime_model`), in the same
-order, with the same flags; before a kill some steps are only begun: the actors get so many turns, or the disk strikes
-at the n-th operation. Then the node is opened anew, its promises are checked, and it goes on from what was found.
+order, with the same flags; before a kill some steps are only begun: the actors get a limited number of turns, or the
+disk strikes at the n-th operation. Then the node is opened again, its promises are checked, and it goes on from what
+was found.
 
 A deeper run: ``WARREN_EFFORT=nightly pytest tests/test_runtime_machine.py``.
 """
@@ -470,7 +471,7 @@ class NodeMachine(RuleBasedStateMachine):
 
     @rule(share=st.sampled_from([0.1, 0.55, 0.7, 0.99]))
     def memory_is_used(self, share: float) -> None:
-        """Below the limit, so that nobody is blocked; above half of it queues page."""
+        """Below the limit, so that no publisher is blocked; above half of it queues page."""
         self.machine.used_bytes = int(share * 4 * GIB)
 
     @rule(name=names)

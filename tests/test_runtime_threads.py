@@ -1,4 +1,4 @@
-"""A node on real threads and real files: nothing is lost, whoever publishes, consumes, fails or closes meanwhile."""
+"""A node on real threads and real files: nothing is lost, whatever publishes, consumes, fails or closes."""
 
 from __future__ import annotations
 

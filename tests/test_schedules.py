@@ -1,7 +1,7 @@
 """A node's threads in every order that a seeded scheduler comes upon (docs/schedules.md).
 
 Production's pool, inboxes, futures and queues, with users that publish, get, consume, fail and close as they like. A
-seed is one program and one order of its threads' steps; one that fails is told with the shortest order that still does.
+seed is one program and one order of its threads' steps; a failure is reported with the shortest order that still fails.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def test_of_choices_those_are_left_that_matter() -> None:
 
 
 def test_an_answer_that_comes_while_its_helper_is_asked_is_no_error() -> None:
-    """Every place at which the one who waits can be left for the one who answers."""
+    """Switch from the waiting thread to the answering one at every possible place."""
     for at in range(1, 60):
         choices: Choices = {at: 2}
         scheduler = Scheduler(Chosen(choices), traced=TRACED)

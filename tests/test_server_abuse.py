@@ -45,7 +45,7 @@ def bystander(here: Served) -> Iterator[Link]:
 
 @pytest.fixture
 def quiet(caplog: pytest.LogCaptureFixture, bystander: Link) -> Iterator[None]:
-    """Whatever the test does, nobody else notices, and the log has no errors."""
+    """Whatever the test does, other clients are served, and the log has no errors."""
     caplog.set_level(logging.ERROR)
     yield
     assert is_served(bystander)

@@ -26,7 +26,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 def told(port: int, *methods: tuple[str, dict[str, Any]]) -> Transcript:
-    """What comes of these methods, on one channel unless they say where."""
+    """The transcript of the given methods, on one channel unless they name another."""
     where = {"connection": 0, "channel": 1}
     return Driver(port).run(tuple(Step(at, verb, where | arguments) for at, (verb, arguments) in enumerate(methods)))
 

@@ -25,13 +25,13 @@ from warren.queue_index.properties import Properties, encode_properties
 
 CONFIG = '[node]\nvm_memory_high_watermark = "400MB"\n'
 WITHIN_S = 2.0
-"""How long a bystander waits at most where nothing else runs; on a machine with two cores it is a third of that."""
+"""How long a bystander waits at most if nothing else runs; on a machine with two cores it is a third of that."""
 TIMES = 20
-"""So many times as long as it waits there without an attack, besides: the machine may have much else to do."""
+"""The factor by which it may wait longer than without an attack, because the machine may be busy."""
 QUIET = 50
-"""So often it is served before the attack, to know that."""
+"""How often it is served before the attack, to measure that."""
 LEFT_BYTES = 160 << 20
-"""What the memory allocator may keep for later, of a server that has seen all attacks."""
+"""What the memory allocator of a server may keep for later after all attacks."""
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProgram]
 
 
 class Watch:
-    """A bystander, and somebody who reads the server's memory, while a test does something else."""
+    """A bystander and a meter of the server's memory, which run while a test does something else."""
 
     def __init__(self, program: ServedProgram, *, may_publish: bool) -> None:
         self.peak_bytes = 0
@@ -122,7 +122,7 @@ def test_a_flood_of_connections_leaves_the_node_its_descriptors(tmp_path: Path, 
 
 
 def test_a_client_that_is_gone_gives_free_what_an_alarm_is_about(program: ServedProgram, tried: Count) -> None:
-    """It is not read while the alarm is set, so its end would not be seen, and the alarm would last for ever."""
+    """It is not read while the alarm is set, so its end would not be seen, and the alarm would last forever."""
     attack = ATTACKS["transactions_without_an_end"]
     bystander = Bystander.of(program)
     left = attack.run(program)

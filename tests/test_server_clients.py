@@ -149,7 +149,7 @@ def test_a_channel_is_closed_while_its_queue_goes(here: Served) -> None:
 
 
 def test_what_a_client_has_still_on_its_way_when_it_closes_costs_it_no_answer(here: Served) -> None:
-    """amqplib sends what it has buffered for its channels behind the close; the socket is the client's to close."""
+    """amqplib sends what it has buffered for its channels after the close; it is the client that closes the socket."""
     with Raw(here.port).socket as raw:
         raw.sendall(sent((1, c.Channel.Open()), (0, c.Connection.Close(200, "", 0, 0))))
         behind = sent((1, c.Queue.Declare(0, "behind"))) * 10_000

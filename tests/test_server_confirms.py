@@ -1,4 +1,4 @@
-"""Which messages a client is told are safe, and with which frames."""
+"""Which messages a client gets confirmed, and with which frames."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_an_ack_of_many_ends_with_a_message_that_was_not_told_before() -> None:
 
 @given(st.data())
 def test_each_message_is_told_once_as_what_it_is_by_a_tag_that_is_still_open(data: st.DataObject) -> None:
-    """As a client keeps count: a tag is open until it is told, with ``multiple`` together with all below it."""
+    """As a client counts: a tag is open until its confirm, with ``multiple`` together with all below it."""
     counts = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=8))
     confirms = Confirms()
     firsts = [confirms.publish(count) for count in counts]

@@ -1,4 +1,4 @@
-"""Deliveries that nobody acks: after ``consumer_timeout`` their channel is closed, and they come again."""
+"""Deliveries without an ack: after ``consumer_timeout`` their channel is closed, and they come again."""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ def test_a_consumer_that_is_forgotten_gives_back_what_it_had(guest: Node) -> Non
     delivery = next(consumer)
     del consumer
     gc.collect()
-    delivery.ack()  # who has a delivery can still settle it
+    delivery.ack()  # a delivery can be settled as long as it is held
     wait_until(lambda: queue.stats()["messages"] == 1, "it did not come to that")
     del delivery
     gc.collect()
@@ -460,7 +460,7 @@ def test_a_guest_ends_under_an_alarm_and_what_it_has_sent_is_there(host: Node, h
         queue, topic = other.queue("q"), other.topic("t", queues=1)
         queue.publish(b"").wait()
         gate.set(frozenset({"memory"}))
-        match how:  # only one: the guest is told then, if it has not been told by now
+        match how:  # only one: the guest learns of it then, unless it already knows
             case "publish":
                 queue.publish(b"sent", timeout=60)
             case "append":
@@ -536,7 +536,7 @@ def test_warren_top_finds_a_shared_node(host: Node, guest: Node) -> None:
         assert attached.queue("/", "q")["queue"]["name"] == "q"
 
 
-# ── who comes in ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── access to the socket ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_socket_is_the_users_alone_and_goes_with_the_host(tmp_path: Path) -> None:
@@ -600,7 +600,7 @@ def test_a_consumer_is_there_again_and_what_it_had_comes_again(guest: Node) -> N
         again = [next(consumer) for _ in range(3)]
         assert [(one.body, one.redelivered) for one in again] == [(b"0", True), (b"1", True), (b"2", True)]
         for one in first:
-            one.ack()  # nobody hears that any more
+            one.ack()  # too late to have any effect
         assert queue.stats()["messages_unacknowledged"] == 3
         for one in again:
             one.ack()
@@ -622,7 +622,7 @@ def test_what_was_not_confirmed_is_sent_again_in_order(guest: Node) -> None:
 def test_a_guest_that_finds_no_descriptor_for_the_next_connection_says_so_and_goes_on_once_it_does(
     guest: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It hung for ever: what nobody expected had ended the thread that connects."""
+    """It used to hang forever: an unexpected error had ended the thread that connects."""
     queue = guest.queue("q")
     queue.publish(b"0").wait()
     with monkeypatch.context() as patched:
@@ -722,7 +722,7 @@ def test_a_channel_that_is_left_while_a_guest_connects_anew_is_given_to_one_othe
 def test_who_leads_before_it_is_told_that_there_is_a_connection_does_not_wait_for_ever(
     guest: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was told by the thread that had connected, and went on waiting at the socket, where nothing came."""
+    """It got its answer from the thread that had connected, and went on waiting at the socket, where nothing came."""
     link: Link = guest._opened.new_remote("/").link  # type: ignore[union-attr]
     asked, polled = threading.Event(), threading.Event()
     hands, call_later, poll = link_module.Hands, link_module.call_later, select.poll
@@ -785,7 +785,7 @@ def test_the_next_host_goes_on_when_one_closes(host: Node, guest: Node) -> None:
 def test_a_host_that_closes_has_done_all_that_others_have_sent_until_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And waits for nothing that cannot come."""
+    """It must not wait for what cannot come."""
     monkeypatch.setattr("warren.server.server.STOP_TIMEOUT_S", 60.0)
     begun = time.monotonic()
     for number in range(5):

@@ -1,4 +1,4 @@
-"""Shared directories whose processes are killed: what was confirmed is there, in order, whoever hosted it."""
+"""Shared directories whose processes are killed: what was confirmed is there, in order, whatever process hosted it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KILLS = times(12, nightly=150)
 
 
 class Round(enum.IntEnum):
-    """Who is killed together."""
+    """Which processes are killed together."""
 
     HOST = 0
     TAKEOVER = 1
@@ -38,20 +38,20 @@ class Round(enum.IntEnum):
 
 @attrs.define
 class Kills:
-    """Processes of one directory, some of which are killed, and what they have said."""
+    """Processes of one directory, some of them killed, and what they have reported."""
 
     directory: Path
     stack: contextlib.ExitStack
     role: str = "publish"
-    """What those do that are no consumers."""
+    """What the members other than consumers do."""
     members: list[tuple[str, Member]] = attrs.Factory(list)
-    """Those that run: with a publisher's stream, or ``""`` for a consumer."""
+    """The running ones: with a publisher's stream, or ``""`` for a consumer."""
     confirmed: dict[str, int] = attrs.Factory(dict)
-    """The last number of each stream that its publisher was told is safe."""
+    """The last number of each stream that its publisher knows to be safe."""
     pauses: list[float] = attrs.Factory(list)
     """How long publishers waited for their confirms."""
     got: list[list[str]] = attrs.Factory(list)
-    """What each consumer has said."""
+    """What each consumer has reported."""
     takeovers: int = 0
     kills: int = 0
     _streams: itertools.count[int] = attrs.Factory(itertools.count)
@@ -116,7 +116,7 @@ class Kills:
 
 
 def check_kills(place: Path, kills: int, tried: Count, *, role: str = "publish", consumers: int = 0) -> list[float]:
-    """Kill so many processes, or a few more, while all publish, and consume; how long confirms took."""
+    """Kill ``kills`` processes, or a few more, while all publish and consume. Return how long confirms took."""
     with contextlib.ExitStack() as stack:
         run = Kills(place / "data", stack, role)
         run.start().hear("ready")

@@ -1,4 +1,4 @@
-"""Topics and transactions of a directory that is shared, where that is more than a node alone has.
+"""Topics and transactions of a shared directory, as far as they differ from a node's that is not shared.
 
 What handles do at the other end of a socket as in the host is in :mod:`tests.test_readers` and
 :mod:`tests.test_both_ways`.

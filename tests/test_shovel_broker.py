@@ -165,7 +165,7 @@ def test_everything_that_a_header_can_be_goes_there_and_back(vhost: Vhost, tmp_p
             assert said.pop("x-original-exchange") == original["exchange"]
             assert line["exchange"] == f"warren.shovel.{line['queue']}"
             line |= {"exchange": original["exchange"], "headers": said or original["headers"]}
-        line["expiry_us"] = original["expiry_us"]  # begins anew at a broker
+        line["expiry_us"] = original["expiry_us"]  # a broker starts it again
         copied_to = (original["headers"] or {}).get("CC", [])
         original["routing_keys"] = [original["routing_keys"][0], *copied_to]  # those of BCC stand on the old disk only
     assert back == straight
@@ -412,7 +412,7 @@ def test_what_a_full_queue_refuses_stays_at_the_source(vhost: Vhost, tmp_path: P
     for _ in range(4):
         assert "refused it (nack); still at the source" in complaint(*command)
         there += vhost.bodies("full")
-    # One that was let in behind a refused one is not sent again; the refused ones follow.
+    # A message that was accepted after a refused one is not sent again; the refused ones follow.
     assert sorted(there) == sorted(set(there))
     left = {"copy": [], "move": numbers(tmp_path / "source") if how == "move" else []}.get(how)
     if how == "broker":

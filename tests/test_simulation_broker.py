@@ -1,8 +1,8 @@
 """The simulation beside a real RabbitMQ 3.10.8: the same workload, when paging starts, and where the messages are.
 
-What was recorded once is held against the simulation in every run (``data/simulation-broker``); the test with a broker
-records anew, with whatever this machine has of memory and time. How far apart the two may be follows from the
-broker's own intervals and from how unevenly its memory grows, which is measured: see
+Every run compares an old recording with the simulation (``data/simulation-broker``); the test with a broker makes a new
+recording, with whatever this machine has of memory and time. How far apart the two may be follows from the broker's own
+intervals and from how unevenly its memory grows, which is measured: see
 :mod:`tests.support.recorder.paging_comparison`.
 """
 
@@ -104,7 +104,7 @@ def test_messages_that_go_together_are_calls_of_their_own() -> None:
     simulation = running(1.0)
     [(_, level)] = simulation.node.queues["q"].process.backing.awake()
     assert level.state.next_seq_id == 2000
-    assert level.state.calls_since_reduce == 901  # the 1001st came with the 1000th … 1099th, and began the count anew
+    assert level.state.calls_since_reduce == 901  # the 1001st came with the 1000th … 1099th, and restarted the count
 
 
 def test_of_the_file_that_a_store_writes_a_part_stays_in_ram() -> None:

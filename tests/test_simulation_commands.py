@@ -74,7 +74,7 @@ def scenario(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
-    """A folder with an answer, what was said of it, and what --json says."""
+    """A folder with an answer, the text output, and the JSON output."""
     path = tmp_path_factory.mktemp("answer")
     (path / "backlog.toml").write_text(SCENARIO, encoding="utf-8")
     code, text, errors = run(path / "backlog.toml", "--out", path / "out")

@@ -1,4 +1,4 @@
-"""Traces: rates that were measured, from CSV and Parquet; what is wrong with a file is said with its row."""
+"""Traces: measured rates, from CSV and Parquet; errors in a file name the row."""
 
 from __future__ import annotations
 

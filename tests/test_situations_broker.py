@@ -64,7 +64,7 @@ def count(channel: BlockingChannel, queue: str) -> int:
 
 
 def got(channel: BlockingChannel, queue: str, number: int) -> list[Any]:
-    """So many messages, waited for."""
+    """Wait for ``number`` messages."""
     found: list[Any] = []
 
     def comes() -> bool:

@@ -1,4 +1,4 @@
-"""A queue that is busy does not keep an idle one from answering, whoever asks (docs/schedules.md).
+"""A busy queue does not keep an idle one from answering, whatever the interface (docs/schedules.md).
 
 Real threads, with the interpreter switching between them as often as it can and garbage collected at any moment. What
 is measured says as much of the machine as of the code, so the best of some windows counts.
@@ -32,7 +32,7 @@ from warren.errors import WarrenError
 pytestmark = pytest.mark.slow
 
 MOST_S: Final = 0.1
-"""In so long an idle queue answers, of a hundred questions ninety-nine times."""
+"""An idle queue answers within this time, for ninety-nine questions in a hundred."""
 WINDOWS: Final = 3
 QUESTIONS: Final = 60
 PATIENCE_S: Final = 60.0
@@ -68,7 +68,7 @@ def busy(works: list[Callable[[], object]]) -> Iterator[None]:
 
 
 def fill_and_drain(queue: warren.Queue, size: int, most: int) -> Callable[[], None]:
-    """Publish a batch; where so many wait, take and ack half of them: bodies are paged, and files compacted."""
+    """Publish a batch; if over ``most`` wait, take and ack half of them: bodies are paged, and files compacted."""
 
     def work() -> None:
         queue.publish_many([bytes(size)] * 500)
@@ -168,7 +168,7 @@ def test_a_connection_at_an_idle_queue_beside_a_busy_connection(tmp_path: Path) 
 
 
 def test_threads_of_all_kinds_come_to_their_ends(tmp_path: Path) -> None:
-    """Publishers, consumers, askers and an event loop on a small pool; nobody is left waiting, nothing is lost."""
+    """Publishers, consumers, askers and an event loop on a small pool; all of them end, and nothing is lost."""
     rng, count, senders = random.Random(new_seed()), times(600, quick=200, nightly=4000), 3
     interval = sys.getswitchinterval()
     got: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The status server: what it answers, that it disturbs nobody, and what it leaves behind."""
+"""The status server: its answers, that it disturbs neither the node nor other visitors, and that it cleans up."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_names_that_are_no_utf_8_are_answered() -> None:
     assert json.loads(line)["name"] == "\udcff"
 
 
-# ── it disturbs nobody ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── it disturbs no one ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_request_without_end_is_dropped(visit: Callable[[], Visitor]) -> None:
@@ -157,7 +157,7 @@ def test_a_stop_waits_for_no_visitor_who_does_not_read(tmp_path: Path, monkeypat
     visitors = [Visitor(server.path) for _ in range(MAX_VISITORS)]
     for deaf in visitors[1:]:
         deaf.send(b'{"want": "much"}\n' * 2)
-    assert visitors[0].ask()["asked"] == 1  # nor does anybody else
+    assert visitors[0].ask()["asked"] == 1  # nor does any other visitor
     server.stop()
     assert all(visitor.is_dropped() for visitor in visitors[:1])
     for visitor in visitors:
@@ -224,7 +224,7 @@ def test_a_node_goes_on_where_no_thread_is_to_be_had(tmp_path: Path, monkeypatch
     assert not os.listdir(tmp_path)
 
 
-# ── what it leaves behind ───────────────────────────────────────────────────────────────────────────────────────────
+# ── what it leaves ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_nothing_is_left_after_a_stop(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_the_socket_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_lets_go_and_removes_nothing(tmp_path: Path) -> None:
-    """Without that, who attaches after the parent's end would wait for a thread that is not there."""
+    """Otherwise a visitor that attaches after the parent's end would wait for a thread that is not there."""
     server = StatusServer(str(tmp_path), counting)
     child = os.fork()
     if not child:

@@ -34,7 +34,7 @@ SETTINGS = Settings(msg_store_file_size_limit=1000)
 
 
 class Listener(PooledActor):
-    """Stands for a queue or for the node: keeps what it is told."""
+    """Stands for a queue or for the node: records its messages."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)
@@ -56,7 +56,7 @@ def body(number: int) -> bytes:
 
 
 class Scene:
-    """A store behind its actor, a disk in memory, and a clock that stands still."""
+    """A store with its actor, a disk in memory, and a clock that stands still."""
 
     def __init__(self, sync: str = "group", *, counted: bool = True, credit: tuple[int, int] = (400, 80)) -> None:
         self.files = MemoryFileSystem(random.Random(0))

@@ -59,7 +59,7 @@ def test_many_are_read_as_one_by_one(
 ) -> None:
     system = store_of(files)
     store = StoreReader.open(system, DIRECTORY)
-    for number, offset in spoilt:  # behind the scan's back
+    for number, offset in spoilt:  # after the scan
         if number < len(files):
             spoil(system, number, offset)
     ids = np.frombuffer(b"".join(map(key, numbers)), "S16")

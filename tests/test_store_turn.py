@@ -1,4 +1,4 @@
-"""A message store's turn by itself: what clients are told, when it syncs, and which timers it wants."""
+"""A message store's turn by itself: what it reports to clients, when it syncs, and which timers it wants."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Host:
         self.turn.write(client, [key(n) for n in numbers], [body(n) for n in numbers], ticket)
 
     def run(self) -> list[Progress[str]]:
-        """The end of a turn: what clients are told."""
+        """End the turn. Return the reports to clients."""
         told = self.turn.make_safe()
         self.turn.finish()
         return told
@@ -86,7 +86,7 @@ class Host:
         self.heard.append(("not safe", client))
 
 
-# ── what clients are told ───────────────────────────────────────────────────────────────────────────────────────────
+# ── reports to clients ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_bodies_are_taken_at_once_and_safe_when_the_timer_goes_off() -> None:

@@ -89,7 +89,7 @@ def test_what_was_confirmed_outlives_a_kill(tmp_path: Path) -> None:
             channel.queue_delete("gone")
             process.send_signal(signal.SIGKILL)
             process.wait(20)
-            connection.close = lambda: None  # type: ignore[method-assign]  # nobody is there
+            connection.close = lambda: None  # type: ignore[method-assign]  # the process is gone
     with served(tmp_path / "node") as again, again.channel() as channel:
         assert bodies_of(consume(channel, prefetch=100), len(bodies)) == bodies
         with pytest.raises(ChannelClosedByBroker, match="no queue 'gone'"):

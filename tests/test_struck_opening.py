@@ -1,4 +1,4 @@
-"""Ctrl-C at every moment of an opening and of a closing: nothing is left open that nobody has, and nothing hangs."""
+"""Ctrl-C at every moment of an opening and of a closing: nothing is left open without an owner, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WAYS: dict[str, dict[str, Any]] = {"alone": {}, "shared": {"share": True}, "no s
 
 @pytest.mark.parametrize("how", WAYS)
 def test_ctrl_c_in_an_opening_leaves_no_lock_no_thread_and_no_socket(tmp_path: Path, how: str, tried: Count) -> None:
-    """Once it was left open by nobody until the program's end, and the same program could not open it again."""
+    """The node used to stay open until the program's end, and the same program could not open it again."""
     data, ways = tmp_path / "data", WAYS[how]
     with warren.open(data, **ways) as node:
         node.queue("q").publish(b"kept").wait()
@@ -68,7 +68,7 @@ def test_ctrl_c_in_an_opening_leaves_no_lock_no_thread_and_no_socket(tmp_path: P
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python's way with one in a __del__
 def test_ctrl_c_in_close_is_raised_when_the_node_is_closed(tmp_path: Path, tried: Count) -> None:
-    """Once the next ``close()``, which the program's end calls too, waited for ever for one that was broken off."""
+    """The next ``close()``, which the program's end calls too, used to wait forever for an interrupted one."""
     for how, ways in WAYS.items():
         data = tmp_path / how
 

@@ -141,7 +141,7 @@ def test_who_waits_is_told_when_the_queue_takes_in_what_has_come(scene: HandNode
     scene.run()
     assert not arrival.done
     publish(queue, 2)
-    scene.advance(0.5)  # nobody waits for a confirm: it may wait for others in the inbox
+    scene.advance(0.5)  # no confirm is awaited: it may wait for others in the inbox
     assert arrival.done
     assert [one.browsed.message.body for one in run(tail.page(10))] == [b"2"]
 

@@ -53,7 +53,7 @@ def test_an_order_of_takeovers_can_be_repeated() -> None:
 
 @pytest.mark.slow
 def test_two_hosts_at_once_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at the lock."""
+    """Without a check of the lock."""
     from warren.storage import lock_file
 
     monkeypatch.setattr(lock_file, "_lock", _open_without_lock)
@@ -195,7 +195,7 @@ def test_a_guest_that_gets_waits_for_a_host_that_hands_over(host: warren.Node, g
 
 
 def test_a_guest_that_loses_its_host_as_it_opens_a_channel_opens_another(host: warren.Node, guest: warren.Node) -> None:
-    """It asked for ever through one that was never opened (seed 78186)."""
+    """It used to retry forever on one that was never opened (seed 78186)."""
     link, tries = guest._opened.node.link, list[object]()  # type: ignore[union-attr]
     original = link._open
 

@@ -342,7 +342,7 @@ def test_the_disk_fails_when_the_test_says_so(node: TestNode) -> None:
     node.disk.fail("sync", "*.jif")
     with pytest.raises(QueueDownError, match="sync failed on purpose"):
         queue.publish(b"never safe").wait()
-    node.settle()  # it is started anew from its files
+    node.settle()  # it restarts from its files
     assert [one.body for one in queue.browse()][:1] == [b"safe"]
 
 
@@ -417,7 +417,7 @@ def test_what_is_seen_to_wait_is_what_waits(steps: list[tuple[str, int]], argume
             node.settle()
             browsed = list(queue.browse())
             ready = [one.message.msg_id for one in browsed if not one.unacked]
-            pending = [one.message.msg_id for one in browsed if one.unacked]  # with somebody, or waiting to come again
+            pending = [one.message.msg_id for one in browsed if one.unacked]  # unacked, or waiting to come again
             assert sorted([*log.ready, *log.held.values()]) == sorted([*ready, *pending]), step
             assert set(ready) <= set(log.ready), step
             assert set(log.held.values()) <= set(pending), step

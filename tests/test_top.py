@@ -53,7 +53,7 @@ def top(*arguments: str | Path) -> Result:
 
 
 def row(name: str, *counts: int, **changes: Any) -> Row:
-    """A queue with so many messages in Q1, Q2, delta, Q3 and Q4."""
+    """A queue with these numbers of messages in Q1, Q2, delta, Q3 and Q4."""
     lists = dict(zip(LISTS, counts or (0,) * 5, strict=True))
     ready = sum(lists.values())
     return {
@@ -79,7 +79,7 @@ def snapshot(rows: list[Row], left_out: int = 0, **memory: Any) -> Snapshot:
 
 
 def drawn(shot: Snapshot, width: int, *, coloured: bool = False) -> list[str]:
-    """The lines, wrapped where one was too long for the width."""
+    """The lines; one that is too long for the width is wrapped."""
     console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=True)
     with console.capture() as captured:
         console.print(picture(shot, width, coloured=coloured))
@@ -278,7 +278,7 @@ def test_looking_keeps_no_queue_awake_and_one_that_rests_is_not_asked() -> None:
         assert shot["queues"][0] == shot["queues"][0] | {"state": "hibernated", "ready": 1, "in_rate": 0.0}
         assert shot["totals"]["hibernated"] == 1
         actor = next(iter(hand.node._running.actor.vhost("/").queues.values())).actor
-        actor._turn_lock.acquire()  # whoever asked it now would not be answered
+        actor._turn_lock.acquire()  # a question to the actor would not be answered now
         assert looker.take()["queues"][0]["state"] == "hibernated"
         actor._turn_lock.release()
         hand.node.queue("orders").publish(b"x").wait()
@@ -293,7 +293,7 @@ def test_a_queue_that_does_not_answer_is_busy_with_the_numbers_it_had() -> None:
         looker.take()
         actor = next(iter(hand.node._running.actor.vhost("/").queues.values())).actor
         actor._turn_lock.acquire()
-        hand.node.vhost("/").queue("orders")  # somebody else's doing does not wait for it
+        hand.node.vhost("/").queue("orders")  # what other threads do does not wait for it
         shown = looker.take()["queues"][0]
         unseen = Snapshots(hand.node._running).take()["queues"][0]
         actor._turn_lock.release()
@@ -465,7 +465,7 @@ def test_enter_opens_the_selected_queue_and_escape_goes_back() -> None:
     assert (view.opened, view.selected) == (None, 2)
     view.press("\r")
     shown(view, 0, 10)
-    assert view.opened is None  # there is none to open
+    assert view.opened is None  # no queue to open
     view.opened = ("/", "q1")
     assert not view.press("q")
 
@@ -637,7 +637,7 @@ with warren.open(sys.argv[1]) as node:
 
 @contextmanager
 def running_node(path: Path, many: int = 0) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs a node until it is told to go."""
+    """A process that runs a node until its stdin ends."""
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(path), str(many)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

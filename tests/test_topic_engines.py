@@ -61,7 +61,7 @@ def positions(parts: list[Part]) -> dict[int, list[int]]:
 
 
 def test_a_key_has_the_queue_that_java_gives_it() -> None:
-    # "Aa" and "BB" have one hash; "polygenelubricants" has Java's smallest one, whose absolute value is none in 32 bits
+    # "Aa" and "BB" have one hash; "polygenelubricants" has Java's smallest one, whose absolute value exceeds 32 bits
     assert java_hash("polygenelubricants") == -(2**31)
     assert queue_of_key("polygenelubricants", 7) == 2**31 % 7
     assert queue_of_key("Aa", 5) == queue_of_key("BB", 5) == 2112 % 5

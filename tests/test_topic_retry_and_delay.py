@@ -114,7 +114,7 @@ def codes(*due_ms: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 def test_only_what_is_due_is_delivered_and_the_next_time_is_known() -> None:
     schedule = DelaySchedule((1_000, 5_000))
-    assert schedule.next_due_ms() == 0  # nobody has looked yet
+    assert schedule.next_due_ms() == 0  # before the first look
     assert schedule.wanting(10_000) == [1, 2]
     assert schedule.look(2, codes(), 10_000) == 0
     assert schedule.look(1, codes(9_000, 10_000, 10_001, 10_500), 10_000) == 2

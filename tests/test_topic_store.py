@@ -38,7 +38,7 @@ def load(scenario: str, part: str, patch: list[golden.Json], override: golden.Js
 def test_a_store_answers_as_rocketmq_does(scenario: str, state: Any) -> None:
     _, part, patch, override, mode, expected = state
     if not expected["loadOk"]:
-        if "loadThrew" in expected:  # a size of 2 GiB takes the real one's memory; here it is a record that is none
+        if "loadThrew" in expected:  # a size of 2 GiB takes the real one's memory; here the record is invalid
             load(scenario, part, patch, override)
             return
         with pytest.raises(DataError):
@@ -95,7 +95,7 @@ def check_index(store: TopicStore, expected: golden.Json) -> None:
 
 
 def crashed_store(cut: int) -> tuple[TopicStore, int]:
-    """A store of three messages whose last lost its end when the power went: so many bytes; and where it began."""
+    """A store of three messages whose last one lost ``cut`` bytes at its end in a power loss; and its start."""
     files = MemoryFileSystem()
     settings = TopicSettings(mapped_file_size_commit_log=4096, max_hash_slot_num=10, max_index_num=50)
     store = TopicStore.load(files, "/store", settings, new_index_name=lambda: "2" * 17)

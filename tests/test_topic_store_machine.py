@@ -1,7 +1,7 @@
 """A topic store against a list, whatever happens in whatever order: appends, parts of dispatching and of flushing,
 failing disks, kills and power losses at any operation, those of a recovery too.
 
-After every recovery: what was safe is there, whole and in order, behind it nothing or a beginning of what was appended;
+After every recovery: what was safe is there, whole and in order, then nothing or a beginning of what was appended;
 and entries and index items are those that another store builds from the CommitLog alone.
 """
 
@@ -24,7 +24,7 @@ from warren.storage.errors import StorageError
 # ── what it found ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 NINE = [20] * 9
-"""Six of these fill a file, the other three are in the next one."""
+"""Six messages fill a file, the other three are in the next one."""
 
 
 def played(*steps: Callable[[TopicStoreMachine], object]) -> TopicStoreMachine:

@@ -260,7 +260,7 @@ def test_half_messages_that_expired_are_not_pending_any_more() -> None:
 
 
 class TransactionMachine(RuleBasedStateMachine):
-    """Transactions against a set of those that nobody decided, with restarts from any offsets that were once right."""
+    """Transactions against a set of undecided ones, with restarts from any offsets that were once right."""
 
     def __init__(self) -> None:
         super().__init__()

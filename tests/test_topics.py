@@ -171,7 +171,7 @@ def test_a_confirm_comes_when_the_message_is_as_safe_as_the_mode_says(sync: str,
     assert confirm.done == at_once
     now = len([kind for kind, path in hand.files.plan.log if kind == "sync" and "commitlog" in path])
     assert now == synced + (sync == "always")
-    hand.advance(11)  # a page that is not full waits for the thorough interval, ten seconds, where nobody syncs before
+    hand.advance(11)  # without a sync, a page that is not full waits for the thorough interval, ten seconds
     assert confirm.done
     files = hand.lose_power(random.Random(3))
     assert everything(opened(files, hand.clock).node.topic("t")) == [b"0", b"1"]
@@ -461,7 +461,7 @@ def test_a_reader_that_waits_is_woken_by_an_arrival_a_commit_or_the_end() -> Non
     hand = opened()
     topic = hand.node.topic("t", queues=1)
     reader = topic.reader("g")
-    assert reader.read(timeout=5) == []  # nobody is left who could bring something
+    assert reader.read(timeout=5) == []  # no thread is left that could append
     topic.append(b"x")
     assert bodies(reader.read(timeout=5)) == [b"x"]
     assert bodies(topic.reader("b", broadcast=True).read(timeout=5)) == [b"x"]
@@ -742,7 +742,7 @@ def test_delayed_messages_outlive_a_restart_and_come_once(how: str) -> None:
     hand.advance(11 if how == "kill" else 0.1)  # the offsets are written down every ten seconds
     topic.append(b"late", delay_level=4).wait()
     hand = after_stop(hand) if how == "stop" else after_kill(hand)
-    hand.clock.advance(3600)  # nobody runs meanwhile
+    hand.clock.advance(3600)  # no node runs meanwhile
     hand = after_kill(hand)
     hand.run()
     hand.advance(0.1)
@@ -955,7 +955,7 @@ def test_an_alarm_holds_appends_and_not_reads() -> None:
         with pytest.raises(BlockedError):
             append()
     with pytest.raises(BlockedError):
-        topic.append(b"x")  # nobody is left who could help
+        topic.append(b"x")  # no thread is left that could help
     assert everything(topic) == [b"before"]
     transaction.commit().wait()
     topic.append(b"late", delay=0, block=False) if not hand.node._running.gate.reasons else None
@@ -1163,7 +1163,7 @@ def test_the_end_of_the_node_answers_everybody_who_waits() -> None:
 
 
 def test_an_append_that_races_the_end_fails_or_is_there() -> None:
-    """What lies in the log's inbox behind its last message is answered."""
+    """Calls in the log's inbox after the one that closes it are answered."""
     hand = opened()
     topic = hand.node.topic("t", queues=1)
     running = hand.node._running.topics_now()
@@ -1194,7 +1194,7 @@ def test_a_reader_of_its_groups_retries_reads_them_once() -> None:
 
 @attrs.define
 class Life:
-    """What a node's user was told before it crashed."""
+    """What a node reported to its user before it crashed."""
 
     once: set[bytes] = attrs.Factory(set)
     """Appended, or committed: there, and once."""
@@ -1283,7 +1283,7 @@ def test_what_dispatch_cannot_read_is_told_and_what_follows_in_the_next_file_is_
     topic.append_many([bytes(900)] * 5)
     hand.pool.run()
     log = hand.node._running.topics_now().store.commit_log
-    log.mapped.write(996, bytes(4))  # the magic of the second record, before anybody has asked for it
+    log.mapped.write(996, bytes(4))  # the magic of the second record, before its first read
     found = everything(topic)
     assert len(found) < 5
     assert found[-1] == bytes(900)

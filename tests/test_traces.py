@@ -16,13 +16,13 @@ from warren.traces.replay import Replay, replay
 
 TRACES = Path(__file__).parent / "golden" / "traces"
 ELSEWHERE = Path(__file__).parents[1] / "../shared/golden/rabbitmq-3.10.8/traces"
-"""A fuller set, where there is one."""
+"""A fuller set, if it is present."""
 
 PATHS = sorted({path.name: path for place in (ELSEWHERE, TRACES) for path in place.glob("*.json")}.items())
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A trace; what the clock said is moved from the answers, where it was noted, to the operations."""
+    """Load a trace; move the clock's readings from the answers, which recorded them, to the operations."""
     trace: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     for step in trace["steps"]:
         if "measured_elapsed_us" in (step.get("result") or {}):

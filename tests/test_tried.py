@@ -1,4 +1,4 @@
-"""How many cases were tried is told at the end of a run, over all its processes, and kept."""
+"""The end of a run reports how many cases were tried, over all its processes, and the number is kept."""
 
 from __future__ import annotations
 

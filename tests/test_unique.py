@@ -485,7 +485,7 @@ def test_a_full_disk_refuses_a_key_and_stores_nothing() -> None:
 
 
 def test_a_duplicate_of_what_is_not_safe_is_not_called_so() -> None:
-    """There is room for the key, and none for the message: it waits in RAM."""
+    """The disk has room for the key but not for the message, which waits in RAM."""
     scene = hand_node(MemoryFileSystem(random.Random(1)))
     queue = scene.node.queue("q")
     queue.publish(b"a", unique="a").wait()
@@ -577,7 +577,7 @@ def test_x_cache_ttl_makes_it_a_time(scene: HandNode) -> None:
 
 
 def test_no_message_goes_past_a_queue_that_looks_at_headers(scene: HandNode) -> None:
-    """Not to one who waits, nor to a consumer that acks unseen, nor written ahead."""
+    """Not to a waiting consumer, nor to one that acks automatically, nor written ahead."""
     queue = scene.node.queue("q", arguments=DEDUPLICATES)
     queue.publish(b"a", headers=header("k")).wait()
     held = queue.get()
@@ -680,7 +680,7 @@ def test_a_client_of_the_server_uses_the_plugins_header(tmp_path: Path) -> None:
         channel.confirm_delivery()
         for body, key in ((b"a", "k"), (b"b", "k"), (b"c", "l")):
             properties = pika.BasicProperties(headers=header(key), delivery_mode=2)
-            channel.basic_publish("", "q", body, properties, mandatory=True)  # raises where it is nacked or returned
+            channel.basic_publish("", "q", body, properties, mandatory=True)  # raises if it is nacked or returned
         assert bodies(there.node.queue("q", passive=True)) == [b"a", b"c"]
 
 

@@ -1,8 +1,8 @@
 """Messages with keys through a crash at every file operation.
 
-What must hold, whatever died when: after a confirm no second message with the key is stored, as long as the key is
-taken; and a message that was lost never counts as the first one, so that who publishes it again has it stored. A
-process that dies leaves not even two messages of a key whose first one nobody had called safe.
+What must hold at any crash: after a confirm no second message with the key is stored, as long as the key is taken; and
+a lost message never counts as the first one, so publishing it again stores it. The death of a process never leaves
+two messages of a key, even if the first one was never called safe.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from warren.storage.memory import MemoryFileSystem
 
 @pytest.fixture(autouse=True)
 def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys are few here, and their log is made anew all the same."""
+    """Rewrite the log although there are few keys."""
     monkeypatch.setattr(unique_keys, "MIN_LOG_BYTES", 300)
 
 
 def log_path(files: MemoryFileSystem) -> str:
-    """Of the keys of the queue that :func:`begun` has."""
+    """The log of the keys of the queue that :func:`begun` makes."""
     [path] = [path for path in files.contents() if path.endswith("/unique.log")]
     return path
 
@@ -74,7 +74,7 @@ def test_a_crash_at_every_operation(power: bool, torn: bool) -> None:
 
 
 def _closes(life: Life) -> None:
-    """A stop with publishes that nobody waited for, done ones among them."""
+    """A stop with publishes that were not waited for, done ones among them."""
     life.publish("t1", period=True)
     life.publish("t2", period=True, wait=False)
     life.done(2)
@@ -100,7 +100,7 @@ def _crashed(operations: int) -> Iterator[tuple[int, Life, MemoryFileSystem]]:
 
 
 def test_a_crash_at_every_operation_of_the_next_start() -> None:
-    """And what the next process says is safe is so: here a duplicate, whose first one nobody had called safe."""
+    """What the next process calls safe is safe: here a duplicate whose first message was never called safe."""
     for operation, life, files in _crashed(operations_of(Life.live)):
         keys = list(dict.fromkeys(one.key for one in life.tries))
         for at in range(1, 1000, every(4)):
@@ -219,7 +219,7 @@ def test_of_two_messages_that_a_crash_leaves_each_keeps_the_key() -> None:
 
 @pytest.mark.parametrize("kind", ["append", "sync", "rename", "truncate", "make_directory"])
 def test_a_disk_that_fails_once_at_the_keys_log_loses_no_promise(kind: str) -> None:
-    """The queue starts anew from its files where it must; what was confirmed holds."""
+    """The queue restarts from its files if it must; what was confirmed holds."""
     for skip in range(12):
         life = begun(skip)
         life.scene.files.fail(kind, "*warren.queues*", error=StorageError, skip=skip)

@@ -46,7 +46,7 @@ def test_a_row_is_as_the_diagram_says() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 3)), max_size=600), st.integers(0, 1 << 32))
 def test_a_table_is_a_dict(puts: list[tuple[int, int]], seed: int) -> None:
-    """Few places, so that rows stand behind each other, behind the last place too."""
+    """Few places, so that rows follow each other, also past the last place."""
     table, model, rng = KeyTable(), dict[bytes, TakenKey](), random.Random(seed)
     for number, seq_id in puts:
         one = TakenKey(bytes([rng.choice([0, 255])] * 7) + digest_of(b"%d" % number)[7:], b"m" * 16, seq_id, 0, 0, 1)

@@ -1,7 +1,8 @@
 """Messages with keys against a model, through stops, kills and power losses, with a clock that is turned by hand.
 
-The model knows who has each key. A key of a message that waits is taken as long as browsing finds the message; one for
-a time until then. A crash leaves open what nobody had been told: then either answer is right, and the model learns it.
+The model knows the holder of each key. A key of a message that waits is taken as long as browsing finds the message; a
+key with a period until its end. A crash leaves open what was not reported: then either answer is right, and the model
+learns it.
 
 A deeper run: ``WARREN_EFFORT=nightly pytest tests/test_unique_machine.py``.
 """
@@ -49,15 +50,15 @@ kinds = st.sampled_from(
 
 @attrs.define
 class Holder:
-    """Who has a key."""
+    """The holder of a key."""
 
     body: bytes
     until_us: int | None
     """``None``: while it waits."""
     confirm: Confirm | None
-    """``None``: of a process that died before it was told."""
+    """``None``: its process died before the confirm."""
     certain: bool = True
-    """Whether a crash has left that open."""
+    """False if a crash has left that open."""
     acked: bool = False
     expires_us: int | None = None
 
@@ -95,7 +96,7 @@ class UniqueMachine(RuleBasedStateMachine):
     # ── the model ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def is_taken(self, key: str, there: list[bytes]) -> bool | None:
-        """``None``: nobody can know."""
+        """``None`` if unknown."""
         holder = self.holders.get(key)
         if holder is None:
             return False

@@ -61,7 +61,7 @@ def test_the_present_version_has_an_archive_which_is_what_this_code_writes(archi
 
 
 def test_everything_that_is_in_a_data_directory_is_a_feature_that_is_said(archives: Archives) -> None:
-    """Who writes a new kind of file names it among ``FEATURES``, which an older warren looks at."""
+    """A new kind of file must be named among ``FEATURES``, which an older warren checks."""
     contents, _ = archives[WARREN_VERSION]
     known = {
         "msg_stores": "a broker's",
@@ -115,7 +115,7 @@ def bodies(scene: HandNode) -> dict[tuple[str, str], list[bytes]]:
 
 
 def work(scene: HandNode) -> dict[tuple[str, str], list[bytes]]:
-    """Take the first of every queue, and put something behind the last; what is then there."""
+    """Take the first message of every queue, and append one at its end. Return what is there then."""
     wanted = bodies(scene)
     for (vhost, name), there in wanted.items():
         queue = scene.node.vhost(vhost).queue(name, passive=True)
@@ -158,7 +158,7 @@ def test_what_an_earlier_warren_wrote_is_all_there_and_goes_on(
 
 
 def _read_topic(scene: HandNode, inside: Any, *, first: bool) -> None:
-    """A group goes on where it was."""
+    """A group resumes at its position."""
     topic = scene.node.topic("events")
     if first:
         left = sum(inside["topic"]["lags"]["billing"].values())

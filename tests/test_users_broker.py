@@ -81,7 +81,7 @@ def test_we_let_in_whom_a_brokers_definitions_name(broker: Broker, tmp_path: Pat
 
 
 def shaped(document: dict[str, Any]) -> dict[str, list[str]]:
-    """What of definitions is said of users and vhosts, in no order; a vhost of an import has tags in another form."""
+    """The users and vhosts of definitions, in no order; a vhost of an import has tags in another form."""
     found = {part: list(document[part]) for part in PARTS}
     for vhost in found["vhosts"]:
         vhost["metadata"]["tags"] = vhost["metadata"]["tags"] or []

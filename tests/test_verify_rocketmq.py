@@ -55,7 +55,7 @@ AFTER_TORN: Found = {
     ("leftover entry that points nowhere", "consumequeue/order-events/1/00000000000000000600", 140),
     ("leftover repeated item", "index/20261120210610508", 260),
 }
-"""What a torn record leaves when RocketMQ has recovered the store and closed it; nobody zeroes it."""
+"""What a torn record leaves when RocketMQ has recovered the store and closed it; it is never zeroed."""
 
 
 @pytest.mark.parametrize("scenario", golden.SCENARIOS)

@@ -1,7 +1,7 @@
 """What a message costs in the works that warren is measured by: calls, memory, bytes and writes, counted and not timed.
 
-A change that costs more fails here, and says where. Where that is meant, ``python -m tests.support.work_counts`` writes
-the table anew.
+A change that costs more fails here, and the message names the place. If the cost is intended, ``python -m
+tests.support.work_counts`` rewrites the table.
 """
 
 from __future__ import annotations

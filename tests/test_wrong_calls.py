@@ -212,7 +212,7 @@ async def test_each_callable_refuses_wrong_arguments_and_changes_nothing(node: A
 
 
 def _takes_nothing(trial: Trial) -> bool:
-    """Of a function without arguments Python says that there is none of that name."""
+    """Whether the function has no parameters: Python then refuses an unknown name by itself."""
     return not inspect.signature(trial.call).parameters
 
 

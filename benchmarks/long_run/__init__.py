@@ -5,6 +5,6 @@ lives for the whole run, the other is killed now and then; in between the first 
 that they take over from each other all the time. The other directory is *served* by ``warren serve`` to AMQP clients
 that come and go (:mod:`~benchmarks.long_run.clients`). Both have a memory limit below their backlogs.
 
-All that was confirmed and all that came out is told in lines, and compared at the end
+Lines report all that was confirmed and all that came out; they are compared at the end
 (:mod:`~benchmarks.long_run.ledger`).
 """

@@ -1,7 +1,7 @@
 """``python -m benchmarks.long_run``: an hour; kept in benchmarks/results/long-run.json, drawn in docs/long-run.png.
 
-``--minutes`` makes it shorter, and then nothing is kept unless ``--keep`` is said. Ends with 1 where a confirmed
-message did not come out, or a program failed.
+``--minutes`` makes it shorter; then nothing is kept without ``--keep``. The exit code is 1 if a confirmed message did
+not come out, or a program failed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``python -m benchmarks.long_run.clients PORT``: AMQP clients that come and go, in one program, by pika.
 
-Standard input and what is said: as :mod:`~benchmarks.long_run.member`.
+Standard input and output: as in :mod:`~benchmarks.long_run.member`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 SIZES = (200, 1000, 1000, 5000, 20_000)
-"""Of the bodies, in turn: some in the queue's index, some in the message store. Bytes."""
+"""Sizes of the bodies in bytes, in turn: some in the queue's index, some in the message store."""
 
 
 def say(*words: object) -> None:
@@ -28,7 +28,7 @@ def body_of(stream: str, number: int) -> bytes:
 
 
 def say_got(bodies: Iterable[bytes]) -> None:
-    """Before they are acked: what is said twice is no harm, what is never said would be a loss."""
+    """Report bodies before they are acked: a report made twice does no harm, a missing one would be a loss."""
     numbers = defaultdict(list)
     for body in bodies:
         stream, number, _ = body.split(b":", 2)
@@ -39,14 +39,14 @@ def say_got(bodies: Iterable[bytes]) -> None:
 
 @attrs.define
 class Ledger:
-    """What all programs of a run have said."""
+    """What all programs of a run have reported."""
 
     confirmed: dict[str, int] = attrs.Factory(lambda: defaultdict(int))
     """How many of a stream: all below that number."""
     got: dict[str, bytearray] = attrs.Factory(lambda: defaultdict(bytearray))
     """How often each number came, 255 at most."""
     waits: dict[str, list[tuple[float, float]]] = attrs.Factory(lambda: defaultdict(list))
-    """Since it was last asked, for each who measures: seconds until a confirm, until the message was there."""
+    """Since the last call of :meth:`take_waits`, by program: seconds until a confirm, until the message was there."""
 
     def hear(self, line: str) -> None:
         match line.split():
@@ -62,7 +62,7 @@ class Ledger:
                 self.waits[who].append((float(confirm_s), float(there_s)))
 
     def take_waits(self) -> dict[str, dict[str, float]]:
-        """Milliseconds: the median and the longest of what was measured since the last call, by who measured."""
+        """Milliseconds by program: the median and the longest of the times measured since the last call."""
         taken, self.waits = self.waits, defaultdict(list)
         return {
             who: {

@@ -35,7 +35,7 @@ FAILS: Final = 0.002
 HAND_OVER_S: Final = 1.0
 """Between a close and the next open: the other program takes over."""
 RETRY: Final = warren.Retry(limit=50, delay=0.5, max_delay=2)
-"""Of the queue of jobs, a tenth of which fails."""
+"""For the queue of jobs; a tenth of them fails."""
 
 
 @attrs.define

@@ -58,7 +58,7 @@ class Program:
         self._reading.join()
 
     def end(self) -> None:
-        """As it ends by itself, once it was told to."""
+        """Wait until it ends by itself, as ordered before."""
         self._process.wait(timeout=120)
         self._reading.join()
 

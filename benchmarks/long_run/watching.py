@@ -23,12 +23,12 @@ DRAIN_S: Final = 300.0
 
 @attrs.define
 class LongRun:
-    """Used in a ``with``: all its programs are gone behind it."""
+    """Used in a ``with``: all its programs have ended when it is left."""
 
     directory: Path
     seconds: float
     takeover_count: int = 24
-    """So often a host closes, or is killed."""
+    """How often a host closes, or is killed."""
     ledger: Ledger = attrs.Factory(Ledger)
     samples: list[dict[str, Any]] = attrs.Factory(list)
     takeovers: list[tuple[float, str]] = attrs.field(factory=list, init=False)
@@ -80,7 +80,7 @@ class LongRun:
     # ── while it runs ───────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, progress: Callable[[float], None]) -> None:
-        """``progress`` is told the seconds that have passed."""
+        """Call ``progress`` with the seconds that have passed."""
         start, between, number = time.monotonic(), self.seconds / (self.takeover_count + 1), 0
         while (passed := time.monotonic() - start) < self.seconds:
             progress(passed)

@@ -30,7 +30,7 @@ LARGEST_POINT = 10_000_000
 
 
 def measure(runner: Runner, works: list[str], peers: list[str], growths: list[str], most: int) -> Outcome:
-    """Run works and growths of these names, all where there are none."""
+    """Run the works and growths with the given names."""
     results = [runner.run(work, peers) for work in WORKS if work.name in works]
     growth: dict[str, dict[str, Points]] = {}
     for one in GROWTHS:

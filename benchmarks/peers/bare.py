@@ -30,7 +30,7 @@ class Bare(PlainObject):
 
 
 class RecordingWatch(Watch):
-    """Keeps the tape of every stretch that is timed, and of those between."""
+    """Keeps the tape of every timed stretch, and of what happens between them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -84,7 +84,7 @@ def with_queues(queues: int, run: Run) -> None:
 
 
 def with_size(size: int, run: Run) -> None:
-    """Bodies of so many bytes."""
+    """Bodies of ``size`` bytes."""
     bodies, watch = NumberedBodies((size,)), run.watch
     count = max(8, min(run.messages, _BYTES // max(size, 1)))
     batch = min(BATCH, max(1, (4 << 20) // max(size, 1)))
@@ -104,7 +104,7 @@ def with_size(size: int, run: Run) -> None:
 
 
 def with_unacked(held: int, run: Run) -> None:
-    """Batches there and back, beside so many messages that were taken and are not acked."""
+    """Publish and take batches while ``held`` messages are unacked."""
     bodies, watch = NumberedBodies(SIZES), run.watch
     with run.queue() as queue:
         watch.begin_memory()
@@ -128,7 +128,7 @@ def with_unacked(held: int, run: Run) -> None:
 
 
 def with_consumers(threads: int, run: Run) -> None:
-    """So many threads, each with a consumer, and an ack for each message."""
+    """``threads`` threads, each with a consumer, and an ack for each message."""
     each = max(64, run.messages * 3 // threads)
     total, bodies = threads * each, NumberedBodies(SIZES)
     with run.queue() as queue:

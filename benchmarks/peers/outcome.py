@@ -16,7 +16,7 @@ from benchmarks.peers.peer import Promise
 from benchmarks.peers.works import WORKS_BY_NAME, Goal, Work
 
 Points = list[dict[str, float]]
-"""Of a growth: ``at`` and the values there."""
+"""The points of a growth: ``at`` and the values there."""
 
 RESULTS: Final = Path(__file__).parent.parent / "results"
 OUT: Final = RESULTS / "peers.json"
@@ -46,7 +46,7 @@ class WorkResult:
     ran: dict[str, Ran]
 
     def spread(self, peer: str, value: str) -> Spread | None:
-        """A peer's value; ``None``: it has none."""
+        """A peer's value; ``None`` if it is missing."""
         ran = self.ran.get(peer)
         return None if ran is None or not ran.values.get(value) else Spread.of(ran.values[value])
 
@@ -97,11 +97,11 @@ class Outcome:
 
     @classmethod
     def kept(cls) -> Outcome:
-        """That of the last whole run."""
+        """The outcome of the last whole run."""
         return cls.from_json(json.loads(OUT.read_text(encoding="utf-8")))
 
     def versions(self) -> dict[str, str]:
-        """Of all peers that took part, by name."""
+        """The versions of all peers that took part, by name."""
         return {name: ran.version for result in self.works for name, ran in result.ran.items()}
 
     def figures(self) -> list[Figure]:

@@ -1,7 +1,7 @@
 """What a peer is: a store of messages that is opened in a directory, and does the same few things as all others.
 
-A peer does each of them the fastest way that its documentation offers: batches where it has batches, one transaction a
-batch where it has transactions, else one by one. What it cannot do is not in its :attr:`Peer.does`, and it is left out
+A peer does each of them the fastest way that its documentation offers: in batches if it has batches, in one transaction
+a batch if it has transactions, else one by one. What it cannot do is not in its :attr:`Peer.does`, and it is left out
 of the works that need it.
 """
 
@@ -46,13 +46,13 @@ class Load:
 
     queues: int = 1
     messages: int = 0
-    """That may wait at a time."""
+    """How many messages may wait at a time."""
     body_bytes: int = 128
 
 
 @attrs.frozen
 class Place:
-    """Where a peer lives: its directory, what it is to promise, and the address of its server where it has one."""
+    """The place of a peer: its directory, what it must promise, and the address of its server if it has one."""
 
     directory: Path
     promise: Promise
@@ -81,7 +81,7 @@ class Queue(ABC):
 
     @abstractmethod
     def take(self) -> tuple[Token, bytes] | None:
-        """The next message; ``None``: there is none."""
+        """Take the next message; ``None`` if the store is empty."""
 
     def ack(self, token: Token) -> None:  # noqa: B027 - with some peers it is gone when it is taken
         """It is done with."""
@@ -94,7 +94,7 @@ class Queue(ABC):
             self.put(body)
 
     def take_many(self, count: int) -> tuple[Sequence[Token], list[bytes]]:
-        """At most so many, in order; none where it is empty."""
+        """Take at most ``count`` messages, in order."""
         tokens, bodies = [], []
         for _ in range(count):
             taken = self.take()
@@ -113,7 +113,7 @@ class Queue(ABC):
         raise NotImplementedError
 
     def consume(self, count: int) -> Iterator[bytes]:
-        """So many, each acked on its own as it is handed out, by what the peer has for a loop over all messages."""
+        """Yield ``count`` bodies, each acked on its own, with the peer's own way to loop over all messages."""
         raise NotImplementedError
 
     def receiver(self, *, ack: bool) -> AbstractContextManager[Callable[[], bytes]]:
@@ -189,12 +189,12 @@ class Peer(ABC):
 
     @classmethod
     def version(cls) -> str:
-        """Of what is measured."""
+        """The version of the measured peer."""
         raise NotImplementedError
 
     @classmethod
     def server(cls, directory: Path) -> AbstractContextManager[str]:
-        """Its server, started for a whole run; gives the address. Most have none."""
+        """Start the peer's server for a whole run and yield its address. Most peers need no server."""
         return nullcontext("")
 
     @classmethod

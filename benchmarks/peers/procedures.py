@@ -1,6 +1,6 @@
 """How works are done: the same steps for every peer, with what is timed inside ``watch.timing``.
 
-Whatever comes out is compared with what went in: count, order, bodies; headers and ids where there are any.
+What comes out is compared with what went in: count, order, bodies; headers and ids if there are any.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _check(found: Sequence[object], expected: Sequence[object]) -> None:
 
 
 def _drained(queue: Queue, expected: int, batch: int = BATCH) -> list[bytes]:
-    """Everything in it, acked; nothing may be left behind ``expected``."""
+    """Take and ack everything in ``queue``; it must hold no more than ``expected``."""
     found: list[bytes] = []
     while len(found) < expected:
         tokens, bodies = queue.take_many(min(batch, expected - len(found)))
@@ -267,7 +267,7 @@ def interleaved(run: Run, *, queues: int = 1000) -> None:
 
 
 def confirmed(run: Run, *, batch: int = 1, publishers: int = 1) -> None:
-    """Publish and wait until it is safe, each batch; by one thread, then by so many at once."""
+    """Publish and wait until it is safe, each batch; by one thread, then by ``publishers`` threads at once."""
     each = max(batch, run.messages // publishers // batch * batch)
     bodies = NumberedBodies(SIZES).range(0, each)
     with run.opened() as peer:

@@ -1,4 +1,4 @@
-"""queuelib's queue on disk, which Scrapy uses. Where it is, it says only when it is closed: a kill loses all of it."""
+"""queuelib's queue on disk, which Scrapy uses. It records its position only when it is closed: a kill loses it all."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ WAYS: Final[dict[str, Callable[[str], int | None]]] = {
 
 
 def commit_log_megabytes(directory: str) -> float:
-    """What a topic's CommitLog holds, without the room behind its end."""
+    """The size of a topic's CommitLog, without the room after its end."""
     with open_rocketmq(os.path.join(directory, "topics"), {}) as store:
         return store.store.commit_log.end / 1e6
 

@@ -159,7 +159,7 @@ def _letter(fields: dict[bytes, bytes]) -> Letter:
 
 
 class _Log(Topic):
-    """A stream that nobody deletes from, and a key of Redis for each key, with the entry's id."""
+    """A stream without deletions, and a key of Redis for each key, with the entry's id."""
 
     def __init__(self, client: redis.Redis, name: str) -> None:
         self._stream = _Stream(client, name)

@@ -133,7 +133,7 @@ class _OneQueue(Queue):
         self._peer.connection.execute("DELETE FROM queue WHERE id BETWEEN ? AND ?", (tokens[0], tokens[-1]))
 
     def consume(self, count: int) -> Iterator[bytes]:
-        """In batches: whoever wants all messages takes and deletes them so."""
+        """In batches: to get all messages, a program takes and deletes them so."""
         while count:
             tokens, bodies = self.take_many(min(count, _BATCH))
             yield from bodies

@@ -18,7 +18,7 @@ from warren.values.topic_record import properties_of_keys
 _BORN_HOST, _STORE_HOST = Host.parse("10.0.0.1:50123"), Host.parse("10.0.0.2:10911")
 _RAM_COUNT = 10_000
 _BACKLOG = 500_000
-"""With so many messages a program would tell the queue how many it may keep in RAM."""
+"""From this many messages on, a program would limit how many the queue may keep in RAM."""
 
 
 class PlainObject(Peer):

@@ -12,7 +12,7 @@ import psutil  # type: ignore[import-untyped]
 
 @attrs.define
 class Stretch:
-    """What is timed; where it is known only then how much is done, that is said here."""
+    """A timed stretch; an ``amount`` that is only known at its end is set here."""
 
     amount: float = 0
 
@@ -31,7 +31,7 @@ class Watch:
 
     @contextmanager
     def timing(self, name: str, amount: float = 0) -> Iterator[Stretch]:
-        """Time a stretch in which so much is done (messages, megabytes); stretches of one name add up."""
+        """Time a stretch that handles ``amount`` (messages, megabytes); stretches of one name add up."""
         stretch = Stretch(amount)
         start = time.perf_counter()
         yield stretch
@@ -53,7 +53,7 @@ class Watch:
         return (self._rss_most - self._rss_before) / 1e6
 
     def results(self) -> dict[str, float]:
-        """Rates where there are amounts, else seconds; and the other values."""
+        """Rates for stretches with amounts, seconds for others; and the other values."""
         rates = {
             name: self.amounts[name] / seconds if self.amounts[name] else seconds
             for name, seconds in self.seconds.items()

@@ -23,15 +23,15 @@ _RATE: Final[Unit] = "messages/s"
 
 @attrs.frozen
 class Goal:
-    """A value that is to be reached: so many times another peer's value (or another value of its own), or so much."""
+    """A value to reach: a multiple of another peer's value (or of another value of its own), or a number."""
 
     value: str
     sense: Literal["at least", "at most"]
     limit: float
     beside: str = ""
-    """Whose value it is measured against; none: the limit is of the value itself."""
+    """The peer whose value it is measured against; if empty, the limit is of the value itself."""
     other: str = ""
-    """That peer's value, where it has another name."""
+    """The name of that peer's value, if it has another name."""
     of: str = "warren"
     """Whose value it is."""
 
@@ -41,7 +41,7 @@ class Goal:
 
 
 def at_least(limit: float, beside: str, value: str, *, other: str = "", of: str = "warren") -> Goal:
-    """So many times the rate of a peer."""
+    """At least ``limit`` times the rate of a peer."""
     return Goal(value, "at least", limit, beside, other, of)
 
 

@@ -1,10 +1,10 @@
 """The demo, ``python -m examples.demo``: the main job, done and watched, in about a minute.
 
-A RabbitMQ node's directory that lies in ``data`` is opened; its messages are taken over into a fresh directory;
-many more are published under a memory limit, by a process of its own that is killed meanwhile; the directory is
-recovered, the rest is published, everything is fetched again and checked. Then a RabbitMQ's directory with queues of
-all types is read and exported; the store of a dead RocketMQ broker, which lies there too, is opened, and its index made
-anew; a topic is written in a fresh node, read by groups, found by key. The sum of it is printed.
+The demo opens a RabbitMQ node's directory from ``data`` and takes its messages over into a fresh directory. A separate
+process publishes many more under a memory limit and is killed meanwhile; the directory is recovered, the rest is
+published, everything is fetched again and checked. Then a RabbitMQ's directory with queues of all types is read and
+exported; the store of a dead RocketMQ broker, also from ``data``, is opened, and its index rebuilt; a topic is written
+in a fresh node, read by groups, found by key. A summary is printed.
 
 Whatever is printed was measured or checked in that very run:
 

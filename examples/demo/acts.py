@@ -1,4 +1,4 @@
-"""The run, act by act, in the order in which one watches it. Nothing is said before it has been measured or checked."""
+"""The run, act by act, in the order in which one watches it. Nothing is claimed before it is measured or checked."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _THE_LISTS: Final = (
 
 @attrs.frozen
 class Stage:
-    """Where it is played: in a directory, with so many messages, on a screen."""
+    """The place of the run: a directory, the plan with its numbers of messages, and a screen."""
 
     directory: str
     plan: Plan

@@ -3,15 +3,15 @@
 *Taken over* messages come first in their queue and are compared part by part with what was read from RabbitMQ's
 directory.
 
-*Numbered* messages come behind them, from two publishers. Of the first one, which was killed:
+*Numbered* messages come after them, from two publishers. The first one, which was killed:
 
 ====================================  =======================================================================
 confirmed                             each one is there, in order
 handed over, confirm never came       may be there (a *survivor*) or not; in order
 ====================================  =======================================================================
 
-The second one publishes again whatever was not confirmed, and the rest; all of it is there, in order, behind the first
-one's. A message is right if its encoded bytes are, to the last one, what its number and its publisher make of it.
+The second one publishes again everything that was not confirmed, and the rest; all of it is there, in order, after the
+first one's. A message is right if its encoded bytes are exactly what its number and its publisher make of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from warren.queue_index.message.message_format import Envelope, Message, decode_
 from warren.storage.errors import MessageError
 
 _MOST_NAMED = 5
-"""Faults that are told one by one."""
+"""How many faults are listed one by one."""
 
 
 @attrs.define
@@ -57,7 +57,7 @@ class NumberedCheck:
     """Takes the numbered messages as they are fetched; :meth:`finish` when there are no more."""
 
     envelopes: Sequence[Envelope]
-    """Of the two publishers."""
+    """The envelopes of the two publishers."""
     confirmed: int
     """Messages of the first one that were confirmed; the second one begins with this number."""
     total: int
@@ -70,7 +70,7 @@ class NumberedCheck:
     right: int = 0
     """Messages whose bytes were right."""
     survivors: int = 0
-    """Of the first publisher, unconfirmed and there all the same."""
+    """Messages of the first publisher that are there though unconfirmed."""
     _next: list[int] = attrs.field(init=False)
     """The number that is due, of each publisher."""
     _publisher: int = 0
@@ -79,7 +79,7 @@ class NumberedCheck:
         self._next = [0, self.confirmed]
 
     def take(self, terms: Sequence[bytes], msg_ids: Sequence[bytes]) -> None:
-        """Check messages that were fetched in this order: all at once where they are what is due, else one by one."""
+        """Check messages that were fetched in this order: all at once if they are as expected, else one by one."""
         due, count = self._next[self._publisher], len(terms)
         if self._publisher or due + count <= self.confirmed:
             bodies = [body_of(number) for number in range(due, due + count)]

@@ -1,7 +1,7 @@
-"""The act with a dead RocketMQ's store: what its own recovery would leave of it, and what is to be had all the same.
+"""The act with a dead RocketMQ's store: what its own recovery would leave of it, and what can be saved all the same.
 
 The store is opened as RocketMQ would find it after its recovery, which is done in memory. Then ConsumeQueues and index
-are made anew from the CommitLog alone, and set against three things: the dead broker's own files, byte by byte; what
+are rebuilt from the CommitLog alone, and compared with three things: the dead broker's own files, byte by byte; what
 RocketMQ answers; and every key of every message.
 """
 
@@ -142,7 +142,7 @@ def _recover(stage: Stage, opened: RocketmqStore, keys: Sequence[Key], salvaged:
 
 
 def _rebuild(stage: Stage, opened: RocketmqStore, keys: Sequence[Key], salvaged: Salvaged) -> None:
-    """ConsumeQueues and index anew, and whether they are right."""
+    """Rebuild ConsumeQueues and index, and check them."""
     began_at = time.monotonic()
     rebuilt = rebuild(opened, os.path.join(stage.directory, REBUILT), lambda _: None)
     salvaged.rebuild_s = time.monotonic() - began_at
@@ -196,7 +196,7 @@ def compare_answers(index: KeyIndex, oracle: Oracle, faults: Faults, *, is_whole
 
 
 def not_found(index: KeyIndex, keys: Sequence[Key]) -> list[Key]:
-    """Those under which an index does not name their message."""
+    """The keys under which an index does not name their message."""
     answers: dict[tuple[str, str], set[int]] = {}
     lost = []
     for key in keys:

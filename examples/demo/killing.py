@@ -22,14 +22,14 @@ from warren.storage.errors import WarrenError
 _PROJECT: Final = Path(__file__).parent.parent.parent
 
 _AT_RANDOM_S: Final = 0.02
-"""It is killed up to so long after the report, at a moment that nobody chose."""
+"""It is killed at a random moment, at most this long after the report."""
 
 _AHEAD: Final = b"." * 8
-"""So many reports may be on their way: fewer than are left when it is killed, so that it cannot finish before."""
+"""How many reports may be on their way: fewer than are left when it is killed, so that it cannot finish before."""
 
 
 class PublisherError(WarrenError):
-    """The publisher's process ended by itself; the message is what it said."""
+    """The publisher's process ended by itself; the message is its output."""
 
 
 @attrs.frozen
@@ -53,7 +53,7 @@ def publish_until_killed(
             frames.append(frame)
             if frame.done >= kill_at and process.poll() is None:
                 time.sleep(random.uniform(0, _AT_RANDOM_S))
-                process.send_signal(signal.SIGKILL)  # and go on: it may have said more before it died
+                process.send_signal(signal.SIGKILL)  # and go on: it may have reported more before it died
             show(frame)
         assert process.stderr is not None
         complaint = process.stderr.read().decode(errors="replace").strip()

@@ -27,11 +27,11 @@ class Frame:
     in_memory: int
     """Messages whose payload is in memory."""
     target: int | None
-    """How many of those the queue may have; ``None``: any number."""
+    """How many messages the queue may keep in memory; ``None``: any number."""
     done: int
     elapsed_s: float
     peak_memory_bytes: int
-    """Of the process that has the queue."""
+    """The peak of the process that has the queue."""
 
     @classmethod
     def of(cls, queue: VariableQueue, done: int, elapsed_s: float) -> Frame:

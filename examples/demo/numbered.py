@@ -1,4 +1,4 @@
-"""The messages that the demo publishes: number n always has the same body, so that whoever fetches it can check it.
+"""The messages that the demo publishes: number n always has the same body, so that a reader can check it.
 
 A body begins with the number in ten digits; the rest is its SHA-256, over and over. One message in 50 is too long for
 the index and goes to the message store. All of one publisher's share their properties, which say whose they are.
@@ -36,7 +36,7 @@ def payload_bytes(count: int) -> int:
 
 
 def number_of(body: bytes) -> int | None:
-    """The number that a body says it has; ``None``: it is none of ours."""
+    """Return the number in a body; ``None`` if it is not one of ours."""
     digits = body[:_DIGITS]
     return int(digits) if len(digits) == _DIGITS and digits.isdigit() else None
 

@@ -1,11 +1,11 @@
 """Publishing numbered messages under a memory limit; run as a program, it is the process that is killed.
 
 The limit comes as it does from a broker's memory monitor: as a duration, from which the queue works out how many
-messages it may keep in memory at its present rates. For the first messages there is none, so that one sees it come.
+messages it may keep in memory at its present rates. The first messages have no limit, so that its effect shows.
 
 As a program: ``python -m examples.demo.publisher DIRECTORY VHOST QUEUE COUNT``. It publishes messages 0 … COUNT-1 and
 writes a line (:meth:`~examples.demo.measuring.Frame.to_line`) to stdout at the start and whenever more of them are
-confirmed. For each line it first takes a byte from stdin, and it ends where there is none: it can never be further
+confirmed. For each line it first takes a byte from stdin, and it ends at the end of stdin: it can never be further
 ahead of its reader than the reader allows, nor outlive it.
 """
 
@@ -70,7 +70,7 @@ class Plan:
 
 
 def open_directory(directory: str, vhost: bytes) -> Vhost:
-    """Open the demo's directory, made where it is missing."""
+    """Open the demo's directory; create it if it is missing."""
     return open_vhost(directory, to_text(vhost), settings=_SETTINGS)
 
 

@@ -1,9 +1,9 @@
 """The act with queues of all types: classic ones of version 1 and version 2, and quorum queues, of a stopped RabbitMQ.
 
 A directory of a RabbitMQ 3.10.8 ships with the project that has some of each (two nodes' directories put into one). It
-is inspected, verified and exported, as the commands of these names do it. What is exported is then set against what
-the broker itself delivered after it was started on copies: of each queue the number of messages, a digest of their
-bodies, which of them it marked as redelivered, and how often each of a quorum queue had come back.
+is inspected, verified and exported, as the commands with such names do it. The export is then compared with what the
+broker itself delivered after it was started on copies: for each queue the number of messages, a digest of their bodies,
+which of them it marked as redelivered, and how often each message of a quorum queue had come back.
 """
 
 from __future__ import annotations

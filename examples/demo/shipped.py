@@ -27,7 +27,7 @@ DATA: Final = Path(__file__).parent / "data"
 ARCHIVE: Final = DATA / "rabbitmq-3.10.8.tar.gz"
 ORACLE: Final = DATA / "rabbitmq-3.10.8.json"
 BUSY_QUEUE: Final = b"work"
-"""The queue that the demo goes on publishing to, behind what RabbitMQ left in it."""
+"""The queue that the demo goes on publishing to, after the messages that RabbitMQ left in it."""
 
 
 @attrs.frozen
@@ -36,7 +36,7 @@ class Delivered:
 
     messages: int
     sha256: str
-    """Of the SHA-256 digests of the bodies, put together in the order of delivery."""
+    """The digest of the bodies' SHA-256 digests, joined in the order of delivery."""
 
 
 @attrs.frozen

@@ -3,7 +3,7 @@
 It was written by RocketMQ 4.9.3's own store code and never closed: the file ``abort`` is there, and the CommitLog is
 whole. One thing was set: its checkpoint says what a broker's usually does, that messages and queues are safe and that
 no index file has been full yet (that comes after 20 million keys; here, after 119). So RocketMQ's recovery deletes the
-index, and makes as much of it anew as it reads of the CommitLog, which is the last file.
+index, and rebuilds as much of it as it reads of the CommitLog, which is the last file.
 
 Beside it stands, of each topic, how many messages RocketMQ read and a digest of their bodies; and for some keys which
 messages its index names, while it is whole and after that recovery.

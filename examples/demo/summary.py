@@ -33,7 +33,7 @@ class Check:
 
 @attrs.frozen(kw_only=True)
 class TypesFigures:
-    """Of the stopped RabbitMQ with queues of all types."""
+    """Figures of the stopped RabbitMQ with queues of all types."""
 
     queues: int
     messages: int
@@ -52,7 +52,7 @@ class TypesFigures:
 
 @attrs.frozen(kw_only=True)
 class RocketmqFigures:
-    """Of the dead RocketMQ's store."""
+    """Figures of the dead RocketMQ's store."""
 
     messages: int
     keys: int
@@ -73,7 +73,7 @@ class RocketmqFigures:
 
 @attrs.frozen(kw_only=True)
 class TopicFigures:
-    """Of the topic in a fresh node."""
+    """Figures of the topic in a fresh node."""
 
     messages: int
     payload_bytes: int
@@ -88,7 +88,7 @@ class TopicFigures:
     keys_found: int
     messages_found: int
     find_s: float
-    """For all of these."""
+    """For all of them together."""
 
     def rows(self) -> list[tuple[str, str]]:
         return [
@@ -108,7 +108,7 @@ class TopicFigures:
 
 @attrs.frozen(kw_only=True)
 class FleetFigures:
-    """Of both dead brokers, read by Spark."""
+    """Figures of both dead brokers, read by Spark."""
 
     messages: int
     elapsed_s: float
@@ -146,7 +146,7 @@ class Summary:
     publisher_peak_bytes: int
     publisher_start_bytes: int
     peak_bytes: int
-    """Of the process that recovers, drains and draws, until the queues are empty."""
+    """The peak of the process that recovers, drains and draws, until the queues are empty."""
     types: TypesFigures
     rocketmq: RocketmqFigures
     topic: TopicFigures

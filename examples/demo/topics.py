@@ -38,7 +38,7 @@ READERS: Final = (("audit", "audit"), ("billing", "billing 1"), ("billing", "bil
 GROUPS: Final = tuple(dict.fromkeys(group for group, _ in READERS))
 
 _SHARE: Final = 4
-"""So many are published to the queue for each one here."""
+"""How many are published to the queue for each one here."""
 _READ: Final = 500
 _ORDERS_LOOKED_UP: Final = 500
 

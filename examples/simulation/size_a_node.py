@@ -40,7 +40,7 @@ scenario = Scenario(
 
 # %%
 def run(memory: int) -> Result:
-    """The hour, on a node of so many bytes."""
+    """The hour, on a node with ``memory`` bytes."""
     result = simulate(attrs.evolve(scenario, node=NodeSpec(memory=memory, hibernate_after="1min")))
     node = result.summary["node"]
     print(

@@ -79,7 +79,7 @@ def _compared(suite: Suite, subject: str, work: Path, only: str | None) -> Compa
 
 
 def _sides(suite: Suite, subject: str, work: Path, suffix: str, selection: Sequence[str]) -> list[dict[str, Outcome]]:
-    """Run the suite against the real server and the other one at the same time; ``selection``: of these tests only."""
+    """Run the suite against the real server and the other one at the same time; ``selection``: run only these tests."""
     print(f"{suite.name}: {len(selection) or 'all'} tests …", flush=True)
     outs = {
         work / f"{suite.name}-rabbitmq{suffix}": "rabbitmq",

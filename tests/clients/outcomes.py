@@ -22,9 +22,9 @@ class Outcome(Enum):
 
 
 def read(report: str, path: Path) -> dict[str, Outcome]:
-    """The outcomes by test, from the file at ``path`` in the form ``report``; none where there is no such file.
+    """Return the outcomes by test, from the file at ``path`` in the form ``report``; empty if the file does not exist.
 
-    A test that began and of which nothing more was said has failed: the suite was killed in it.
+    A test that began without a later outcome has failed: the suite was killed in it.
     """
     if not path.exists():
         return {}
@@ -32,7 +32,7 @@ def read(report: str, path: Path) -> dict[str, Outcome]:
 
 
 def _read_pytest(text: str) -> dict[str, Outcome]:
-    """pytest-reportlog's lines: one for each phase of a test, and for each run of it where it is run again."""
+    """pytest-reportlog's lines: one for each phase of a test, and again for each rerun."""
     outcomes: dict[str, Outcome] = {}
     for entry in _json_lines(text):
         if entry.get("$report_type") not in ("TestReport", "SubTestReport", "SubtestReport"):
@@ -81,7 +81,7 @@ def _read_junit(text: str) -> dict[str, Outcome]:
 
 
 def _read_rspec(text: str) -> dict[str, Outcome]:
-    """RSpec's JSON, which is written at the end; tests of one name are told apart by where they stand."""
+    """RSpec's JSON, which is written at the end; the position tells tests of one name apart."""
     kinds = {"passed": Outcome.PASSED, "failed": Outcome.FAILED, "pending": Outcome.SKIPPED}
     return {
         f"{test['id']} {test['full_description']}": kinds[test["status"]]

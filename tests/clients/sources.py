@@ -85,7 +85,7 @@ class GitTag:
 
 @attrs.frozen
 class Installed:
-    """Programs and files that Debian's packages bring; ``package`` says which to install where one is missing."""
+    """Programs and files from Debian's packages; ``package`` says which one to install if one of them is missing."""
 
     package: str
     programs: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class Needs:
     python: tuple[str, ...] | None = None
     """What pip installs into an environment of its own; ``{source}``: the suite's directory."""
     interpreter: str | None = None
-    """The Python of that environment, where it cannot be this one."""
+    """The Python of that environment, if it cannot be this one."""
     node: tuple[str, ...] = ()
     """What npm installs beside the suite's directory."""
     programs: tuple[str, ...] = ()
@@ -153,7 +153,7 @@ def prepared(name: str, source: Source, needs: Needs) -> Path:
 
 
 def run(command: Sequence[str], runner: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run) -> None:
-    """Run a program that fetches something. Raises :class:`AbsentError` with the end of what it said."""
+    """Run a program that fetches something. Raises :class:`AbsentError` with the end of its output."""
     try:
         done = runner(command, capture_output=True, text=True, timeout=FETCH_DEADLINE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -137,7 +137,7 @@ Definitions = dict[str, int]
 
 @attrs.define
 class DefinitionPromises:
-    """What the disk may say: what was confirmed last, and what the changes behind that have made of it."""
+    """What the disk may hold: what was confirmed last, and what the later changes have made of it."""
 
     possible: list[Definitions] = attrs.Factory(list)
     """Empty: nothing was ever begun."""

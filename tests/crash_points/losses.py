@@ -3,15 +3,15 @@
 A *point* is how many operations were issued, and what happened then:
 
 - ``kill``: the process died; everything issued is there.
-- ``torn``: it died within the next write, of which so many bytes are there.
-- ``power``: the machine stopped. What was synced is there; of the rest a list of *choices* says what is, one after the
+- ``torn``: it died within the next write; this many bytes of it are there.
+- ``power``: the machine stopped. What was synced is there; for the rest a list of *choices* says what is, one after the
   other: for each change of names, and then for each write of each file (by path), 0: it is there; 1: it is not; for a
   write also 2: the file has grown, the bytes never came (zeros); then, for each place at which it may be cut, that the
-  bytes before it are there, and, where two sectors meet, that those behind it are there alone.
+  bytes before it are there, and, where two sectors meet, that only those after it are there.
 
-A write is cut where sectors of 512 bytes meet: one is there, or is not. A truncation and what follows it in its
-file, and changes of one name, stay in order: what is behind one that is not there, is not. Choices that are missing are
-0, and those too many mean nothing.
+A write is cut where sectors of 512 bytes meet: each sector is there or not. A truncation and what follows it in its
+file, and changes of one name, stay in order: after one that is missing, all are missing. Choices beyond the end of the
+list are 0; surplus ones mean nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CrashPoint:
     """How many operations were issued."""
     kind: str
     choices: tuple[int, ...] = ()
-    """Of a power loss; of a torn write the bytes that are there."""
+    """The choices of a power loss; for a torn write, the number of bytes that are there."""
 
     def __str__(self) -> str:
         return " ".join((str(self.operation), self.kind, ",".join(map(str, self.choices)) or "-"))
@@ -51,13 +51,13 @@ class CrashPoint:
 
 @attrs.define
 class ChosenSurvivors:
-    """Choices that are given (``choices``; behind them ``rest``), or drawn where there is a generator."""
+    """Given choices (``choices``, then ``rest``), or drawn ones if there is a generator."""
 
     choices: Sequence[int] = ()
     rest: int = KEPT
     rng: random.Random | None = None
     share: float = 0.5
-    """Of what is drawn, how much is kept."""
+    """The part of drawn losses that is kept."""
     holes: bool = True
     """Whether the bytes before a cut may be missing alone."""
     made: list[tuple[int, int]] = attrs.Factory(list)
@@ -123,14 +123,14 @@ def chosen(operation: int, made: Sequence[tuple[int, int]]) -> CrashPoint:
 
 
 EXHAUSTIVE: Final = 64
-"""Up to so many combinations of choices all are tried."""
+"""The largest number of combinations of choices that are all tried."""
 
 
 def power_losses(operation: int, made: Sequence[tuple[int, int]]) -> tuple[list[CrashPoint], bool]:
-    """All combinations of choices, where there are few, and whether they are all; else each single thing lost, and each
-    single thing kept.
+    """Return all combinations of choices, if they are few, and whether they are all; else each single thing lost, and
+    each single thing kept.
 
-    ``made``: the choices that there are, as whoever keeps everything was asked for them.
+    ``made``: the available choices, as recorded by a survivor that keeps everything.
     """
     options = [count for _, count in made]
     combinations = 1

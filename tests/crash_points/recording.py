@@ -147,7 +147,7 @@ def _record_of(file: MemoryFile) -> Record:
 
 
 def recording(base: MemoryFileSystem, promised: Callable[[], Any]) -> RecordingFileSystem:
-    """A disk like ``base``, whose changes are kept from here on; ``base`` is for nobody else any more."""
+    """A disk like ``base`` that records its changes; ``base`` must not be used any more."""
     record = Record(base, promised)
     root, changes, nodes = copied(base._root, base._changes, _nodes_of(base))
     for node in nodes:

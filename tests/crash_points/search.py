@@ -15,7 +15,7 @@ from tests.crash_points.recording import Operation, Record, Replay, Written
 from warren.storage.memory import Directory, MemoryFileSystem
 
 _MOST_BARREN_RUNS: Final = 50
-"""So many runs without a new state are no coincidence."""
+"""This many runs without a new state are no coincidence."""
 
 
 class Check(Protocol):
@@ -40,7 +40,7 @@ class BrokenPromiseError(AssertionError):
 
 @attrs.define
 class Search:
-    """Of one workload; counts the distinct states that it has checked."""
+    """A search of one workload; counts the distinct states that it has checked."""
 
     workload: Workload
     seen: set[bytes] = attrs.Factory(set)
@@ -75,7 +75,7 @@ class Search:
     def _points(
         self, replay: Replay, operation: int, following: Operation | None, rng: random.Random
     ) -> Iterator[CrashPoint]:
-        """The points of a moment, in any order; behind them power losses that are drawn."""
+        """The points of a moment, in any order; then power losses that are drawn."""
         asked = ChosenSurvivors(holes=self.workload.holes)
         replay.disk.after_power_loss(asked)
         losses, are_all = power_losses(operation, asked.made)
@@ -141,7 +141,7 @@ def state_at(replay: Replay, following: Operation | None, point: CrashPoint, *, 
 
 
 def hash_of(files: MemoryFileSystem) -> bytes:
-    """Of all names and bytes, as readers see them."""
+    """A hash of all names and bytes, as readers see them."""
     digest = hashlib.blake2b(digest_size=16)
 
     def add(directory: Directory, path: str) -> None:

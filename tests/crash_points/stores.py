@@ -11,7 +11,7 @@ from warren.storage.memory import MemoryFileSystem
 
 def run(seed: int) -> Record:
     base = MemoryFileSystem(0)
-    base.make_directories(DIRECTORY.rpartition("/")[0])  # whoever opens a store sees to that
+    base.make_directories(DIRECTORY.rpartition("/")[0])  # the opener of a store must do that
     base.sync_all()
     return go_on(base, Promises(), seed)
 

@@ -1,4 +1,4 @@
-"""A topic store: the CommitLog rolls, ConsumeQueues and the index are built behind it, in parts; stops, kills, power
+"""A topic store: the CommitLog rolls, ConsumeQueues and the index follow it, in parts; stops, kills, power
 losses and recoveries. What must hold is what the machine of :mod:`tests.support.topic_store_machine` asks for."""
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from warren.storage.memory import MemoryFileSystem
 
 @attrs.frozen
 class Promises:
-    """What the store holds (``sent``), of which the first ``safe`` survive a power loss; ``ghosts``: what is being
-    appended."""
+    """What the store holds (``sent``); the first ``safe`` survive a power loss. ``ghosts``: what is being appended."""
 
     sent: tuple[Sent, ...]
     safe: int
@@ -108,8 +107,8 @@ def _work(machine: Machine, rng: random.Random) -> None:
 
 
 def check(files: MemoryFileSystem, promises: Promises, *, power: bool, deep: bool) -> None:
-    """What was safe is there, and behind it a beginning of what was appended; entries and keys are those that the
-    CommitLog says; every message is found by its key; twice the same."""
+    """What was safe is there, and after it a beginning of what was appended; entries and keys match the CommitLog;
+    every message is found by its key; twice the same."""
     machine = Machine()
     files.now_ms = lambda: machine.now_ms
     machine.take_up(files, promises, power=power)

@@ -1,4 +1,4 @@
-"""Messages with keys that leave and come again: a model of who has each key, and of what a crash may bring back.
+"""Messages with keys that leave and come again: a model of each key's holder, and of what a crash may bring back.
 
 What leaves a queue (an ack, a rejected or expired one, a purge, ``x-max-length``) frees its key at once, and is safe a
 moment later. So for each key: what is confirmed and has not left is there; what surely left is not; while one of its
@@ -50,14 +50,14 @@ class Sent:
     expires_us: int | None
     stored: bool
     confirmed: bool = False
-    """Of a duplicate: that the first one is safe."""
+    """For a duplicate: the first one is safe."""
     state: str = HERE
     left_safe: bool = False
     keyed: bool = True
     """Whether its key's row is surely beside it: not where a power loss came before the confirm."""
 
     def has_key(self, now_us: int) -> bool | None:
-        """Whether nobody else can have its key; ``None``: nobody knows."""
+        """Whether its key is taken; ``None`` if unknown."""
         if self.until_us is not None:
             taken = now_us < self.until_us
             return (True if self.confirmed or (self.state == HERE and self.keyed) else None) if taken else False
@@ -120,7 +120,7 @@ class Life:
                     self.note(number, confirmed=True)
 
     def observe(self) -> None:
-        """What is there and what is not, where that was open."""
+        """Settle the open cases by what is there now."""
         there = self.there()
         for number, one in enumerate(self.sent):
             if one.stored and one.state == LEAVING:
@@ -297,7 +297,7 @@ def _lived(life: Life, base: MemoryFileSystem, steps: int, *, after: bool | None
 
 
 def check(files: MemoryFileSystem, promises: Promises, *, power: bool, deep: bool) -> None:
-    """What the next process finds, and what it answers to whoever publishes with each key."""
+    """What the next process finds, and its answer to a publish with each key."""
     clock = HandClock(promises.wall_us)
     files.now_ms = lambda: clock.wall_us() // 1000
     life = Life(random.Random(1), promises.kind, clock, list(promises.sent))

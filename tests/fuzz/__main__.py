@@ -1,10 +1,10 @@
-"""Fuzz one target with atheris: ``python -m tests.fuzz TARGET --seconds N``; without a target, tell which there are.
+"""Fuzz one target with atheris: ``python -m tests.fuzz TARGET --seconds N``; without a target, list the targets.
 
 Several targets, separated by commas, are fuzzed one after the other, for N seconds each.
 
-What stops the fuzzer (an exception that is none of warren's, 20 seconds for one input, a gigabyte of memory) ends the
-run with a code other than 0; the input is kept in ``--crashes`` (by default ./fuzz-crashes). Give such a file behind
-the target to run it alone. The last line says how many inputs were tried.
+The fuzzer stops with a code other than 0 at any failure (an exception that is not one of warren's, 20 seconds for one
+input, a gigabyte of memory); the input is kept in ``--crashes`` (by default ./fuzz-crashes). Give such a file after the
+target to run it alone. The last line says how many inputs were tried.
 """
 
 from __future__ import annotations

@@ -356,7 +356,7 @@ def _server(data: bytes) -> None:
 
 
 def _running_server(data: bytes) -> None:
-    """The same behind a handshake."""
+    """The same after a handshake."""
     server = Connection(Side.SERVER)
     server.receive(PROTOCOL_HEADER)
     server.send(0, method_of(c.Connection.Start, server_properties={}))

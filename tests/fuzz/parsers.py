@@ -276,7 +276,7 @@ def _quorum_snapshot(data: bytes) -> None:
     whole = SNAPSHOT_HEADER.pack(b"RASN", 1, zlib.crc32(data[SNAPSHOT_HEADER.size :])) + data[SNAPSHOT_HEADER.size :]
     found = find_snapshot(in_memory(whole, _snapshot_place(1, 4099)), "/data/q", [])
     if found is not None:
-        with contextlib.suppress(ValueError):  # of a version that nobody knows
+        with contextlib.suppress(ValueError):  # of an unknown version
             parts_of(found.state(), found.machine_version)
 
 

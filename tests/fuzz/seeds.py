@@ -24,7 +24,7 @@ MEMORY_DIRECTORY: Final = "/dev/shm" if os.path.isdir("/dev/shm") else None
 """Where files cost no disk."""
 _UNPACKED = tempfile.TemporaryDirectory(prefix="warren-fuzz-")
 MAX_SEED_BYTES: Final = 64 << 10
-"""Longer files are cut off: what is behind is more of the same."""
+"""Longer files are cut off: the rest is more of the same."""
 
 
 @functools.cache
@@ -37,7 +37,7 @@ def unpacked(archive: str) -> Path:
 
 
 def files(archive: str, pattern: str, *, most: int = 4, size: int = MAX_SEED_BYTES) -> Callable[[], Sequence[bytes]]:
-    """The first so many files of a golden directory that match."""
+    """The first ``most`` files of a golden directory that match."""
 
     @functools.cache
     def found() -> Sequence[bytes]:

@@ -30,7 +30,7 @@ class TooLongError(BaseException):
 
 
 TEXT_CHARACTERS: Final = 1000
-"""Of an error: whoever reads it is not to get the file."""
+"""The longest text of an error: it must not contain the whole file."""
 
 
 @attrs.frozen

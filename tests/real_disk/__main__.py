@@ -1,8 +1,8 @@
 """``python -m tests.real_disk --workload queues --states 100``: record a workload, and let the power fail.
 
 The last line that it prints is a JSON object: ``states``, how many were checked, and ``failures``, each with what was
-wrong and which state it was. Its exit code is 1 where there are failures. What it has mounted nobody else sees, and it
-is gone with the process, however that ends.
+wrong and which state it was. Its exit code is 1 if there are failures. No other process sees its mounts, and they are
+gone with the process, however that ends.
 """
 
 from __future__ import annotations

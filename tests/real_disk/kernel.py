@@ -1,4 +1,4 @@
-"""Calls of the kernel's that Python 3.11 lacks: mounts that nobody else sees, processes that end with their parent."""
+"""Kernel calls that Python 3.11 lacks: mounts private to a process, processes that end with their parent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def unshare_mounts() -> None:
 
 
 def mount_fuse(descriptor: int, point: str) -> None:
-    """Mount a file, served by who reads this descriptor of ``/dev/fuse``, in the place of the one at ``point``."""
+    """Mount a file in the place of the one at ``point``; the reader of this ``/dev/fuse`` descriptor serves it."""
     _mount("warren-recorder", point, "fuse", 0, f"fd={descriptor},rootmode=100600,user_id=0,group_id=0")
 
 

@@ -1,4 +1,4 @@
-"""What the processes of a workload have told, and what it comes to for a disk that lost its power."""
+"""What the processes of a workload have reported, and what that means for a disk that lost its power."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support import queue_ledger, topic_ledger
 
 
 class Ledger(Protocol):
-    """What was told so far."""
+    """What was reported until now."""
 
     started: dict[str, int]
     """The first number of each kind that was not announced."""
@@ -41,7 +41,7 @@ def opened(directory: Path) -> Iterator[warren.Node]:
 
 @attrs.define
 class QueuesLedger(queue_ledger.QueuesLedger):
-    """That of :mod:`tests.support.queue_ledger`, without deliveries: it is not told which were from before a kill."""
+    """The ledger of :mod:`tests.support.queue_ledger`, without deliveries: which were from before a kill is unknown."""
 
     def read(self, line: str) -> None:
         if line == "open":
@@ -50,7 +50,7 @@ class QueuesLedger(queue_ledger.QueuesLedger):
             super().read(line)
 
     def _forget_acks(self) -> None:
-        """Of the acks of a process that was killed some are lost, and no later one makes them safe."""
+        """Some acks of a killed process are lost, and no later one makes them safe."""
         for queue in self.queues.values():
             queue.confirmed -= queue.acked
             queue.acked = set()
@@ -66,7 +66,7 @@ class QueuesLedger(queue_ledger.QueuesLedger):
 
 @attrs.define
 class TopicsLedger(topic_ledger.TopicsLedger):
-    """That of :mod:`tests.support.topic_ledger`."""
+    """The ledger of :mod:`tests.support.topic_ledger`."""
 
     def read(self, line: str) -> None:
         if line not in {"open", "ready"}:
@@ -83,7 +83,7 @@ class TopicsLedger(topic_ledger.TopicsLedger):
 
 @attrs.define
 class Fates:
-    """Of things that are made, and then gone for good: what must be there, and what may be."""
+    """The states of things that are made, and then gone for good: what must be there, and what may be."""
 
     begun: set[str] = attrs.Factory(set)
     made: set[str] = attrs.Factory(set)
@@ -107,7 +107,7 @@ class ChangesLedger:
     delayed: Fates = attrs.Factory(Fates)
     keys: Fates = attrs.Factory(Fates)
     asked: set[str] = attrs.Factory(set)
-    """Keys of messages that are not confirmed: of those the message may be there, and not the key."""
+    """Keys of unconfirmed messages: the message may be there without its key."""
     halves: Fates = attrs.Factory(Fates)
     """Half messages; they end when they are committed or rolled back."""
     orders: Fates = attrs.Factory(Fates)

@@ -27,15 +27,15 @@ class PowerLoss:
     """When it comes, and what then is on the disk."""
 
     record_count: int
-    """So many records the log has."""
+    """How many records the log has."""
     flushed_count: int
-    """So many of them, the last one a flush, are on the disk."""
+    """How many of the records, the last one a flush, are on the disk."""
     seed: int
-    """Draws the part of the others."""
+    """Draws which part of the other records is kept."""
 
 
 def draw_losses(records: Sequence[Record], count: int, rng: random.Random) -> list[PowerLoss]:
-    """So many losses in order of time: at flushes, each at most once, and for at least one half between them."""
+    """Draw ``count`` losses, ordered by time: at flushes, each at most once, and at least one half between them."""
     ends = [0, *(number + 1 for number, record in enumerate(records) if record.data is None)]
     gaps = [(start, end) for start, end in itertools.pairwise([*ends, len(records) + 1]) if end - start > 1]
     at_flushes = [PowerLoss(end, end, 0) for _, end in gaps if end <= len(records)]
@@ -72,7 +72,7 @@ class FailingDisk:
 
 
 def kept(records: Sequence[Record], rng: random.Random) -> list[tuple[int, memoryview]]:
-    """What of these writes is on the disk though no flush followed."""
+    """Draw which part of the writes is on the disk although no flush followed."""
     share, torn = rng.choice([0.1, 0.5, 0.9, 1.0]), rng.choice([0.0, 0.2, 0.8])
     pieces: list[tuple[int, memoryview]] = []
     for record in records:

@@ -1,10 +1,10 @@
-"""``python -m tests.real_disk.refusals``: a node on an ext4 whose disk refuses writes, and power losses behind that.
+"""``python -m tests.real_disk.refusals``: a node on an ext4 whose disk refuses writes, followed by power losses.
 
 The disk refuses what has certain bytes in it, as one with bad sectors would: ext4 takes the write, its writeback fails,
-and the process hears of it from ``fsync``, once. The pages stay in memory as if they were on the disk; and where their
+and the process hears of it from ``fsync``, once. The pages stay in memory as if they were on the disk; and if their
 blocks were to be written for the first time, ext4 goes on to call these unwritten, even when the same bytes are written
-over them later, in place. So whoever believes a second ``fsync``, or what is read back, loses what is confirmed then:
-the power losses tell.
+over them later, in place. So a node that trusts a second ``fsync``, or what it reads back, loses what it confirms then:
+the power losses show that.
 
 The last line that it prints is a JSON object: how many ``rounds`` there were, how much was ``confirmed`` and
 ``refused``, how many ``states`` were checked, and what was ``lost`` in them.
@@ -37,9 +37,9 @@ from warren.errors import WarrenError
 
 REFUSED: Final = b"bad sector"
 BLOCK_BYTES: Final = 4096
-"""Of the ext4: with smaller ones a write below the loop device may be refused in part, which that one says is well."""
+"""Block size of the ext4. With smaller blocks, a write below the loop device may fail in part, but report success."""
 SIZES: Final = (30, 6000)
-"""Of bodies: in the queue's index, and in the message store."""
+"""Sizes of bodies: in the queue's index, and in the message store."""
 AT_ONCE: Final = 11
 """Most things that a place is asked to keep together; while all are waited for it is one, or the disk would be full."""
 PATIENCE_S: Final = 100.0

@@ -27,13 +27,13 @@ from tests.support.loop_mounts import make_ext4, mounted, run, unmount
 
 DISK_BYTES = 48 << 20
 WATCHDOG_S = 120
-"""A state whose check takes longer hangs: the process ends, with where it was."""
+"""A state whose check takes longer hangs: the process ends and prints the place."""
 LENGTHS = {"queues": 6, "topics": 3, "changes": 6, "shared": 9}
 """How long a process works, in the unit of :func:`tests.support.killing.lines_until_killed`."""
 LEAST_LINES, MOST = 25, 10
-"""Where processes tell less, each, as the machine is busy, more of them work: up to so many times as many."""
+"""If processes report fewer lines each, on a busy machine, more of them work: at most this many times as many."""
 CHECKED_BY_E2FSCK = 8
-"""One state of so many."""
+"""e2fsck checks one state in this many."""
 
 
 @attrs.frozen
@@ -43,10 +43,10 @@ class Plan:
     workload: str
     sync: str
     options: str
-    """Of the mount."""
+    """Options of the mount."""
     block_bytes: int
     rounds: int
-    """So many processes work after each other, at least; all are killed."""
+    """At least this many processes work one after the other; all are killed."""
     seed: int
 
 
@@ -59,7 +59,7 @@ class Recording:
     """The disk's content when it began."""
     records: list[Record]
     lines: list[tuple[int, str]]
-    """What was told, and at how many records; in order of those."""
+    """The reported lines, each with the number of records at that time, ordered by it."""
 
 
 @attrs.frozen
@@ -158,7 +158,7 @@ def _check_image(image: Path, point: Path, recording: Recording, loss: PowerLoss
 
 
 def why_not() -> str | None:
-    """Why no disk can be recorded here, as the reason of a skip; None where one can."""
+    """Return why no disk can be recorded here, as the reason of a skip; None if one can."""
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         return "a recorded disk needs /dev/fuse"
     return loop_mounts.why_not()

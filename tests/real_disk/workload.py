@@ -7,7 +7,7 @@ lost its power at record n must have what was reported with a number up to n, an
 with one.
 
 ``queues`` is the load of :mod:`tests.support.queue_load`, ``topics`` that of :mod:`tests.support.topic_load`,
-``changes`` tells what :class:`Changes` does, and ``shared`` the same from two processes, the host of which is killed.
+``changes`` reports what :class:`Changes` does, and ``shared`` the same from two processes, whose host is killed.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class Changes(Stamped):
     ``delay`` ``delayed M N``  messages with the numbers M to N, with delays
     ``key`` ``keyed KEY …``    messages with these keys, unique while they wait
     ``prepare`` ``prepared N`` a half message of a topic
-    ``commit`` ``committed N`` it is one that can be seen
-    ``roll`` ``rolled N``      it is none at all
-    ``e TEXT``                 an error: there must be none
+    ``commit`` ``committed N`` it becomes visible
+    ``roll`` ``rolled N``      it is discarded
+    ``e TEXT``                 an error; it must not occur
     =========================  ======================================================================================
     """
 
@@ -265,7 +265,7 @@ IMPORTED_ONCE = (
     "warren.actors.topics.running_topics",
     "warren.actors.engines.topics.topic_store",
 )
-"""What warren imports when it is first used: each process would anew."""
+"""What warren imports at its first use: otherwise each process would import it again."""
 
 if __name__ == "__main__":
     end_with_parent()

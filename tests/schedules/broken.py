@@ -22,7 +22,7 @@ def _end_turn(actor: Any) -> None:
 
 
 def _run_turn(pool: Any, actor: PooledActor) -> None:
-    """What comes during the turn finds that the actor stands in line, where it does not stand any more."""
+    """A message that arrives during the turn sees that the actor is scheduled, although it no longer is."""
     actor.turn()
     actor.actor_inbox.scheduled = False
 
@@ -43,13 +43,13 @@ def _wait(future: Any, timeout: float | None) -> None:
 
 
 def _drain(actor: Any) -> None:
-    """Those who wait for an actor that has ended are told nothing."""
+    """Callers that wait for an ended actor get no answer."""
     while actor.actor_inbox.take() is not None:
         pass
 
 
 def _settle(future: Any, state: int, result: Any, *, only_first: bool = False) -> None:
-    """An answer is given without looking whether there is one, and who waits is asked before."""
+    """Set an answer without checking whether there is one, and collect the waiters before that."""
     waiters, future._waiters = future._waiters, None
     callbacks, future._callbacks = future._callbacks, None
     future._result, future._state, future._helper = result, state, None
@@ -60,7 +60,7 @@ def _settle(future: Any, state: int, result: Any, *, only_first: bool = False) -
 
 
 def _give_early(actor: Any) -> bool:
-    """Where more waits than the consumer has room for, it is not told of what it got."""
+    """If more waits than the consumer has room for, the consumer is not notified of what it got."""
     waiting: list[Future] = []
     with actor.actor_inbox.lock:
         batch = actor._early_batch()

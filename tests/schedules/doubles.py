@@ -191,7 +191,7 @@ class Threading:
         return Lock(self._scheduler)
 
     def RLock(self) -> Lock:
-        """Nobody takes one twice."""
+        """A plain lock: production never takes one twice in one thread."""
         return Lock(self._scheduler)
 
     def Condition(self) -> Condition:

@@ -85,7 +85,7 @@ def logged() -> Iterator[_Failures]:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Garbage is collected when nobody notices, so that an order can be repeated."""
+    """Disable garbage collection during a run, so that an order can be repeated."""
     gc.disable()
     try:
         yield
@@ -188,13 +188,13 @@ class NodeSchedule:
         node.close()
 
     def _look(self, node: Node, name: str, scheduler: Scheduler) -> tuple[int, list[bytes]]:
-        """What a queue counts, and what is there; once more where it was just about to fail."""
+        """The queue's count and its messages; ask again while it restarts after a failure."""
         while True:
             try:
                 queue = node.queue(name, arguments=self.program.arguments[name])
                 return len(queue), [one.body for one in queue.browse()]
             except QueueDownError:
-                scheduler.wait(lambda: False, 0.001)  # for it to be started again: nobody else need ever have a turn
+                scheduler.wait(lambda: False, 0.001)  # for its restart, which may need no other turn
 
     def _check_disk(self, disk: MemoryFileSystem) -> None:
         """What the next process finds."""
@@ -245,7 +245,7 @@ def kind_of(outcome: str) -> str:
 
 
 def complaint(seed: int, schedule: Any, said: str, repeat: Callable[[int, Choices], Any]) -> str:
-    """What is told of a schedule that failed: its seed, its program and the shortest order that could be found."""
+    """Describe a failed schedule: its seed, its program and the shortest order that could be found."""
     kind = kind_of(said)
     few = shrunk(schedule.choices, lambda choices: kind_of(outcome(repeat(seed, choices))) == kind)
     return f"seed {seed}, {schedule.program}\n{said}\nand in this order, too: {few}"

@@ -54,7 +54,7 @@ class Program:
     """``close``: the node is closed when all are through, ``kill``: its process is killed then, ``close early``: one
     user closes it."""
     patience_s: float = 0.9
-    """Of the clock: somebody who waits for longer was not woken."""
+    """On the clock: a thread that waits for longer was not woken."""
     shares_handles: bool = False
     """Whether all users have the same handle of a queue, so that what they publish can join; else each his own."""
 
@@ -89,7 +89,7 @@ def draw(rng: random.Random) -> Program:
 
 
 def draw_to_one_consumer(rng: random.Random) -> Program:
-    """Publishers with one handle who do not wait, and one consumer who has room for few."""
+    """Publishers with one handle that do not wait, and one consumer with room for few."""
     name, counts = QUEUES[0], [rng.randint(1, 3) for _ in range(rng.randint(2, 4))]
     users: list[list[Step]] = [[("publish", name, 0, False)] * count for count in counts]
     users.append([(rng.choice(["take", "loop take"]), name, sum(counts), rng.choice([1, 2, 2, 3]), False)])
@@ -100,7 +100,7 @@ def draw_to_one_consumer(rng: random.Random) -> Program:
 
 
 def draw_handing_over(rng: random.Random) -> Program:
-    """Publishers, and consumers who wait until they have got so many. No timer has to come to anybody's help."""
+    """Publishers, and consumers that wait until they have a number of messages. No timer may be needed."""
     name, left = QUEUES[0], 0
     givers: list[list[Step]] = [[] for _ in range(rng.randint(1, 2))]
     most = rng.choice([1, 2, 4])
@@ -165,7 +165,7 @@ class Owed:
 
     queues: dict[str, Copies] = attrs.Factory(lambda: defaultdict(Copies))
     is_closing: bool = False
-    """Whether somebody closes the node: an ack that is given meanwhile comes to nothing, without a word."""
+    """Whether a thread closes the node: an ack given meanwhile has no effect and raises nothing."""
     confirms: list[tuple[Any, list[tuple[str, bytes]]]] = attrs.Factory(list)
     appended: dict[bytes, bool] = attrs.Factory(dict)
     """Whether it was confirmed."""
@@ -201,7 +201,7 @@ class Owed:
         copies.may_be_gone |= set(copies.published)
 
     def check(self, name: str, found: list[bytes]) -> None:
-        """``found``: what is in a queue when all is at rest and nobody has any of it."""
+        """``found``: the messages in a queue when all is at rest and none is unacked."""
         copies = self.queues[name]
         assert len(found) == len(set(found)), f"{name}: something is there twice: {found}"
         assert set(found) <= set(copies.published), f"{name}: something was never published: {found}"
@@ -386,7 +386,7 @@ class User:
                 self.settle(name, [one], "ack")
 
     def take(self, name: str, count: int, prefetch: int, auto_ack: bool) -> None:
-        """Wait for so many messages, however long it takes."""
+        """Wait for ``count`` messages, however long it takes."""
         with self.queue(name).consume(prefetch=prefetch, auto_ack=auto_ack) as consumer:
             for _ in range(count):
                 one = consumer.receive()

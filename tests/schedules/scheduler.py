@@ -1,10 +1,10 @@
-"""Scheduler: threads of which one runs at a time, and the scheduler says which.
+"""Scheduler: threads that run one at a time, chosen by the scheduler.
 
 They are real threads, so that thread-local state and identities are what they are elsewhere; but only the one that has
 the *baton* runs. It can lose it at a step: a traced line (:meth:`Scheduler.traces`), and whatever the doubles of locks,
-queues and waits do (:mod:`tests.schedules.doubles`). A thread that waits says until when; where nobody can go on, time
-passes on a clock that stands still otherwise. Where none can go on for :attr:`Scheduler.patience_s` of that time, they
-are *stuck*: a deadlock, or somebody who was not woken.
+queues and waits do (:mod:`tests.schedules.doubles`). A waiting thread gives its deadline; if no thread can go on, time
+passes on a clock that otherwise stands still. If none can go on for :attr:`Scheduler.patience_s` of that time, they are
+*stuck*: a deadlock, or a thread that was not woken.
 
 *Time* is chosen like a thread: it has the number 0.
 """
@@ -26,15 +26,15 @@ from warren.actors.clock import NS
 
 TIME: Final = 0
 MOST_STEPS: Final = 400_000
-"""Threads that take so many steps have no end."""
+"""Threads that take this many steps never end."""
 SOON_NS: Final = 30_000_000
-"""Time that may pass while somebody could go on."""
+"""Time that may pass while some thread could go on."""
 MOST_PASSES: Final = 12
 REAL_PATIENCE_S: Final = 60.0
 
 
 class StuckError(AssertionError):
-    """Nobody can go on, or they go on for ever."""
+    """No thread can go on, or they go on forever."""
 
 
 class Ended(BaseException):
@@ -233,7 +233,7 @@ class Scheduler:
             self._take(current)
 
     def _next(self) -> Stepped | None:
-        """Who goes on where the running one cannot; ``None`` where all is over."""
+        """The next thread when the running one cannot go on; ``None`` if all are done."""
         next_step, self._next_step = self._next_step, NEVER
         try:
             return self._next_one()

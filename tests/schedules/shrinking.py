@@ -11,10 +11,10 @@ MOST_RUNS: Final = 150
 
 
 def shrunk(choices: Choices, fails: Callable[[Choices], bool], most_runs: int = MOST_RUNS) -> Choices:
-    """A part of ``choices`` that still ``fails``, from which nothing can be left out, or the best in so many runs.
+    """A minimal part of ``choices`` that still ``fails``, or the best one after ``most_runs`` runs.
 
-    The steps behind a choice that is left out have other numbers, so what is found may fail for another reason:
-    ``fails`` says what counts.
+    The steps after a removed choice have other numbers, so the result may fail for another reason: ``fails`` decides
+    what counts.
     """
     kept, parts = dict(choices), 2
     while kept and most_runs:

@@ -1,8 +1,8 @@
 """Doubles of what processes of a shared directory wait with: sockets, ``poll``, an event loop, ``flock``.
 
-Sockets and locks are the system's own; only waiting is the scheduler's: whoever waits for a socket can go on when the
-system says so. All stand in one process, for an ``flock`` belongs to an open file and not to a process. Who dies loses
-what the system takes from a process: its sockets and its locks, one after the other.
+Sockets and locks are the system's own; only waiting is the scheduler's: a thread that waits for a socket can go on when
+the system says so. All are in one process, because an ``flock`` belongs to an open file and not to a process. A dying
+process loses what the system takes from it: its sockets and its locks, one after the other.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Processes:
             self._locks[self.scheduler.group].append((descriptor, os.fstat(descriptor).st_ino))
 
     def kill(self, group: str, rng: random.Random) -> None:
-        """That process dies, whatever its threads are at. Called by one of another."""
+        """Kill that process, whatever its threads are doing. Called by a thread of another process."""
         self.dead.add(group)
         self.scheduler.kill(group)
         numbers = [one.fileno() for one in self._sockets[group] if one.fileno() >= 0]
@@ -105,7 +105,7 @@ def _hang_up(number: int) -> None:
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as copied:
         if copied.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             copied.setblocking(False)  # its process may have died before it did so
-            with contextlib.suppress(BlockingIOError):  # those who have come, and were not let in
+            with contextlib.suppress(BlockingIOError):  # pending connections that were not accepted
                 while True:
                     copied.accept()[0].close()
         copied.shutdown(socket.SHUT_RDWR)
@@ -206,7 +206,7 @@ class Loop(asyncio.SelectorEventLoop):
         return super()._accept_connection2(protocol_factory, conn, *arguments, **named)  # type: ignore[misc]
 
     def descriptors(self) -> list[int]:
-        """Of all that it watches."""
+        """The descriptors that it watches."""
         return [key.fd for key in self._own_selector.get_map().values()]
 
     def give_up(self) -> None:

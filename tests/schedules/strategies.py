@@ -22,17 +22,17 @@ Choices = dict[int, int]
 
 
 class Strategy(Protocol):
-    """Decides who goes on."""
+    """Decides which thread goes on."""
 
     def next_step(self, step: int) -> int:
-        """The next step, behind ``step``, at which the running thread is to be left if another can go on."""
+        """The next step, after ``step``, at which to leave the running thread if another can go on."""
 
     def choose(self, step: int, current: int | None, others: Sequence[int]) -> int:
-        """Of ``others``, which can go on, and the running one (``None``: it waits), the one that does."""
+        """Choose the thread that goes on: one of ``others``, which can, or the running one (``None``: it waits)."""
 
 
 class Uniform:
-    """A thread goes on for so many steps on average; then any other one does."""
+    """A thread goes on for a mean number of steps; then any other one does."""
 
     def __init__(self, rng: random.Random, mean_steps: float) -> None:
         self._rng, self._mean_steps = rng, mean_steps
@@ -48,7 +48,7 @@ class Priorities:
     """The thread of the highest priority goes on; ``depth`` times the running one gets the lowest."""
 
     def __init__(self, rng: random.Random, depth: int, steps: int) -> None:
-        """``steps``: within so many, from the first on that this decides, the priorities change."""
+        """``steps``: the priorities change within this many, from the first step that this decides."""
         self._rng = rng
         self._changes = sorted(rng.randrange(steps) for _ in range(depth))
         self._first: int | None = None
@@ -73,7 +73,7 @@ class Priorities:
 
 
 class Chosen:
-    """Repeats choices. Where there is none a thread goes on until it waits, and then the one with the next number."""
+    """Repeats choices. Without one, a thread goes on until it waits, and then the one with the next number."""
 
     def __init__(self, choices: Mapping[int, int]) -> None:
         self._choices = dict(choices)

@@ -1,11 +1,11 @@
-"""Processes of a shared directory under a scheduler, of which some die: who hosts, and what is left.
+"""Processes of a shared directory under a scheduler, some of them dying: who hosts, and what is left.
 
 Each process is a user's thread that opens the directory and works, and all the threads that production starts for it.
 The directory, its lock file and its socket are real (:mod:`tests.schedules.sockets`). What a schedule owes:
 
 * no two processes that live host the node at once;
-* somebody always does: every process that lives comes to its end, within ten seconds of the clock that stands still;
-* what was confirmed to anybody and not acked is there;
+* there always is a host: every living process comes to its end, within ten seconds of the clock that stands still;
+* messages that were confirmed and not acked are there;
 * each process's messages are there in the order in which they were handed over, but for those that come twice.
 """
 
@@ -48,12 +48,12 @@ TRACED: Final = (
     f"{_WARREN}/hosting/running_node",
 )
 STEPS: Final = (500, 2000, 6000, 12_000)
-"""Within so many steps somebody dies."""
+"""A process dies within this many steps."""
 
 
 @attrs.frozen
 class Life:
-    """What one process does: so many rounds of this kind, and how it ends."""
+    """What one process does: its rounds of each kind, and how it ends."""
 
     works: list[tuple[str, int]]
     ending: str
@@ -102,7 +102,7 @@ class TakeoverSchedule:
     choices: Choices = attrs.Factory(dict)
     steps: int = 0
     hosts: int = 0
-    """How often somebody became host."""
+    """How often a process became host."""
     deaths: int = 0
     _hosting: dict[str, RunningNode] = attrs.Factory(dict)
     _running: list[RunningNode] = attrs.Factory(list)
@@ -227,7 +227,7 @@ class TakeoverSchedule:
 
     def _end(self, scheduler: Scheduler, processes: sockets.Processes, directory: str) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what the dead leave behind
+            warnings.simplefilter("ignore")  # for what the dead processes leave
             scheduler.end()
             self._give_up(processes, directory)
 

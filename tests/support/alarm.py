@@ -10,9 +10,9 @@ from types import FrameType
 
 @contextmanager
 def raised_after(seconds: float, error: BaseException, *, again_after: float = 0.0) -> Iterator[None]:
-    """Raise ``error`` in the block when so much time is over; from a signal's handler, as a time limit does.
+    """Raise ``error`` in the block after ``seconds``, from a signal's handler, as a time limit does.
 
-    ``again_after``: raise it anew each time so many seconds are over; 0: never.
+    ``again_after``: raise it again each time after this many seconds; 0: never.
     """
 
     def strike(number: int, frame: FrameType | None) -> None:

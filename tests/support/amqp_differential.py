@@ -3,10 +3,10 @@
     python -m tests.support.amqp_differential [--seeds 0:1000] [--shorten] [--both-real]
 
 starts a RabbitMQ and a warren, runs the programs of the seeds on both and prints those that differ, with ``--shorten``
-as short as they get. ``--both-real`` runs them on RabbitMQ twice: what differs there is nobody's mistake.
+as short as they get. ``--both-real`` runs them on RabbitMQ twice: what differs there is not a fault of warren's.
 
 A difference is one that shows whenever it is tried: a real broker does what it does in processes of its own, and some
-of what a program sees depends on who comes first.
+of what a program sees depends on their order.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def program_of(seed: int) -> Program:
 
 
 def transcript(side: Side, program: Program) -> Transcript | str:
-    """What comes of a program; or why it could not be told."""
+    """The transcript of a program, or why it is missing."""
     try:
         return Driver(side.port, side.api).run(program)
     except (AssertionError, TimeoutError, OSError) as error:
@@ -100,7 +100,7 @@ def differs(here: Side, there: Side, program: Program, tries: int = TRIES) -> Di
 
 
 def report(here: Side, there: Side, seed: int, shorten: bool = False) -> str:
-    """How the servers differ in the program of a seed; nothing where they do not."""
+    """How the servers differ in the program of a seed; empty if they do not."""
     program = program_of(seed)
     found = differs(here, there, program)
     if found is None:

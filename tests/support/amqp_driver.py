@@ -6,10 +6,10 @@ what a queue has sent has reached the channels when it answers; what a queue sen
 a transcript says the same each time, but for what a server may choose. That is put in one form:
 
 - names that the server makes are those of the steps that asked for them;
-- of confirms it counts which messages they are of, not how many stand in one;
-- deliveries on one channel are told consumer by consumer: queues send on their own, and so their order, and with it who
-  has which delivery tag, is nobody's business;
-- consumers that are cancelled with their queue are told by their tags, and times of dead lettering are left out.
+- of confirms it counts which messages they cover, not how many are in one frame;
+- deliveries on one channel are listed consumer by consumer: queues send independently, so their order, and with it the
+  delivery tags, is not compared;
+- consumers that are cancelled with their queue are listed by their tags, and times of dead lettering are left out.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PREFIX: Final = "warren-"
 INCAPABLE: Final = 2
 """The connection whose client says nothing of what it can do."""
 PROBE: Final = -1
-"""The connection that is nobody's, and those below it: one for each vhost."""
+"""The driver's own connection; those of other vhosts have the numbers below it."""
 PATIENCE_S: Final = 5.0
 """For what has to come."""
 DROPPED_S: Final = 0.1
-"""So long a server may take to see that a client has gone."""
+"""How long a server may take to notice that a client has gone."""
 VHOSTS: Final = ("/", f"{PREFIX}shop")
 _WITH_OTHERS: Final = ("/permissions", "/topic-permissions")
 """What goes with its user."""
@@ -74,12 +74,12 @@ class _Channel:
     unsettled: list[tuple[int, int]] = attrs.Factory(list)
     """Delivery tags, each with the step it came after, in the transcript's order."""
     in_transaction: list[tuple[int, int]] = attrs.Factory(list)
-    """Those that were settled and may come back."""
+    """The settled ones that may come back."""
 
 
 @attrs.frozen
 class _Client:
-    """Who is behind a connection."""
+    """The client of a connection."""
 
     user: str = "guest"
     password: str = "guest"
@@ -89,7 +89,7 @@ class _Client:
 class Driver:
     """Runs one program.
 
-    ``api``: where the operator's steps go; without it there can be none.
+    ``api``: runs the operator's steps; a program without them needs no API.
     """
 
     def __init__(self, port: int, api: Api | None = None) -> None:
@@ -113,7 +113,7 @@ class Driver:
         self._declared: dict[str, set[_Name]] = {"queue": set(), "exchange": set()}
 
     def run(self, program: Program) -> Transcript:
-        """Do all steps; leaves nothing behind on the server."""
+        """Run all steps; clean up the server afterwards."""
         try:
             return [self._told(step) for step in program]
         finally:
@@ -283,7 +283,7 @@ class Driver:
         return ""
 
     def _round(self) -> str:
-        """Ask every channel, then every queue; gives a queue that somebody has whom nobody is."""
+        """Ask every channel, then every queue. Name the queues that could not be asked."""
         for number, link in self._links.items():
             if link.is_open and not link.is_closing and number > PROBE:
                 for channel in list(link.channels.values()):
@@ -315,7 +315,7 @@ class Driver:
         return number, channel
 
     def _answered(self, queue: _Name, number: int, channel: LinkChannel) -> bool:
-        """Note what is seen of a queue; whether it is somebody else's."""
+        """Record what a queue's answer shows. Return whether its connection is gone or may not use it."""
         if not channel.came:  # the connection is gone
             return True
         [(name, found)] = channel.came[:1]
@@ -340,7 +340,7 @@ class Driver:
         return True
 
     def _wait(self, missing: Any) -> None:
-        """Read until there is no open channel of which ``missing`` holds, and no connection is half closed."""
+        """Read until ``missing`` holds for no open channel, and no connection is half closed."""
         deadline_s = time.monotonic() + PATIENCE_S
 
         def waits(link: Link) -> bool:
@@ -359,7 +359,7 @@ class Driver:
     # ── in one form ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _take(self, found: dict[str, Any], number: int, channel: LinkChannel, step: Step) -> None:
-        """What came on a channel, told so that it is the same each time."""
+        """Record what came on a channel, in a form that is the same each time."""
         if not channel.came:
             return
         came, channel.came = channel.came, []

@@ -22,7 +22,7 @@ from warren.amqp.received import Event, Messages, MethodReceived, Violation
 from warren.amqp.states import Side, State
 
 PATIENCE_S: Final = 120.0
-"""A watchdog: so long an answer may take on a machine that has much else to do."""
+"""A watchdog: how long an answer may take on a busy machine."""
 CAPABILITIES: Final = {
     "publisher_confirms": True,
     "exchange_exchange_bindings": True,
@@ -35,7 +35,7 @@ KINDS: Final[Mapping[str, type[Method]]] = {dotted_name(kind): kind for kind in 
 """By RabbitMQ's names: ``basic.recover_async``."""
 
 Record = tuple[str, Mapping[str, Any]]
-"""What came: the method's name, and its arguments with ``properties`` and ``body`` where it has content."""
+"""A received method: its name, and its arguments, with ``properties`` and ``body`` if it has content."""
 
 
 @attrs.define
@@ -100,7 +100,7 @@ class Link:
             self.socket.sendall(data)
 
     def open_channel(self, number: int) -> LinkChannel:
-        """That channel, opened where it is not open."""
+        """Return that channel; open it if it is closed."""
         channel = self.channels.get(number)
         if channel is None or not channel.is_open:
             came = [] if channel is None else channel.came

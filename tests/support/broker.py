@@ -12,7 +12,7 @@ Terms. The *node* is one Erlang virtual machine (``beam.smp``) with the server i
 each Broker runs its own, so that it shares nothing with another broker on the machine.
 
 Invariants: everything listens on loopback only; the child process is the virtual machine itself, with no shell around
-it, so that a signal reaches it directly; between two starts nobody but the test touches the directory.
+it, so that a signal reaches it directly; between two starts only the test touches the directory.
 
 ``stop`` leaves the directory of a clean shutdown, ``kill`` that of a crash of the process (what it had written is
 there, synced or not). ``close`` leaves no process; a node that still ran is killed.
@@ -60,7 +60,7 @@ _MANAGEMENT_PLUGINS = (
 )
 
 requires_broker = pytest.mark.broker
-"""Put it on a test (or ``pytestmark``): left out where no server is installed, failed there where one is required."""
+"""Mark a test (or ``pytestmark``): it is skipped if no server is installed, and fails if one is required."""
 
 
 class BrokerError(RuntimeError):
@@ -159,7 +159,7 @@ class Broker:
 
     @property
     def management_port(self) -> int:
-        """The port of the HTTP API; that of Prometheus is the next one. BrokerError where there is none."""
+        """The port of the HTTP API; Prometheus has the next one. Raises BrokerError if the node has no management."""
         if self._management_guard is None:
             raise BrokerError("the broker was not started with management")
         port: int = self._management_guard.getsockname()[1]
@@ -180,7 +180,7 @@ class Broker:
     def start(self, deadline_s: float = START_DEADLINE_S) -> None:
         """Start the node, on whatever lies in its directory, and wait until it accepts AMQP.
 
-        Raises BrokerError where it does not within ``deadline_s`` seconds, or ends before; nothing runs then.
+        Raises BrokerError if it does not within ``deadline_s`` seconds, or ends before; nothing runs then.
         """
         if self.pid is not None:
             raise BrokerError("the broker runs already")
@@ -201,7 +201,7 @@ class Broker:
     def stop(self) -> None:
         """Shut the node down in order and wait until its virtual machine is gone.
 
-        Raises BrokerError where it does not run, takes too long (it is killed then) or ends with an error.
+        Raises BrokerError if it does not run, takes too long (then it is killed) or ends with an error.
         """
         node = self._running_node()
         node.send_signal(signal.SIGTERM)
@@ -214,14 +214,14 @@ class Broker:
             raise BrokerError(f"the stop ended with status {status}{self._log_tail()}")
 
     def kill(self) -> None:
-        """End the node as a crash would: SIGKILL to the virtual machine. Raises BrokerError where it does not run."""
+        """End the node as a crash would: SIGKILL to the virtual machine. Raises BrokerError if it does not run."""
         node = self._running_node()
         self._write_out_metadata()
         node.kill()
         node.wait()
 
     def close(self) -> None:
-        """Leave no process and no port behind; the directory stays. Closing twice is allowed, starting again too."""
+        """Leave no process and no port open; the directory stays. It may be closed twice, or started again."""
         for process in (self._node, self._epmd):
             if process is not None:
                 process.kill()
@@ -231,10 +231,10 @@ class Broker:
                 guard.close()
         self._node = self._epmd = self._guard = self._management_guard = None
 
-    # What it is told
+    # Commands
 
     def ctl(self, *arguments: str) -> str:
-        """Run ``rabbitmqctl`` (about half a second) and return what it printed. BrokerError where it fails."""
+        """Run ``rabbitmqctl`` (about half a second) and return its output. Raises BrokerError if it fails."""
         self._running_node()
         done = self.run_ctl(*arguments)
         if done.returncode != 0:
@@ -324,7 +324,7 @@ class Broker:
                 raise BrokerError(f"{len(returned)} messages reached no queue, the first with key {returned[0]!r}")
 
     def drain(self, queue: str, vhost: str = "/") -> list[Delivery]:
-        """Consume everything that is ready in ``queue``, which nobody else may use meanwhile, in delivery order."""
+        """Consume all ready messages of ``queue`` in delivery order. No other consumer may use it meanwhile."""
         deliveries: list[Delivery] = []
         with self.channel(vhost) as channel:
             ready = channel.queue_declare(queue, passive=True).method.message_count
@@ -353,9 +353,9 @@ class Broker:
     def _write_out_metadata(self) -> None:
         """Make the node write what it knows of queues, bindings and virtual hosts to its own database's log.
 
-        Left alone it does so within seconds; a queue declared just before the crash would be unknown at the next
-        start, and its directory deleted; a quorum queue without an entry in names.dets would begin anew, empty. Takes
-        milliseconds, so that the crash still catches the queues in the act.
+        Left alone it does so within seconds; a queue declared just before the crash would be unknown at the next start,
+        and its directory deleted; a quorum queue without an entry in names.dets would start empty. Takes milliseconds,
+        so that the crash still catches the queues in the act.
         """
         cookie = (self.base_directory / "home" / ".erlang.cookie").read_text()
         for function in ("mnesia sync_log", "dets sync [ra_directory_reverse]"):
@@ -421,7 +421,7 @@ class Broker:
         if self._epmd is not None and self._epmd.poll() is None:
             return
         self._epmd = self._spawn("epmd")
-        # The node would start a name service of its own, which nobody stops, if it came before this one listened.
+        # If it came before this one listened, the node would start a name service of its own that never stops.
         _wait_until(lambda: _accepts(self.amqp_port + 1), self._epmd, time.monotonic() + START_DEADLINE_S, "epmd")
 
     def _start_node(self, deadline_s: float) -> None:
@@ -460,7 +460,7 @@ class Broker:
 
 
 def _link_server(directory: Path, plugins: Iterable[str]) -> None:
-    """Lay the packaged server out anew, as links, without its plugins but those.
+    """Lay out the packaged server as links, with only these ``plugins``.
 
     All of them would stand in Erlang's code path, where each module is looked for in one directory after the other:
     most of 50,000 failed look-ups, and half of the time that a start takes.

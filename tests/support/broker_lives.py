@@ -40,7 +40,7 @@ BROKER_SETTINGS = {"queue_index_max_journal_entries": 60}
 
 
 class Said(NamedTuple):
-    """A message: what is said of it before, and what is delivered."""
+    """A message: its body, and whether it is redelivered."""
 
     body: bytes
     redelivered: bool
@@ -258,9 +258,7 @@ def say(broker: Broker) -> dict[tuple[str, str], list[Said]]:
                 found: list[Said] = []
                 for message in queue.messages():
                     if isinstance(message, Finding):
-                        if (
-                            message.kind == MISSING_BODY
-                        ):  # a kill came before the store had it: nobody was told it is safe
+                        if message.kind == MISSING_BODY:  # a kill came before the store had it: it was not confirmed
                             continue
                         raise AssertionError(f"{vhost.name!r}, {queue.name!r}: {message}")
                     found.append(Said(decode_message(message.encoded).body, message.redelivered))

@@ -45,9 +45,9 @@ class Difference:
 
 
 def first_difference(broker: Broker, program: Program, patience_s: float = 1.0) -> Difference | None:
-    """Run a program on both sides; raises :class:`TooSlowError` where that cannot be done in time.
+    """Run a program on both sides. Raise :class:`TooSlowError` if that cannot be done in time.
 
-    ``patience_s``: so long the broker may take to get where it is expected.
+    ``patience_s``: how long the broker may take to get to the expected state.
     """
     for scale in SLOWER:
         prefix = f"{next(_runs)}-"
@@ -137,9 +137,9 @@ class Report:
 
     seed: int
     text: str = ""
-    """How the sides differ; nothing where they are the same."""
+    """How the sides differ; empty if they are the same."""
     too_slow: bool = False
-    """Whether it could not be told, for time passed that the program does not know of."""
+    """Whether no comparison was possible, because time passed that the program does not know of."""
 
 
 def report(broker: Broker, seed: int, shorten: bool = False) -> Report:

@@ -66,9 +66,9 @@ class Here(Side):
     def follow_up(self, step: Step) -> Step | None:
         """What both sides must do after a step before anything else.
 
-        Where a single active consumer is cancelled, messages that waited behind those that it had are given to nobody
-        there until something is requeued; whatever is published before makes the queue's process fail. So it gives all
-        that it had back.
+        When a single active consumer is cancelled, messages that waited after its unacked ones are delivered to no
+        consumer there until something is requeued; anything published before that makes the queue's process fail. So
+        the consumer gives all that it had back.
         """
         one = self._consumers.get(step.arguments["consumer"]) if step.verb == "cancel" else None
         if one is None or not one.unsettled or "x-single-active-consumer" not in one.queue.arguments:

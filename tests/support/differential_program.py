@@ -188,7 +188,7 @@ class Author:
             self._add("unbind", **{**self.rng.choice(bound).arguments, "owner": self.rng.randrange(OWNERS)})
 
     def _publish(self) -> None:
-        # What overtakes others by its priority and expires before them is not noticed there until somebody looks.
+        # A message that overtakes others by its priority and expires before them is only noticed there on a look.
         rng = self.rng
         exchange = self._any_exchange()
         expirations = (None, None, None, None, 0, SHORT_MS, FAR_MS)

@@ -51,7 +51,7 @@ class There(Side):
         """Whether messages may be on their way between queues after a step has been answered."""
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Close the connections and delete queues and exchanges."""
         for connection in self._connections:
             connection.close()
         with self._broker.channel() as channel:
@@ -75,7 +75,7 @@ class There(Side):
                 raise TooSlowError(f"{self.longest_s:.1f} s between two waits")
 
     def look(self, expected: Seen, patience_s: float) -> Seen:
-        """What can be seen, when it is what is expected, or after so long."""
+        """Return what can be seen, once it is what is expected, or after ``patience_s``."""
         deadline_s = time.monotonic() + patience_s
         given: dict[int, list[Any]] = {}
         again = self._dead_letters

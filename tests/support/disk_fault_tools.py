@@ -1,8 +1,8 @@
 """A node with something of everything at work, a fault of its disk, and what must hold during it and afterwards.
 
 :class:`EverythingAtWork` publishes to queues (small and large messages, with keys, with retries, with priorities, to be
-delayed), to a topic (with keys, in transactions, delayed), reads, acks and declares, and keeps a ledger of what it was
-told is safe. :class:`FaultAt` strikes one kind of operation on one kind of file.
+delayed), to a topic (with keys, in transactions, delayed), reads, acks and declares, and keeps a ledger of what is
+reported safe. :class:`FaultAt` strikes one kind of operation on one kind of file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SMALL: Final[dict[str, Any]] = {
     "max_index_num": 32,
     "message_delay_level": "1s 10s",
 }
-"""Files so small that each of them is filled, rolled and made anew within a short work."""
+"""Files so small that a short run fills, rolls and rewrites each of them."""
 
 _NUMBERS: Final = re.compile(r"[0-9A-Z]{16,}|\d+")
 
@@ -64,7 +64,7 @@ class FaultAt(Failure):
 
 @attrs.define(kw_only=True)
 class ReadOnly(Failure):
-    """A file system that is mounted anew for reading only, when ``skip`` operations have passed."""
+    """A file system that is remounted read-only after ``skip`` operations."""
 
     kind: str = ""
     path_pattern: str = ""
@@ -105,13 +105,13 @@ def counted_events() -> Iterator[Counter[str]]:
 
 @attrs.define
 class Ledger:
-    """What was told: by queue or topic, the bodies that are safe, those that were tried, those that may be gone."""
+    """What was reported: by queue or topic, the bodies that are safe, those that were tried, those that may be gone."""
 
     confirmed: dict[str, list[bytes]] = attrs.Factory(dict)
     tried: dict[str, list[bytes]] = attrs.Factory(dict)
     acked: dict[str, set[bytes]] = attrs.Factory(dict)
     keys: dict[bytes, bytes] = attrs.Factory(dict)
-    """Of confirmed messages with keys that are taken for a long time."""
+    """By body: keys of confirmed messages that are taken for a long time."""
     declared: list[str] = attrs.Factory(list)
     refusals: list[WarrenError] = attrs.Factory(list)
 
@@ -236,7 +236,7 @@ class EverythingAtWork:
     # ── what must hold ──────────────────────────────────────────────────────────────────────────────────────────
 
     def check_serves(self, where: str) -> None:
-        """Everything is taken again, and nobody is refused."""
+        """Everything is accepted again, and no call is refused."""
         before = len(self.ledger.refusals)
         self.round()
         refused = self.ledger.refusals[before:]
@@ -247,7 +247,7 @@ class EverythingAtWork:
         assert stats["memory"]["alarms"] == [], where
 
     def check_holds(self, where: str) -> None:
-        """Nothing that was confirmed is missing, nothing is there that nobody published."""
+        """Nothing that was confirmed is missing, and nothing is there that was never published."""
         ledger = self.ledger
         for queue in ("q", "levels", "keyed", "retried", "delayed"):
             if queue not in ledger.confirmed:

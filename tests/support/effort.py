@@ -21,7 +21,7 @@ EFFORTS = ("quick", "full", "nightly")
 EFFORT = os.environ.get("WARREN_EFFORT", "quick")
 PROFILE = "nightly" if EFFORT == "nightly" else "ci"
 LEAST = 10
-"""Of what is repeated more often than that, a quick run has no fewer."""
+"""A quick run repeats nothing fewer times than this, unless the full number is lower."""
 
 
 def times(full: int, *, quick: int | None = None, nightly: int | None = None) -> int:
@@ -39,7 +39,7 @@ def times(full: int, *, quick: int | None = None, nightly: int | None = None) ->
 
 
 def every(quick: int) -> int:
-    """The distance of the points at which something is tried, where there are many: a quick run leaves most out."""
+    """The distance of the points at which something is tried, if they are many: a quick run leaves most out."""
     return quick if EFFORT == "quick" else 1
 
 

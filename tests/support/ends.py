@@ -31,8 +31,8 @@ import warren
 from warren.actors.runtime.future import Confirm
 
 LIMIT_S: Final = 120.0
-"""So long an end may take, from its program's first line on. It tells an end that never comes from one on a machine
-that has much else to do, and measures nothing."""
+"""How long an end may take, from its program's first line on. It tells an end that never comes from one on a busy
+machine, and measures nothing."""
 QUEUE, TOPIC, DELAYED = "q", "t", "d"
 
 
@@ -53,14 +53,14 @@ class End:
     """What the program does, for the page."""
     run: Callable[[Program], object]
     case: str = ""
-    """Of a row that has several: which of them."""
+    """The case, if a row has several."""
     kept: Kept = Kept.ALL
     code: int = 0
     """As :func:`os.waitstatus_to_exitcode` has it."""
     says: str = ""
     """A regular expression for all that it writes to stderr: the program's own errors."""
     leaves_lock: bool | None = False
-    """Whether the lock file is left (``None``: perhaps); it is nobody's."""
+    """Whether the lock file is left (``None``: perhaps), without a holder."""
     quick: bool = False
     """Whether a quick run tries it."""
     draws: bool = False

@@ -1,7 +1,7 @@
-"""Has everything imported, and becomes each of the programs of :data:`~tests.support.ends.ENDS` that it is asked for.
+"""Imports everything once, and forks each of the programs of :data:`~tests.support.ends.ENDS` that it is asked for.
 
 Run as a program: ``BASE SEED``, and the ends' ids as JSON on its standard input. Two run at a time, each in
-``BASE/NUMBER``; one that takes too long says where it is, and is killed. What it prints is an :class:`Ended` for each.
+``BASE/NUMBER``; one that takes too long reports its place, and is killed. The output is an :class:`Ended` for each.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _exit(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _strike(p: Program, *numbers: int) -> None:
-    """Send this process signals, one after the other, each at a moment that nobody chose."""
+    """Send this process signals, one after the other, each at a random moment."""
     for number in numbers:
         time.sleep(p.rng.uniform(0, 0.01))
         os.kill(os.getpid(), number)
@@ -214,7 +214,7 @@ def _hung_up(p: Program, verb: str) -> None:
 
 STRIKES: Final = 6
 SOME: Final = ("publish", "publish, and wait", "get_many, ack", "declare, delete", "a transaction", "close, open")
-"""Those of which hard ends are tried."""
+"""The works that hard ends are tried with."""
 
 
 def _went_on(p: Program, verb: str) -> None:

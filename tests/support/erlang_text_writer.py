@@ -16,7 +16,7 @@ _RESERVED = re.compile(
 
 
 def format_term(term: Term) -> bytes:
-    """``term`` as Latin-1 text on one line, with a full stop behind it.
+    """Return ``term`` as Latin-1 text on one line, followed by a full stop.
 
     Lists of printable characters become strings, binaries of printable bytes ``<<"…">>``, as the shell prints them.
     """

@@ -53,7 +53,7 @@ def with_headers(*fields: bytes) -> bytes:
 
 
 RESERVED_BITS = b"\x00\x03"
-"""That stand for nothing."""
+"""Bits without a meaning."""
 PROPERTIES = [
     b"\x00\x00",
     RESERVED_BITS,
@@ -83,7 +83,7 @@ PROPERTIES = [
 ]
 FOR_BROKERS = [each for each in PROPERTIES if each != RESERVED_BITS and b"nan" not in each]
 FOR_BROKERS.append(with_headers(*(each for each in EVERY_TYPE if b"nan" not in each)))
-"""Those that a RabbitMQ reads: one whose headers hold no number that is none."""
+"""Properties that a RabbitMQ reads: no header holds a NaN."""
 TEXTS = [b"", b"text", "snow ☃\r\nman\n".encode(), b'"quoted", \\ and \x00', b" ", b"a,b\r"]
 BODIES = [*TEXTS, b"\xff\x00", bytes(range(256))]
 NAMES = [b"q", b"", b"key.with,comma", b'quo"te', b"\xff\xfe", "ключ".encode()]

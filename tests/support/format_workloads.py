@@ -63,7 +63,7 @@ DEAD_KEY: Final = "x-dead-letter-routing-key"
 
 
 def churn(broker: Broker, queue: str, count: int, kept: int) -> None:
-    """So many messages through a quorum queue, acked but for the last: enough for its log to be cut at a snapshot."""
+    """Pass ``count`` messages through a quorum queue, acking all but the last: its log gets cut at a snapshot."""
     broker.declare(queue, arguments=QUORUM)
     with broker.channel() as channel:
         for number in range(count):
@@ -107,7 +107,7 @@ class Client:
 
 @attrs.define
 class Workload:
-    """Queues and those who use them; to be begun, gone on with as often as one likes, and let go."""
+    """Queues and their users; it can be begun, continued any number of times, and ended."""
 
     broker: Broker
     prefix: str
@@ -141,7 +141,7 @@ class Workload:
             channel.queue_bind(queue, self.exchange)
 
     def go_on(self, steps: int) -> None:
-        """So many steps."""
+        """Take ``steps`` random steps."""
         actions: dict[Callable[[], None], float] = {
             self._publish: 6,
             self._fan_out: 1,

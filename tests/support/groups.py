@@ -1,7 +1,7 @@
-"""Tests of one file run in one process, where there are several; those of a group, too, wherever they stand.
+"""Run the tests of one file in one process, even with several processes; also those of a group, in whatever files.
 
-What a file's tests share is made once then, and forgotten when they are done. Groups come first, for they take longest;
-files follow in their order.
+What a file's tests share is then made once, and forgotten when they are done. Groups come first, because they take
+longest; files follow in their order.
 
 pytest-xdist has groups (``--dist loadgroup``), but tells them from each other by what it adds to the tests' ids, and
 pytest 9.2 does not let it. Here each worker process writes the groups of its tests into a file, before it tells the

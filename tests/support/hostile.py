@@ -34,7 +34,7 @@ EVERYTHING: Final = Selection(include_acked=True, orphans=True)
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Memory and time are: who asks for more has a ``MemoryError``, who hangs is killed by the alarm."""
+    """Bound memory and time: asking for more memory raises ``MemoryError``; the alarm kills code that hangs."""
     with open("/proc/self/statm", encoding="ascii") as file:
         now_bytes = int(file.read().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -66,7 +66,7 @@ def read_all(path: Path) -> None:
 
 
 def one_of_each(root: Path) -> list[Path]:
-    """The files below, of those that differ in their numbers alone one."""
+    """The files below ``root``; only one of any that differ just in their numbers."""
     found = {}
     for path in sorted(root.rglob("*")):
         if path.is_file():

@@ -1,6 +1,6 @@
 """A queue index's parts for tests: messages by number, runs of them, their records, an index in memory.
 
-Message ``n`` has the id ``msg_id(n)``, a size of 20 bytes and, where it is embedded, the message ``term(n)``. The
+Message ``n`` has the id ``msg_id(n)``, a size of 20 bytes and, if it is embedded, the message ``term(n)``. The
 encoders here are a second opinion: they share nothing with the code under test.
 """
 
@@ -98,7 +98,7 @@ class Position:
 
 
 def positions(runs: Iterable[Run]) -> list[Position]:
-    """Runs, message by message; each message is who it says it is."""
+    """Runs, message by message; checks that each message has the id that belongs to it."""
     found = []
     for run in runs:
         ids = run.msg_ids()

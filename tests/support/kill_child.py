@@ -3,19 +3,19 @@
 Run as a program this is a nursery: it has everything imported and no threads, and forks a process for every request
 that comes through the socket on its standard input (:class:`Nursery` is the other end). The process has a load of each
 kind (:data:`LOADS`), all in one node whose memory is short. It reports through the pipe that came with the request, a
-line at a time, from several threads, until somebody kills it. Its first words are ``open`` and ``ready``: the node is
+line at a time, from several threads, until it is killed. Its first words are ``open`` and ``ready``: the node is
 about to be opened; it is open. Every other line begins with the kind of load:
 
 ====================  ================================================================================================
 ``p STREAM N``        messages of this stream up to number N are about to be published
 ``c STREAM M N``      those from M to N are confirmed
-``d QUEUE S:N=F …``   a consumer has this message of stream S; F: 1 where it said redelivered
+``d QUEUE S:N=F …``   a consumer has this message of stream S; F: 1 if it says redelivered
 ``a QUEUE S:N …``     these are about to be acked
-``s QUEUE``           all acks that were told before for this queue are safe
-``x QUEUE``           from now on messages that nobody took from its consumer may go back to the queue
+``s QUEUE``           all acks that were reported before for this queue are safe
+``x QUEUE``           from now on messages left in its consumer may go back to the queue
 ``r GROUP QUEUE N``   a reader of this group was handed out the message with queue offset N of this queue
 ``k KEY …``           the messages with these keys are confirmed, each of them or another one with its key
-``e TEXT``            an error: there must be none
+``e TEXT``            an error; it must not occur
 ====================  ================================================================================================
 
 A line is written before what it announces is done and after what it reports was done; a kill leaves whole lines.
@@ -75,7 +75,7 @@ class Load:
         os.write(self._report, (" ".join(map(str, (self.kind, *words))) + "\n").encode())
 
     def works(self) -> list[tuple[Any, ...]]:
-        """What its threads do, and what they are given behind their random numbers; consumers first."""
+        """What its threads do, and their arguments after the random numbers; consumers first."""
         raise NotImplementedError
 
     def guard(self, work: Any, *arguments: Any) -> None:

@@ -1,11 +1,11 @@
-"""What processes that were killed have told, all loads together, and what has to hold of what they left.
+"""What killed processes have reported, all loads together, and what must hold for what they left.
 
-Of messages that come later, and of those that are tried again: what was confirmed, and nobody had begun to ack, is
-there. It may be there twice, for a crash may keep the note that it has come, or died, from being written.
+Delayed and retried messages: a confirmed message whose ack has not begun is there. It may be there twice, because a
+crash may prevent the note that it has come, or died, from being written.
 
-Of messages with keys: no two have the same one, unless one was acked before the other came, and a crash took that ack:
-never once the other one was confirmed. What was confirmed, and nobody had begun to ack, is there. And a key that is
-taken still is, one of a message that came back too: who publishes with it is told that it is a duplicate.
+Messages with keys: no two have the same key, unless one was acked before the other came, and a crash lost that ack: but
+never once the other one was confirmed. A confirmed message whose ack has not begun is there. A crash frees no key,
+not even that of a message that came back: a publish with it is a duplicate.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tests.support.queue_ledger import QueuesLedger
 from tests.support.topic_ledger import TopicsLedger
 
 ASKED = 100
-"""So many keys are published with again after each kill."""
+"""How many keys are published with again after each kill."""
 
 
 class PartLedger(Protocol):
-    """Of one load."""
+    """The ledger of one load."""
 
     started: dict[str, int]
     confirmed_count: int
@@ -43,14 +43,14 @@ class PartLedger(Protocol):
 
 @attrs.define
 class OnceOrMoreLedger:
-    """Of messages that may be there twice."""
+    """The ledger of messages that may be there twice."""
 
     stream: str
     look: Callable[[warren.Node], list[int]]
     """The numbers that are there."""
     started: dict[str, int] = attrs.Factory(lambda self: {self.stream: 0}, takes_self=True)
     must: set[int] = attrs.Factory(set)
-    """What was confirmed, and nobody has begun to ack."""
+    """Confirmed messages whose ack has not begun."""
     confirmed_count: int = 0
 
     def begin(self) -> None:
@@ -91,19 +91,19 @@ def _retried(node: warren.Node) -> list[int]:
 
 @attrs.define
 class UniqueLedger:
-    """Of messages with keys."""
+    """The ledger of messages with keys."""
 
     kind: ClassVar = "unique"
     started: dict[str, int] = attrs.Factory(lambda: {JOBS: 0})
     must: set[str] = attrs.Factory(set)
-    """The keys of what was confirmed, and nobody has begun to ack."""
+    """The keys of confirmed messages whose ack has not begun."""
     for_a_time: set[str] = attrs.Factory(set)
     """Keys that are taken, whatever becomes of the messages."""
     freed: set[str] = attrs.Factory(set)
     """Keys of messages that this process has begun to ack, with none confirmed since: a crash may bring such a message
     back beside the next one."""
     twice: set[str] = attrs.Factory(set)
-    """Keys of which the crash before has left two."""
+    """Keys that the previous crash has left with two messages."""
     confirmed_count: int = 0
 
     def begin(self) -> None:
@@ -116,7 +116,7 @@ class UniqueLedger:
                 self.started[JOBS] = int(words[1]) + 1
             case "k":
                 timed = {key for key in words if key.startswith("t")}
-                self.must |= set(words) - (timed & self.for_a_time)  # who comes again is told: duplicate
+                self.must |= set(words) - (timed & self.for_a_time)  # one that comes again is a duplicate
                 self.for_a_time |= timed
                 self.freed -= set(words)
                 self.confirmed_count += len(words)
@@ -146,7 +146,7 @@ class UniqueLedger:
 
 @attrs.define
 class Ledger:
-    """Of all loads."""
+    """The ledgers of all loads."""
 
     parts: dict[str, PartLedger] = attrs.Factory(
         lambda: {

@@ -18,7 +18,7 @@ LATER, RETRIED, DEAD, JOBS = "later", "retried", "dead", "jobs"
 
 
 class DelayLoad(Load):
-    """Messages that come later, some of which are called back."""
+    """Messages with delays; some are cancelled."""
 
     kind = "delays"
 

@@ -1,4 +1,4 @@
-"""A child process that is killed at a moment nobody chose; what it told until then."""
+"""A child process that is killed at a random moment, and what it reported until then."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Protocol
 from tests.support.kill_child import Nursery
 
 SILENCE_S = 60.0
-"""A process that says nothing for so long hangs."""
+"""A process that is silent for this long hangs."""
 MOST = 5
-"""So many times as many kills as were asked for."""
+"""At most this many times as many kills as requested."""
 
 
 class Ledger(Protocol):
-    """What the processes of a test have told."""
+    """What the processes of a test have reported."""
 
     @property
     def started(self) -> dict[str, int]:
@@ -38,9 +38,9 @@ class Ledger(Protocol):
 def each_kill(
     kills: int, ledger: Ledger, nursery: Nursery, place: Path, rng: random.Random, *, times: int = 1
 ) -> Iterator[Path]:
-    """Kill so many processes that go on in one directory; a copy of what each leaves.
+    """Kill ``kills`` processes that go on in one directory; yield a copy of what each leaves.
 
-    More of them where the machine is so busy that most are killed before they have come to work.
+    Kill more of them if the machine is so busy that most die before they have begun to work.
     """
     directory, copy = place / "data", place / "copy"
     number = worked = 0
@@ -69,8 +69,8 @@ def each_kill(
 
 
 def lines_until_killed(child: int, reading: int, rng: random.Random, *, times: int = 1) -> Iterator[str]:
-    """What a process tells before it is killed: after so many lines, or so many seconds, from ``ready`` on; or, now and
-    then, so many after it was started. ``times`` as many."""
+    """Yield what a process reports before it is killed: after a number of lines, or of seconds, from ``ready`` on; or,
+    now and then, after a time since its start. ``times`` multiplies both."""
     from_ready = rng.random() < 0.8
     lines, seconds = (rng.randrange(10, 250), 0.25) if from_ready else (1 << 30, rng.uniform(0, 0.06))
     lines, seconds = lines * times, seconds * times

@@ -1,4 +1,4 @@
-"""What the log was told, by event."""
+"""What was logged, by event."""
 
 from __future__ import annotations
 

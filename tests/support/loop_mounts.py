@@ -21,7 +21,7 @@ _COMMAND_S = 120.0
 
 
 class MountError(Exception):
-    """A command of the file system's failed; the message is what it said."""
+    """A command for the file system failed; the message is its output."""
 
 
 def make_ext4(image: Path, size: int, *features: str) -> None:
@@ -37,7 +37,7 @@ def make_ext4(image: Path, size: int, *features: str) -> None:
 
 @contextlib.contextmanager
 def mounted(image: Path, point: Path, *, options: str = "") -> Iterator[Path]:
-    """The ext4 in ``image``, mounted at ``point``, which is made where it is missing."""
+    """The ext4 in ``image``, mounted at ``point``, which is created if it is missing."""
     point.mkdir(exist_ok=True)
     run("mount", "-t", "ext4", "-o", ",".join(filter(None, ["loop", options])), str(image), str(point))
     try:
@@ -67,7 +67,7 @@ def mounted_ext4(directory: Path, size: int, *, options: str = "") -> Iterator[P
 
 @functools.cache
 def why_not() -> str | None:
-    """Why nothing can be mounted here, as the reason of a skip; None where it can."""
+    """Return why nothing can be mounted here, as the reason of a skip; None if mounting works."""
     if os.geteuid() != 0:
         return "a loop mount needs root"
     if missing := [program for program in PROGRAMS if shutil.which(program) is None]:

@@ -21,7 +21,7 @@ class Answer:
 
 
 class Api:
-    """A management API, asked as somebody."""
+    """A client of a management API, with the credentials of one user."""
 
     def __init__(self, url: str, user: str = "guest", password: str = "guest") -> None:
         self.url = url.rstrip("/")

@@ -1,4 +1,4 @@
-"""An actor that writes down what it is told."""
+"""An actor that records its messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Do:
 
 
 class Scribe(PooledActor):
-    """Writes down everything that it is told."""
+    """Records every message that it gets."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)

@@ -1,12 +1,12 @@
-"""What processes that were killed have told of their queues, and what has to hold then.
+"""What killed processes have reported of their queues, and what must hold then.
 
-- Every confirmed message that nobody had begun to ack is there, whole, in every queue that it was published to;
+- Every confirmed message whose ack had not begun is there, whole, in every queue that it was published to;
 - what was acked, and the ack made safe by a later ``sync()``, stays away, and so does whatever a recovery did not find;
 - nothing is there that was not published, and each publisher's messages are in order, none twice;
 - a message that comes for a second time, or from before the kill, says redelivered; one that cannot have been
   delivered before does not.
 
-An ack that nobody made safe may be lost with the process: its message comes back, and says redelivered.
+An ack that was not made safe may be lost with the process: its message comes back, and says redelivered.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class QueueLedger:
     """Their acks are safe."""
     delivered: set[str] = attrs.Factory(set)
     requeued: bool = False
-    """Whether messages that nobody took may have come back in this round."""
+    """Whether untaken messages of a consumer may have come back in this round."""
 
     def deliver(self, name: str, redelivered: bool) -> None:
         before = name in self.left or name in self.delivered
@@ -61,7 +61,7 @@ class QueueLedger:
 
 @attrs.define
 class QueuesLedger:
-    """What all processes have told of the load :mod:`tests.support.queue_load`."""
+    """What all processes have reported of the load :mod:`tests.support.queue_load`."""
 
     kind: ClassVar = "queues"
 

@@ -19,14 +19,14 @@ STREAMS: dict[str, tuple[tuple[str, ...], int]] = {
     "thin": (("left", "right"), 0),
     "thick": (("left", "right"), 6000),
 }
-"""Who publishes: to which queues, and bodies of at least how many bytes. More than 4096 go into the store."""
+"""By publisher: its queues, and the least number of bytes of a body. Bodies over 4096 go into the store."""
 
 QUEUES = ("small", "large", "left", "right")
 BACKLOG = 150
 """Publishers pause where a queue has more."""
 
 AHEAD = 4
-"""So many batches of a publisher are not confirmed yet."""
+"""How many batches of a publisher are unconfirmed at most."""
 
 
 def body_of(stream: str, number: int) -> bytes:

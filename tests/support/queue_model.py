@@ -1,8 +1,8 @@
 """A queue as two dicts, and what it has promised: what tests of a whole vhost hold the engine against.
 
-*Confirmed* is a message whose publish the queue called safe; *gone* one that was taken away for good while nobody has
-called that safe yet, so that a crash may bring it back. A model is told of a publish or a removal *before* the engine
-is: a crash within the call then finds it on the list of what may or may not be.
+*Confirmed* is a message whose publish the queue called safe; *gone* one that was removed, and whose removal the queue
+has not called safe yet, so that a crash may bring it back. A model learns of a publish or a removal *before* the engine
+does: a crash within the call then finds it on the list of what may or may not be.
 """
 
 from __future__ import annotations
@@ -176,14 +176,14 @@ class QueueModel:
             self.next_deliver_seq_id += 1
 
     def follow(self, next_deliver_seq_id: int) -> None:
-        """See that the queue's own number is where it may be."""
+        """Check the queue's own number against the allowed ones and adopt it."""
         while self.next_deliver_seq_id < next_deliver_seq_id:
             assert self.next_deliver_seq_id in self.lost | self.taken
             self.next_deliver_seq_id += 1
         assert self.next_deliver_seq_id == next_deliver_seq_id
 
     def ack(self, seq_ids: Iterable[int]) -> list[Sent]:
-        """Those of ``seq_ids`` that are pending are about to be acked."""
+        """Ack the pending ones of ``seq_ids``; call it before the engine does so."""
         acked = [self.pending.pop(seq_id) for seq_id in seq_ids if seq_id in self.pending]
         for sent in acked:
             self._remove(sent)
@@ -193,13 +193,13 @@ class QueueModel:
         self.forgotten += self.ack(list(self.pending))
 
     def requeue(self, seq_ids: Iterable[int]) -> list[Sent]:
-        """Those of ``seq_ids`` that are pending come back; in seq_id order."""
+        """Requeue the pending ones of ``seq_ids``. Return them in seq_id order."""
         back = sorted(
             (self.pending.pop(seq_id) for seq_id in set(seq_ids) if seq_id in self.pending), key=lambda s: s.seq_id
         )
         self.ready.update((sent.seq_id, sent) for sent in back)
         if self.deliver_with_publish and back and self.next_deliver_seq_id < self.taken_to:
-            # Nothing on disk says which of those before the last one were delivered: all may be, from now on.
+            # The disk does not record which messages before the last one were delivered: from now on all may be.
             self.next_deliver_seq_id = max(self.next_deliver_seq_id, back[-1].seq_id + 1)
         return back
 

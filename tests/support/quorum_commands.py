@@ -1,6 +1,6 @@
 """Random histories of a quorum queue: wild, but such as a broker's processes could have brought about.
 
-:func:`generate` makes the entries of a log from a seed. Who holds which messages decides what may come next, so the
+:func:`generate` makes the entries of a log from a seed. The holders of messages decide what may come next, so the
 history is run on our own machine while it grows. Four processes on two nodes publish and consume; numbers, limits and
 times are tiny, so that short histories meet all of them.
 """
@@ -20,7 +20,7 @@ from warren.salvage.quorum.fifo.ready_queues import QueuedMessage
 from warren.storage.erlang_terms import Atom, ImproperList, Opaque, Term, encode, pid_key
 
 VERSION: Final = 2
-"""Of the machine: that of RabbitMQ 3.10 and 3.11."""
+"""The machine's version in RabbitMQ 3.10 and 3.11."""
 
 PREAMBLE: Final = 2
 """Entries that each queue's log begins with: the machine's version, then the settings again. Before the second of them
@@ -118,7 +118,7 @@ class _Growing:
         return self.rng.choice(list(_PIDS))
 
     def consumer(self) -> Term:
-        """There or not."""
+        """A consumer, present or not."""
         return (self.rng.choice((b"x", b"y")), self.pid())
 
 
@@ -161,7 +161,7 @@ def _cancel(g: _Growing) -> Term:
 
 
 def _answer(g: _Growing) -> Term:
-    """For some of what a consumer holds, in any order; now and then for a number of nobody's, or for one twice.
+    """For some of what a consumer holds, in any order; now and then for an unused number, or for one twice.
 
     Not for one twice in a discard, which no channel sends: the server would have two dead letters of one message.
     """

@@ -51,7 +51,7 @@ def settle(*msg_ids: int) -> bytes:
 
 
 def plain_log(count: int) -> list[bytes]:
-    """``count`` messages, one behind the other."""
+    """``count`` messages, one after the other."""
     return [OPENING, noop(), *(enqueue(number + 1, b"body %d" % number) for number in range(count))]
 
 

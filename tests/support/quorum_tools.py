@@ -81,7 +81,7 @@ def config_text(
 
 
 def wal_bytes(records: Iterable[Record], *, zeros: int = 0, checksums: bool = True) -> bytes:
-    """A write-ahead log: the ids are numbered as they come; ``zeros`` bytes behind it, as where it was made larger."""
+    """A write-ahead log: ids are numbered in order of appearance; ``zeros`` bytes follow, as in a preallocated file."""
     numbers: dict[bytes, int] = {}
     parts = [WAL_HEADER]
     for record in records:
@@ -109,7 +109,7 @@ class QuorumNode:
     root: str
 
     def write(self, path: str, data: bytes) -> str:
-        """Write a file anew; returns its whole path."""
+        """Write a new file in place of an old one; return its whole path."""
         whole = f"{self.root}/{path}"
         self.files.make_directories(whole.rpartition("/")[0])
         if self.files.exists(whole):

@@ -1,8 +1,8 @@
-"""What a real RabbitMQ 3.10.8 left behind, with manifests of what it said of it; what is exported beside it.
+"""Directories of a real RabbitMQ 3.10.8, with manifests of what it reported on them, and their exports to compare.
 
 ``after_restart`` of a manifest is what the broker delivered when it was started on a copy, ``broker_view`` what its own
-modules read from the files (tests/golden/README.md). Further sets of the same kind are taken in where they lie beside
-the project.
+modules read from the files (tests/golden/README.md). Further sets of the same kind are used if they lie beside the
+project.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ V1, V2, QUORUM = "rabbitmq-3.10.8", "rabbitmq-3.10.8-cqv2", "rabbitmq-3.10.8-quo
 
 
 def archives(name: str) -> list[Path]:
-    """Those of a set, one of each: what lies beside the project may repeat what is here."""
+    """The archives of a set, without copies: a set beside the project may repeat those in it."""
     found: dict[bytes, Path] = {}
     for directory in (GOLDEN if name == V1 else GOLDEN / name, PROJECT / ".." / "shared" / "golden" / name):
         for path in sorted(directory.glob("*.tar.gz")):

@@ -1,6 +1,6 @@
 """What the real RocketMQ 4.9.3 wrote and answered: ``tests/golden/rocketmq``, one archive and one manifest a scenario.
 
-A store is unpacked once a run; whoever wants to change it (damage, recovery) gets an overlay over it, so nothing does.
+A store is unpacked once a run; a test that changes it (damage, recovery) gets an overlay over it, so it stays as it is.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A whole node as lists and dicts: what the machine of :mod:`test_runtime_machine` holds a real one against.
 
-It takes messages one by one and knows nothing of runs, journals or actors, but for the order in which queues come to
-their turns: those that were told something, in the order in which they were told (:meth:`NodeModel.run`).
+It takes messages one by one and knows nothing of runs, journals or actors, except the order in which queues get their
+turns: the order in which they received calls (:meth:`NodeModel.run`).
 
 A *copy* is one message in one queue. Each copy is *ready*, *unacked* (a channel has it), *dying* (a dead letter that
-may not have arrived yet) or *gone*, which a crash may undo until somebody has called it safe. A dead letter is a new
-copy that knows its *origin*. What is promised: a confirmed, persistent copy in a durable queue is there until it is
-taken away; a dead letter is there, or what it came from.
+may not have arrived yet) or *gone*, which a crash may undo until the removal is known to be safe. A dead letter is a
+new copy that knows its *origin*. What is promised: a confirmed, persistent copy in a durable queue is there until it is
+taken away; either a dead letter or its origin is there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Deaths = tuple[tuple[str, str, int], ...]
 """Queue, reason and count; the newest first: what the header x-death says."""
 
 Key = tuple[int, Deaths]
-"""By which copies are told apart, where they can be."""
+"""What distinguishes copies, as far as they can be distinguished."""
 
 
 class Found(NamedTuple):
@@ -62,7 +62,7 @@ class Message:
         return attrs.evolve(self, deaths=((queue, reason, same[0][2] + 1 if same else 1), *others))
 
     def may_enter(self, queue: str) -> bool:
-        """Whether it is not a dead letter that goes round for ever."""
+        """False for a dead letter in an endless cycle."""
         for at, (where, _, _) in enumerate(self.deaths):
             if where == queue:
                 return any(reason == "rejected" for _, reason, _ in self.deaths[: at + 1])
@@ -78,7 +78,7 @@ class Copy(Entry):
     origin: Copy | None = None
     confirmed: bool = False
     loose: bool = False
-    """Whether it came in a step in which nobody can tell the order of dead letters."""
+    """Whether it came in a step whose order of dead letters is unknown."""
 
     @property
     def key(self) -> Key:
@@ -127,7 +127,7 @@ class NodeQueue(UsersQueue):
             self.remove(entry)
 
     def publish(self, messages: Sequence[Message], expiration_ms: int | None, origin: Copy | None = None) -> list[Copy]:
-        """Take messages; the copies of those that are taken."""
+        """Take messages. Return the copies of the accepted ones."""
         expiry_us = self.expiry_of(expiration_ms)
         return self.take([self.new_copy(message, expiry_us, origin) for message in messages])
 
@@ -138,7 +138,7 @@ class NodeQueue(UsersQueue):
     # ── promises ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def safe(self) -> None:
-        """Somebody has called everything until now safe."""
+        """Everything until now is known to be safe."""
         self.gone = []
         for copy in self.in_order:
             copy.confirmed = True
@@ -149,7 +149,7 @@ class NodeQueue(UsersQueue):
         return [copy for copy in (*self.in_order, *self.dying, *self.gone) if copy.survives]
 
     def dooms(self, copy: Copy) -> list[str]:
-        """Of what a copy may die while its queue is brought up."""
+        """Reasons for which a copy may die while its queue starts."""
         reasons = ["expired"] if 0 < copy.expiry_us <= self.node.now_us else []
         if self.limited and len(self.known) > self.arguments["x-max-length"]:
             reasons.append("maxlen")
@@ -179,7 +179,7 @@ class NodeQueue(UsersQueue):
         owed = [copy for copy in self.in_order if copy.is_promised and not self.dooms(copy)]
         copies = self.adopt(found, known)
         self.gone = [copy for copy in known if copy not in copies]
-        alike = Counter(copy.key for copy in copies)  # of copies that are alike nobody can tell which was found
+        alike = Counter(copy.key for copy in copies)  # equal copies cannot be told apart
         for copy in owed:
             alike[copy.key] -= 1
             if alike[copy.key] < 0:
@@ -200,14 +200,14 @@ class NodeQueue(UsersQueue):
         left, copies, at = list(known), [], 0
         for key, _, expiry_us in found:
             here = [n for n, copy in enumerate(left) if copy.key == key and (n >= at or copy.loose)]
-            if not here:  # of what, and on which way, it died in a step that was cut off, nobody can tell
+            if not here:  # how it died in an interrupted step is unknown
                 dead = [n for n, copy in enumerate(left) if copy.loose and copy.key[1] and copy.key[0] == key[0]]
                 here = dead if key[1] else []
             assert here, (
                 f"{self.name}: {key} was not published, is gone for sure, is there twice, or out of order: "
                 f"found {[one.key for one in found]}, known {[copy.key for copy in known]}"
             )
-            here = [n for n in here if left[n].expiry_us == expiry_us] or here  # of those that are alike
+            here = [n for n in here if left[n].expiry_us == expiry_us] or here  # among equal copies
             n = min(here, key=lambda n: (left[n].loose, n < at, n))
             copies.append(left.pop(n))
             if n < at:
@@ -226,17 +226,17 @@ class NodeQueue(UsersQueue):
 
 @attrs.define(eq=False)
 class NodeModel:
-    """All queues; who gets what."""
+    """All queues, and the routing between them."""
 
     now_us: int
     queues: dict[str, NodeQueue] = attrs.Factory(dict)
     bindings: set[tuple[str, str, str]] = attrs.Factory(set)
     """Exchange, queue, key."""
     types: dict[str, str] = attrs.Factory(dict)
-    """Of the exchanges."""
+    """The types of the exchanges, by name."""
     orders: Any = attrs.Factory(itertools.count)
     loose: bool = False
-    """Whether this step ends in a crash, so that nobody can tell how far it came."""
+    """Whether this step ends in a crash, so that it is unknown how far it came."""
     owed: list[Copy] = attrs.Factory(list)
     _inbox: dict[str, list[Callable[[NodeQueue], object]]] = attrs.Factory(dict)
     _line: deque[str] = attrs.Factory(deque)

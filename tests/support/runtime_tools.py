@@ -1,7 +1,7 @@
 """A node in a test's hands: no threads, a clock that stands still, a disk in memory, a machine that is made up.
 
-:func:`hand_node` opens one. Turns are run by :meth:`HandNode.run`, or by whoever waits for an answer; time passes in
-:meth:`HandNode.advance`. :meth:`HandNode.kill` and :meth:`HandNode.lose_power` end it as a crash would and give the
+:func:`hand_node` opens one. Turns are run by :meth:`HandNode.run`, or by a call that waits for an answer; time passes
+in :meth:`HandNode.advance`. :meth:`HandNode.kill` and :meth:`HandNode.lose_power` end it as a crash would and give the
 disk as the next process finds it, to be opened by :func:`hand_node` again.
 """
 
@@ -35,7 +35,7 @@ class HandNode(NamedTuple):
     machine: Machine
 
     def run(self) -> None:
-        """Run turns until nobody waits for one."""
+        """Run turns until no actor waits for one."""
         self.pool.run()
 
     def advance(self, seconds: float) -> None:

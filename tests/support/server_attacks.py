@@ -25,7 +25,7 @@ from warren.amqp.methods import encode_arguments, encode_method, method_of
 from warren.queue_index.properties import Properties, encode_properties
 
 SEND_S: Final = effort.times(1, quick=1, nightly=5)
-"""So long an attack sends at most, and stops where the server takes nothing for a second."""
+"""How long an attack sends at most; it stops when the server takes nothing for a second."""
 MANY: Final = effort.times(1, quick=1, nightly=10)
 PERSISTENT: Final = b"\x10\0\2"
 NOTHING: Final = b"\0\0"
@@ -57,13 +57,13 @@ def publishes(
 
 
 def begun(channel: int, size: int) -> bytes:
-    """A message of which the body has to come."""
+    """A message whose body has to come."""
     header = struct.pack(">HHQ", 60, 0, size) + NOTHING
     return method(channel, c.Basic.Publish, routing_key="nowhere") + frame(HEADER, channel, header)
 
 
 def pour(link: socket.socket, data: bytes, times: int = 1 << 30) -> bool:
-    """Send that again and again, until nobody takes it, or the time is over; whether it was taken to the end."""
+    """Send ``data`` again and again, until it is not taken or time is up. Return whether all was taken."""
     link.settimeout(1.0)
     end_s = time.monotonic() + SEND_S
     try:
@@ -175,7 +175,7 @@ def consumers_by_the_thousand(program: ServedProgram) -> Left:
     return [link.socket]
 
 
-# ── answers that nobody reads ───────────────────────────────────────────────────────────────────────────────────────
+# ── unread answers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def small_methods(program: ServedProgram) -> Left:
@@ -197,7 +197,7 @@ def returned_messages(program: ServedProgram) -> Left:
 
 
 def gets_of_large_messages(program: ServedProgram) -> Left:
-    """There are 100 MB of them, on the disk."""
+    """The messages take 100 MB, on the disk."""
     link = linked(
         program, method(1, c.Queue.Declare, queue="large", arguments={"x-queue-mode": "lazy"}, exclusive=True)
     )
@@ -294,7 +294,7 @@ def http_bodies_without_an_end(program: ServedProgram) -> Left:
 
 
 def http_answers_that_nobody_reads(program: ServedProgram) -> Left:
-    """Many requests at once, none of which waits for the answer before it."""
+    """Many requests at once; none waits for the answer before it."""
     left = [http(program) for _ in range(10)]
     for one in left:
         one.settimeout(0.1)

@@ -1,4 +1,4 @@
-"""Processes of a shared directory, who of them hosts it, and a guest's connection."""
+"""Processes of a shared directory, which one hosts it, and a guest's connection."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ForkedProcess:
                 os.dup2(child_writes, 1)
                 for end in (child_reads, child_writes, self_reads, self_writes):
                     os.close(end)
-                for pipe in self._ours:  # no others: who still writes to one of those would write into our files
+                for pipe in self._ours:  # no others: a write to an old number would go into our files
                     if not pipe.closed:
                         os.close(pipe.fileno())
                 sys.stdin = os.fdopen(0)
@@ -86,7 +86,7 @@ class Member:
     def __init__(self, directory: Path, role: str, *arguments: object, forked: bool = False) -> None:
         """``forked``: from the test's process, which has no node open then; else a Python of its own."""
         self.lines: list[str] = []
-        """What it has said, as far as it was read."""
+        """The lines of its output that were read until now."""
         self._heard: Queue[str | None] = Queue()
         said = [str(directory), role, *map(str, arguments)]
         self.process: subprocess.Popen[str] | ForkedProcess
@@ -151,7 +151,7 @@ class Member:
             self.lines.append(line)
 
     def confirmed(self) -> int | None:
-        """The last number that it was told is safe."""
+        """The last number that it reported as confirmed."""
         found = [line.split() for line in self.lines if line.startswith("confirmed")]
         return int(found[-1][1]) if found else None
 

@@ -259,7 +259,7 @@ class Pair:
         self.settle()
 
     def settle_all(self, outcome: Outcome = "ack") -> None:
-        """Ack, or give back, all that anybody has."""
+        """Ack, or give back, everything that is unacked."""
         for channel, tags in list(self.unacked.items()):
             self.settle_tags(channel, tags, outcome)
 

@@ -33,7 +33,7 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": SHORT_LIVED,
     "spark.executor.memory": "512m",
 }
-"""Of Spark, for a program that is run on the cluster."""
+"""Spark's settings for a program that runs on the cluster."""
 
 _START_TIMEOUT_S = 120
 _RUN_TIMEOUT_S = 600
@@ -153,7 +153,7 @@ def only(distributions: list[str], directory: Path) -> Path:
 
 
 def _clean() -> dict[str, str]:
-    """This environment without what is said of Spark and of Python."""
+    """This environment without the variables of Spark and Python."""
     return {
         name: value
         for name, value in os.environ.items()

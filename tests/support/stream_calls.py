@@ -1,8 +1,8 @@
-"""What clients do with streams, and what they are answered: calls made to a real RabbitMQ and to warren.
+"""What clients do with streams, and the answers: calls made to a real RabbitMQ and to warren.
 
-Each is a function of an AMQP URL that answers what it saw, as plain values; a refusal is what it closed, with its reply
-code and text. They build on each other, in their order. What RabbitMQ 3.10.8 answered is in
-``tests/data/stream-calls.json``, which ``python -m tests.support.stream_calls URL`` writes anew.
+Each is a function of an AMQP URL that returns what it saw, as plain values; a refusal is what it closed, with its reply
+code and text. They build on each other, in their order. ``tests/data/stream-calls.json`` has the answers of RabbitMQ
+3.10.8; ``python -m tests.support.stream_calls URL`` rewrites it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STREAM: Final = {"x-queue-type": "stream"}
 RECORDED: Final = Path(__file__).parent.parent / "data" / "stream-calls.json"
 PATIENCE_S: Final = 10.0
 QUIET_S: Final = 0.08
-"""So long nothing more may come."""
+"""For this long nothing more may come."""
 
 Call = Callable[[str], Any]
 Work = Callable[[BlockingChannel], Any]
@@ -109,7 +109,7 @@ class Consumer:
         self.tag = channel.basic_consume(name, lambda _, *message: self.got.append(message), **how)
 
     def wait(self, count: int) -> list[Read]:
-        """What has come, once so many have, and no more do; of each the delivery tag, the offset and the body."""
+        """Wait for ``count`` messages, and that no more come. Return the delivery tag, offset and body of each."""
         deadline = time.monotonic() + PATIENCE_S
         while len(self.got) < count and time.monotonic() < deadline:
             self.channel.connection.process_data_events(0.02)

@@ -15,9 +15,9 @@ from warren.actors.runtime import interrupts
 
 
 def struck_at(line: int, module: str, work: Callable[[], object]) -> bool:
-    """Do ``work``, and raise KeyboardInterrupt as its ``line``-th line of ``module`` begins; whether it came so far.
+    """Do ``work``; raise KeyboardInterrupt at its ``line``-th line of ``module``. Return whether it got there.
 
-    Not at a ``with``: Python looks for signals behind a lock's ``__exit__``, never ahead of it.
+    Not at a ``with``: Python looks for signals after a lock's ``__exit__``, never before it.
     """
     left = line
 

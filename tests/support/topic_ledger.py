@@ -1,4 +1,4 @@
-"""What processes that were killed have told of their topic, and what has to hold then.
+"""What killed processes have reported of their topic, and what must hold then.
 
 - Every confirmed message is there, once, whole, and found by its key;
 - nothing is there that was not appended, and in each queue a stream's messages are in order;
@@ -17,14 +17,14 @@ import warren
 from tests.support.topic_load import GROUPS, QUEUES, STREAMS, TOPIC, key_of, name_of
 
 LOOKED_UP = 30
-"""So many keys are looked up after each kill."""
+"""How many keys are looked up after each kill."""
 
 Name = tuple[str, int]
 
 
 @attrs.define
 class TopicsLedger:
-    """What all processes have told of the load :mod:`tests.support.topic_load`."""
+    """What all processes have reported of the load :mod:`tests.support.topic_load`."""
 
     kind: ClassVar = "topics"
 
@@ -36,7 +36,7 @@ class TopicsLedger:
     left: set[Name] = attrs.Factory(set)
     """What the last recovery found."""
     handed_out: dict[tuple[str, int], int] = attrs.Factory(dict)
-    """By group and queue: behind the last message that a reader had."""
+    """By group and queue: the offset after the last message that a reader had."""
 
     def begin(self) -> None:
         self.round_began = dict(self.started)

@@ -15,7 +15,7 @@ GROUPS = ("g", "h")
 QUEUES = 3
 TOPIC = "t"
 AHEAD = 4
-"""So many confirms of a stream are waited for at a time."""
+"""How many confirms of a stream are awaited at a time."""
 
 
 def body_of(stream: str, number: int) -> bytes:
@@ -27,7 +27,7 @@ def key_of(stream: str, number: int) -> str:
 
 
 def name_of(body: bytes) -> tuple[str, int]:
-    """Stream and number; raises ``ValueError`` for a body that nobody appended."""
+    """Return stream and number. Raise ``ValueError`` for a body that was never appended."""
     stream, _, number = body.split(b" ", 1)[0].decode().partition(":")
     if body != body_of(stream, int(number)):
         raise ValueError(f"a body of {len(body)} bytes that begins with {body[:40]!r} was never appended")

@@ -57,14 +57,14 @@ class Ghost:
 
 
 class TopicStoreMachine(RuleBasedStateMachine):
-    """``sent``: what must be there, of which the first ``safe`` survive even a power loss."""
+    """``sent``: what must be there; the first ``safe`` survive even a power loss."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now_ms = 1_000_000
         self.files = MemoryFileSystem(now_ms=lambda: self.now_ms)
         self.files.make_directories(PLACE)
-        self.files.sync_directory("/")  # whoever opens a store sees to that
+        self.files.sync_directory("/")  # the opener of a store must do that
         self.names = (f"2099{number:013d}" for number in itertools.count())
         self.number = self.safe = self.gone = 0
         self.sent: list[Sent] = []
@@ -121,7 +121,7 @@ class TopicStoreMachine(RuleBasedStateMachine):
 
     @rule(message=messages, kind=st.sampled_from(["pwrite", "truncate", "create", "sync"]), skip=st.integers(0, 3))
     def append_on_a_disk_that_refuses(self, message: Any, kind: str, skip: int) -> None:
-        """The store has to be opened anew then, and says so."""
+        """The store has to be reopened then, and says so."""
         batch = attrs.evolve(self.batch(*message), as_one=False)
         self.ghosts.append(Ghost(len(self.sent), self.of(batch)))
         self.files.fail(kind, skip=skip)
@@ -234,7 +234,7 @@ class TopicStoreMachine(RuleBasedStateMachine):
             self.sent = self.sent[: self.safe]
 
     def rest(self) -> list[Sent]:
-        """What a write that failed may have left behind everything."""
+        """What a failed write may have left after everything else."""
         return next((ghost.sent for ghost in reversed(self.ghosts) if ghost.after == len(self.sent)), [])
 
     def reopen(self, files: MemoryFileSystem, *, sync_failed: bool = False) -> None:
@@ -252,7 +252,7 @@ class TopicStoreMachine(RuleBasedStateMachine):
         )
         self.store.start()
         self.sent, self.safe, self.ghosts = found, self.safe, []
-        if self.number % 2:  # else it goes on with an index that is behind
+        if self.number % 2:  # else it goes on with an index that lags
             while self.store.dispatch():
                 pass
 

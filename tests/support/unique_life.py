@@ -1,4 +1,4 @@
-"""A queue of messages with keys at work, what it was told, and what a crash may make of that."""
+"""A queue of messages with keys at work, its answers, and what a crash may make of that."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Try:
 
 @attrs.define
 class Life:
-    """What one process does with a queue, and what it was told."""
+    """What one process does with a queue, and the answers."""
 
     scene: HandNode
     tries: list[Try] = attrs.Factory(list)

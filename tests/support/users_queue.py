@@ -1,7 +1,7 @@
 """A queue as its users see it: a model that takes messages one by one and knows nothing of runs, files or actors.
 
-It knows who is given which message in which order, what is unacked, what expires, what is too much, and what a consumer
-that comes or goes changes. Two models build on it: that of a single queue's engine, which notes every effect
+It knows which user gets which message in which order, what is unacked, what expires, what is too much, and what changes
+when a consumer comes or goes. Two models build on it: that of a single queue's engine, which notes every effect
 (``tests/test_queue_process_machine.py``), and that of a whole node, which knows what a stop or a crash may leave
 (:mod:`tests.support.runtime_model`). What is in files is modelled by :mod:`tests.support.queue_model`.
 """
@@ -59,7 +59,7 @@ class Taker:
 
 @attrs.define(eq=False)
 class UsersQueue:
-    """The queue as lists. Those who build on it say what a dead letter is (``bury``), and may note more."""
+    """The queue as lists. Subclasses say what a dead letter is (``bury``), and may record more."""
 
     arguments: dict[str, Any]
     clock: Callable[[], int]
@@ -67,10 +67,10 @@ class UsersQueue:
     ready: list[Any] = attrs.field(factory=list, kw_only=True)
     unacked: dict[str, dict[int, tuple[Any, Taker | None]]] = attrs.field(factory=dict, kw_only=True)
     dying: list[Any] = attrs.field(factory=list, kw_only=True)
-    """Those whose dead letter may not have arrived yet."""
+    """Entries whose dead letter may not have arrived yet."""
     next_tag: Counter[str] = attrs.field(factory=Counter, kw_only=True)
     line: list[Taker] = attrs.field(factory=list, kw_only=True)
-    """Consumers, who waits longest first; those that had no room when it was their turn are not in it."""
+    """Waiting consumers, longest first; without those that had no room when it was their turn."""
     takers: list[Taker] = attrs.field(factory=list, kw_only=True)
     active: Taker | None = attrs.field(default=None, kw_only=True)
     predecessor: Taker | None = attrs.field(default=None, kw_only=True)
@@ -80,7 +80,7 @@ class UsersQueue:
     starting: bool = attrs.field(default=False, kw_only=True)
     """Whether limits hold for what a stop brought back, too, as in a broker, and it was not looked at."""
 
-    # ── what those who build on it may note ─────────────────────────────────────────────────────────────────────
+    # ── what subclasses may record ──────────────────────────────────────────────────────────────────────────────
 
     def bury(self, entry: Any, reason: str, *, refused: bool = False) -> None:
         """A dead letter goes out; ``refused``: of a message that never was in the queue."""
@@ -141,7 +141,7 @@ class UsersQueue:
             self.die(self.ready.pop(0), "expired")
 
     def over(self, more: int = 0, size: int = 0) -> bool:
-        """Whether it holds too much, or would with so much more."""
+        """Whether it holds too much, or would with ``more`` messages and ``size`` bytes."""
         length, limit = len(self.ready) + more, self.arguments.get("x-max-length")
         total, limit_bytes = sum(entry.size for entry in self.ready) + size, self.arguments.get("x-max-length-bytes")
         return (limit is not None and length > limit) or (limit_bytes is not None and total > limit_bytes)
@@ -241,7 +241,7 @@ class UsersQueue:
         return tag
 
     def next(self) -> Taker | None:
-        """Who gets the message that there is."""
+        """The consumer that gets the next message."""
         if self.single:
             waits = self.predecessor is not None and self.predecessor.unacked
             return self.active if self.active is not None and self.active.has_room and not waits else None
@@ -331,6 +331,6 @@ class UsersQueue:
         return len(held)
 
     def forget_users(self) -> None:
-        """Nobody is there any more, and nothing is unacked."""
+        """Remove all users; nothing is unacked."""
         self.unacked, self.next_tag, self.line, self.takers = {}, Counter(), [], []
         self.active, self.predecessor, self.had_one = None, None, False

@@ -1,7 +1,7 @@
 """A vhost at work and what it has promised, step by step: what tests of crashes run and hold it against.
 
-Fairness: between two fsyncs a journal gets one write, so that zeros stand only behind its last record. (Two unsynced
-writes of a journal, of which the second alone arrives, can be a record to the format, which has no checksums.)
+Fairness: between two fsyncs a journal gets one write, so that zeros stand only after its last record. (If only the
+second of two unsynced writes of a journal arrives, it can be a record to the format, which has no checksums.)
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ WORKS = [flushes, compaction, paging, purges, stops, mending]
 
 
 def crash_to_models(life: Life) -> None:
-    """The queues have come back from the kill behind the backlog."""
+    """Finish the recovery from a kill; the models take over what it found."""
     while life.vhost is not None and life.vhost.recover_step():
         pass
     for name, model in life.models.items():

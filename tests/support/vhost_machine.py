@@ -3,7 +3,7 @@
 Two durable queues and one that is not, over real file formats in memory, share bodies. Numbers are small, so that every
 boundary is crossed.
 
-Fairness. Between two fsyncs a journal gets one write, unless somebody calls ``write_out`` by itself: then two writes
+Fairness. Between two fsyncs a journal gets one write, unless ``write_out`` is called on its own: then two writes
 are on their way, and a disk that takes them out of order can leave zeros between records, which the format, without
 checksums, cannot always tell from a record. So after a bare ``write_out`` a power loss cuts writes off in their order.
 """
@@ -395,7 +395,7 @@ class VhostMachine(RuleBasedStateMachine):
         queue.set_mode("lazy" if lazy else "default")
 
     def only_lost_transients_are_left(self, path: str) -> None:
-        """Of an empty queue's segments. As in the original, nobody reads on to them once the last message is loaded."""
+        """Check an empty queue's segments. As in the original, they are not read on once the last message is loaded."""
         for entry in self.files.list(path):
             if entry.endswith(".idx"):
                 columns = parse(SEGMENT, self.files.read(f"{path}/{entry}"))
@@ -454,7 +454,7 @@ class VhostMachine(RuleBasedStateMachine):
         assert not vhost.recovering
         for name, model in self.models.items():
             model.stop_cleanly()
-            if name not in vhost.queues:  # nothing was ever written, or it was purged: it begins anew
+            if name not in vhost.queues:  # nothing was ever written, or it was purged: it starts empty
                 assert not model.ready
                 self.models[name] = self.new_model(name)
         self.take_up(vhost)

@@ -15,7 +15,7 @@ from warren.queue_index.message.message_format import Envelope, encode_message
 from warren.queue_index.properties import Properties, encode_properties
 
 ENTRIES = 4
-"""Of a segment."""
+"""Entries of a segment."""
 
 
 def encoded_message(
@@ -53,7 +53,7 @@ class VhostOnDisk:
 
 
 class QueueOnDisk:
-    """One queue; ``publish`` writes where it is told to."""
+    """One queue; ``publish`` writes to its journal or to a segment."""
 
     def __init__(self, vhost: VhostOnDisk, path: Path, name: bytes) -> None:
         self.vhost, self.path, self.name = vhost, path, name
@@ -76,7 +76,7 @@ class QueueOnDisk:
         expiry_us: int = 0,
         msg_id: bytes | None = None,
     ) -> None:
-        """With delivers and acks behind it as ``shorts`` says; without ``embedded`` its body is in the store."""
+        """Deliver and ack records follow as ``shorts`` says; without ``embedded`` the body is in the store."""
         message = embedded or b""
         record = BODY.pack(msg_id or self.msg_id(seq_id), expiry_us, len(body), len(message)) + message
         if in_journal:
@@ -97,7 +97,7 @@ class QueueOnDisk:
         return self.msg_id(seq_id)
 
     def segment(self, seq_id: int, body: bytes = b"body", *, shorts: int = 1) -> None:
-        """Publish a whole message in its segment file, with so many short records behind it."""
+        """Publish a whole message in its segment file, followed by ``shorts`` short records."""
         self.publish(seq_id, body, embedded=self.message(seq_id, body), shorts=shorts)
 
     def bodyless(self, seq_id: int, msg_id: bytes, size: int, expiry_us: int = 0) -> None:

@@ -46,7 +46,7 @@ def method(what: Method, channel: int = 1) -> bytes:
 
 
 class Wire:
-    """One connection. Everything that has come is in ``told``, as texts, with ``end`` when the server hung up."""
+    """One connection. ``told`` has everything that has come, as texts, with ``end`` when the server hung up."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
@@ -82,7 +82,7 @@ class Wire:
         self.told.clear()
 
     def read_to(self, *beginnings: str) -> str:
-        """Read until something begins with one of these texts, or the server hangs up; returns it."""
+        """Read until an entry begins with one of ``beginnings``, or the server hangs up. Return it."""
         text = "end"
         while self.is_open and not (text := self._read()).startswith(beginnings):
             self.told.append(text)

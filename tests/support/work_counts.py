@@ -69,18 +69,18 @@ class Cost:
     """What a stretch of a work costs, a message."""
 
     calls: float
-    """Of Python's functions."""
+    """Calls of Python functions."""
     peak_bytes: float
     """Memory at its most, above what there was when the stretch began."""
     blocks: float
-    """Memory blocks that are left behind."""
+    """Memory blocks that are not freed."""
     writes: float
     written_bytes: float
     syncs: float
 
 
 def costs(counted: Counted, directory: Path) -> dict[str, Cost]:
-    """Of each timed stretch of a work, by its name."""
+    """The cost of each timed stretch of a work, by its name."""
     calls, memory, tape = _CallsWatch(), _MemoryWatch(), _TapeWatch()
     for number, watch in enumerate((Watch(), calls, memory, tape)):  # once for what only the first one pays
         place = Place(directory / str(number), counted.promise)
@@ -222,9 +222,9 @@ def kept() -> dict[str, dict[str, Cost]]:
 MORE: Final = Cost(calls=1.03, peak_bytes=1.15, blocks=1.25, writes=1.02, written_bytes=1.01, syncs=1.02)
 """By what factor a message may come to cost more than the table says."""
 AND_SO_MUCH: Final = Cost(calls=0.05, peak_bytes=32, blocks=0.5, writes=0.005, written_bytes=1, syncs=0.005)
-"""And by how much, where it is little."""
+"""And by how much, if the cost is small."""
 CHEAPER: Final = 0.75
-"""A table that says more than so many times what it is by now would let too much through."""
+"""If calls fall below this share of the table's, the table is out of date: it would let too much through."""
 
 
 def complaints(row: str, table: dict[str, Cost], found: dict[str, Cost]) -> list[str]:

@@ -1,7 +1,7 @@
 """What a suite that starts its server in Docker asks of Docker, answered for the server that runs already.
 
 ``python docker_api.py 2375``: pulling and starting do nothing; a container is the server on this machine, its ports are
-the standard ones. The suite is told by its own setting, ``DOCKER_HOST=tcp://localhost:2375``.
+the standard ones. The suite finds it by its own setting, ``DOCKER_HOST=tcp://localhost:2375``.
 """
 
 from __future__ import annotations

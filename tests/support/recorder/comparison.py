@@ -96,7 +96,7 @@ def _smaller(recorded: Trace) -> Iterator[Trace]:
 
 
 def _runnable(recorded: Trace, ops: list[dict[str, Any]]) -> Iterator[Trace]:
-    """A trace of these operations, unless it is one that the broker would never bring about."""
+    """A trace of ``ops``, unless the broker could never produce it."""
     trace = {name: recorded[name] for name in ("trace", "vhost", "params")} | {"steps": [{"op": op} for op in ops]}
     running = Replay(trace)
     for op in ops:

@@ -61,9 +61,9 @@ class Difference:
 
 
 def answers(histories: Sequence[History], directory: Path) -> list[list[Answer]]:
-    """For each history, and each of its entries. ``directory``: for files; there before, and nobody else's.
+    """For each history, the answers to each of its entries. ``directory``: for files; it must exist and be unshared.
 
-    Raises :class:`BrokerError` where the server's machine fails.
+    Raises :class:`BrokerError` if the server's machine fails.
     """
     compiled(_SOURCE, directory)
     asked, answered = directory / "asked", directory / "answered"
@@ -136,7 +136,7 @@ def _described(state: Term, version: int) -> Described:
 
 
 def _consumer(consumer: Consumer) -> Described:
-    """With the order of what it holds."""
+    """A consumer's description, with the order of what it holds."""
     return attrs.asdict(consumer, recurse=False) | {"held": list(consumer.held.items())}
 
 

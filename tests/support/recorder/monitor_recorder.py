@@ -1,8 +1,8 @@
 """Recorder of the memory monitor: what the real broker's answers in rounds, alarms, amounts and limits.
 
-``monitor_recorder.erl`` does the work, inside a node that a :class:`~tests.support.broker.Broker` runs. What it is
-asked is made here, partly from seeds. ``python -m tests.support.recorder.monitor_recorder
-tests/data/memory-monitor.json`` records the tests' data anew.
+``monitor_recorder.erl`` does the work, inside a node that a :class:`~tests.support.broker.Broker` runs. The questions
+are made here, partly from seeds. ``python -m tests.support.recorder.monitor_recorder tests/data/memory-monitor.json``
+records the tests' data again.
 """
 
 from __future__ import annotations

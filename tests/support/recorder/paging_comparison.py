@@ -73,7 +73,7 @@ def observed(recording: Recording) -> Curves:
 
 
 def scenario(recording: Recording, *, noise_bytes: int = 0) -> Scenario:
-    """The recorded workload for the simulation; ``noise_bytes``: so much more memory is used than was measured."""
+    """The recorded workload for the simulation; ``noise_bytes`` is added to the measured memory."""
     workload = recording.workload
     overhead_bytes = max(recording.message_bytes - workload.body_bytes, 0)
     start_s = MONITOR_INTERVAL_S - recording.first_round_s % MONITOR_INTERVAL_S
@@ -143,7 +143,7 @@ def start_tolerance_s(recording: Recording) -> float:
 
 def shape_tolerance(recording: Recording) -> float:
     """How much the curves may differ: each wave of paging may come one report earlier or later, and what was published
-    meanwhile is elsewhere so long."""
+    meanwhile is elsewhere for that time."""
     workload = recording.workload
     growth = workload.publish_rate - workload.consume_rate
     return REPORT_INTERVAL_S * workload.publish_rate / (growth * workload.length_s / 2)

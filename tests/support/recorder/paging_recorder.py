@@ -35,12 +35,12 @@ Sample = dict[str, Any]
 
 @attrs.frozen(kw_only=True)
 class Workload:
-    """One queue, a publisher, a slower consumer, and so much memory."""
+    """One queue, a publisher, a slower consumer, and a limit of memory."""
 
     name: str
     length_s: float
     calibration_s: float
-    """For so long it runs before, without a limit, to see what memory does."""
+    """How long it runs before that without a limit, to see what memory does."""
     publish_rate: int
     """Messages a second."""
     consume_rate: int
@@ -71,7 +71,7 @@ class Recording:
 
 
 def settings(strategy: str = "erlang", paging_ratio: float = 0.5) -> dict[str, int | bool | str]:
-    """Of a broker whose memory is to be looked at: no limit yet, and memory counted by ``strategy``."""
+    """Settings of a broker whose memory is observed: no limit yet, and memory counted by ``strategy``."""
     return {
         "vm_memory_high_watermark": f"{{absolute, {NO_LIMIT}}}",
         "vm_memory_high_watermark_paging_ratio": str(paging_ratio),
@@ -203,7 +203,7 @@ def record(looking: Looking, workload: Workload) -> Recording:
 
 
 def _run(looking: Looking, workload: Workload, length_s: float) -> tuple[list[Sample], list[float]]:
-    """Publish and consume for so long, looked at; samples and the monitor's rounds, in seconds since the begin."""
+    """Publish and consume for ``length_s``. Return samples and the monitor's rounds, in seconds since the start."""
     with looking.watch(workload.name, workload.sample_ms) as watch:
         began_s = _work(looking.broker, workload, length_s)
     samples = [{"time_s": round(sample["at_ms"] / 1000 - began_s, 3)} | sample for sample in watch.samples]
@@ -211,7 +211,7 @@ def _run(looking: Looking, workload: Workload, length_s: float) -> tuple[list[Sa
 
 
 def _work(broker: Broker, workload: Workload, length_s: float) -> float:
-    """Publish and consume for so long; when it began."""
+    """Publish and consume for ``length_s``. Return the start time."""
     queue, began = workload.name, list[float]()
     stop = threading.Event()
     consumer = threading.Thread(

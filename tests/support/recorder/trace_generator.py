@@ -96,7 +96,7 @@ class _Growing:
         return op
 
     def tags(self, *, unknown: bool) -> list[list[int]]:
-        """Some pending tags as ranges, now and then out of order, doubled, or with tags of nobody."""
+        """Some pending tags as ranges, now and then out of order, doubled, or with unknown tags."""
         rng = self.rng
         pending = sorted(self.pending)
         if pending and rng.random() < 0.4:
@@ -131,7 +131,7 @@ def _batch_publish(g: _Growing) -> Op:
 
 
 def _with_confirms(g: _Growing) -> Op:
-    """Of persistent messages that live in the index: when a store syncs is a matter of time."""
+    """Publish persistent messages that are kept in the index: when a store syncs is a matter of time."""
     op = g.rng.choice((_publish, _batch_publish))(g)
     return op | {"persistent": True, "size": 10, "confirm": g.trace["params"]["durable"]}
 
