@@ -33,8 +33,8 @@ from warren.queue_index.queue.body_store import StoreClient
 from warren.queue_index.queue.state import Clock
 from warren.queue_index.queue.variable_queue import QueueFiles
 from warren.storage.errors import DataError, DirectoryLostError, DiskFullError, NoRoomError, StorageError, shortly
-from warren.storage.filesystem import FileSystem, Lock, sync_directories_above, write_file
-from warren.storage.lock_file import LOCK_FILE, lock_part
+from warren.storage.filesystem import FileSystem, Lock, lock_part, sync_directories_above, write_file
+from warren.storage.lock_file import LOCK_FILE
 from warren.storage.settings import Settings
 
 PERSISTENT_STORE: Final = "msg_store_persistent"
@@ -79,12 +79,12 @@ class VhostFiles:
         try:
             config = _introduce(files, path, name, settings)
             config_path = f"{path}/{names.VHOST_CONFIG_FILE}"
-            settings, wanted = _as_configured(settings, config, config_path), settings.deliver_with_publish
+            settings, requested = _as_configured(settings, config, config_path), settings.deliver_with_publish
             damage: list[DataError] = []
             terms, terms_data = _take_recovery_terms(files, path, damage)
             entries = files.list(f"{path}/{names.QUEUES_DIRECTORY}")
             all_clean = all(entry in terms for entry in entries)
-            if wanted and not settings.deliver_with_publish:
+            if requested and not settings.deliver_with_publish:
                 # Only now: without terms a scan, of today or after a crash, gives every position its deliver record.
                 settings = attrs.evolve(settings, deliver_with_publish=True)
                 write_file(files, config_path, names.vhost_config(settings.segment_entry_count), sync=True)
@@ -158,7 +158,7 @@ class VhostFiles:
     def terms_data(self, terms: dict[str, RecoveryTerms]) -> bytes:
         """Return the content of recovery.dets."""
         return encode_recovery_terms(
-            {entry: known for entry, known in self.terms.items() if entry in self.down} | terms
+            {entry: level_terms for entry, level_terms in self.terms.items() if entry in self.down} | terms
         )
 
     @staticmethod
@@ -237,11 +237,11 @@ def _queue_of(files: FileSystem, path: str, vhost: bytes, entry: str) -> bytes |
 
     Raises :class:`DataError` if it contains files of a queue that cannot be opened.
     """
-    found = files.list(path)
-    if other := [name for name in found if name.endswith((".qi", ".qs"))]:
-        raise DataError(f"{path}/{other[0]}", None, "a classic queue v2: left alone")
-    if names.QUEUE_NAME_FILE not in found:
-        if any(name == names.JOURNAL_NAME or names.segment_number(name) is not None for name in found):
+    file_names = files.list(path)
+    if newer := [name for name in file_names if name.endswith((".qi", ".qs"))]:
+        raise DataError(f"{path}/{newer[0]}", None, "a classic queue v2: left alone")
+    if names.QUEUE_NAME_FILE not in file_names:
+        if any(name == names.JOURNAL_NAME or names.segment_number(name) is not None for name in file_names):
             raise DataError(path, None, f"no {names.QUEUE_NAME_FILE}: nobody can tell whose messages these are")
         return None
     name_path = f"{path}/{names.QUEUE_NAME_FILE}"

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol, runtime_checkable
 
 from warren.storage import own_files
 from warren.storage.descriptors import DescriptorCache
-from warren.storage.errors import DiskFullError, NoRoomError, StorageError
+from warren.storage.errors import DirectoryLockedError, DiskFullError, NoRoomError, StorageError
 from warren.storage.lock_file import RealLock
 from warren.storage.real_file import RealFile, refused
 
@@ -30,6 +31,9 @@ FAILED: Final = ".failed"
 """The suffix of the empty file that marks a failed sync of the file or directory next to it."""
 
 _COPY_BYTES: Final = 1 << 16
+_DYING_ROUNDS: Final = 500
+_DYING_PAUSE_S: Final = 0.002
+"""A process that was killed has let go of all that it had by then."""
 
 
 class File(Protocol):
@@ -384,3 +388,17 @@ class RealFileSystem:
 
     def lock(self, path: str, owner: str) -> RealLock:
         return RealLock(path, owner)
+
+
+def lock_part(files: FileSystem, path: str, owner: str) -> Lock:
+    """Take the lock file of a part of a directory, such as a vhost's in that of a node.
+
+    A process that dies releases its locks one after the other: the next holder of the directory's lock waits for the
+    locks of the parts, up to a second. Raises as :meth:`FileSystem.lock` does.
+    """
+    for _ in range(_DYING_ROUNDS):
+        try:
+            return files.lock(path, owner)
+        except DirectoryLockedError:
+            time.sleep(_DYING_PAUSE_S)
+    return files.lock(path, owner)

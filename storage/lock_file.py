@@ -23,15 +23,11 @@ import contextlib
 import fcntl
 import os
 import struct
-import time
 import weakref
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from warren.storage.errors import DirectoryLockedError
 from warren.storage.real_file import open_regular, refused
-
-if TYPE_CHECKING:
-    from warren.storage.filesystem import FileSystem, Lock
 
 LOCK_FILE: Final = "warren.lock"
 """The lock file of a directory that a node, or a vhost by itself, has open."""
@@ -41,10 +37,6 @@ SHARED: Final = ", shared"
 
 _ROUNDS: Final = 1000
 """How often another holder may remove the lock file between our opening and locking it before we give up."""
-
-_DYING_ROUNDS: Final = 500
-_DYING_PAUSE_S: Final = 0.002
-"""A process that was killed has let go of all that it had by then."""
 
 _RECORD_LOCK: Final = struct.Struct("hhqqi4x")
 """C's ``struct flock``: type, whence, start, length (0: to the end), process."""
@@ -113,20 +105,6 @@ class RealLock:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
-
-
-def lock_part(files: FileSystem, path: str, owner: str) -> Lock:
-    """Take the lock file of a part of a directory, such as a vhost's in that of a node.
-
-    A process that dies releases its locks one after the other: the next holder of the directory's lock waits for the
-    locks of the parts, up to a second. Raises as :meth:`~warren.storage.filesystem.FileSystem.lock` does.
-    """
-    for _ in range(_DYING_ROUNDS):
-        try:
-            return files.lock(path, owner)
-        except DirectoryLockedError:
-            time.sleep(_DYING_PAUSE_S)
-    return files.lock(path, owner)
 
 
 def _lock(path: str) -> tuple[int, tuple[int, int]]:

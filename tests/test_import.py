@@ -27,7 +27,8 @@ from warren.salvage.csv_rows import MESSAGE_COLUMNS, CsvRows
 from warren.salvage.envelopes import Envelopes
 from warren.salvage.json_lines import JsonLines
 from warren.salvage.message_batches import MixedBatch
-from warren.shovel.exported_files import BodyFile, CsvFile, JsonFile, Mark
+from warren.shovel.exported_files import BodyFile, CsvFile, JsonFile
+from warren.shovel.exported_rows import Mark
 from warren.shovel.exported_rows import letter_of, row_of_line
 from warren.shovel.letter import Letter
 from warren.storage.errors import MessageError, SettingsError

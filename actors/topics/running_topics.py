@@ -41,8 +41,8 @@ from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
 from warren.queue_index.topics.consumer_offsets_format import decode_delay_offsets
 from warren.queue_index.topics.local_offsets import LocalOffsets
 from warren.storage.errors import DiskFullError, StorageError, WarrenError
-from warren.storage.filesystem import Lock
-from warren.storage.lock_file import LOCK_FILE, lock_part
+from warren.storage.filesystem import Lock, lock_part
+from warren.storage.lock_file import LOCK_FILE
 from warren.storage.topic_settings import TopicSettings
 
 _LOG = logger("topics")
@@ -182,7 +182,10 @@ class RunningTopics:
 
     def is_of(self, actor: ActorRef[Any]) -> bool:
         """Whether ``actor`` is one of this store's actors."""
-        return any(one.actor_ref is actor or one.actor_ref.actor_urn == actor.actor_urn for one in self.actors)
+        return any(
+            own_actor.actor_ref is actor or own_actor.actor_ref.actor_urn == actor.actor_urn
+            for own_actor in self.actors
+        )
 
     def declare(self, topic: str, queues: int) -> None:
         """Create a topic with at least ``queues`` queues, or add queues; undo that if it cannot be saved."""

@@ -21,6 +21,7 @@ from warren.queue_index.index.entries import SegmentEntries, entry_count, no_ent
 from warren.queue_index.index.facts import DELIVERED as FACT_DELIVERED
 from warren.queue_index.index.facts import PUBLISHED
 from warren.queue_index.index.record_format import BODY_SIZE, SEGMENT, Bools, Columns, Ints, Octets, parse, parse_file
+from warren.queue_index.message.message_format import payload_bytes
 from warren.queue_index.queue.run import (
     DELIVERED,
     EMBEDDED,
@@ -123,8 +124,6 @@ class SegmentFile:
         embedded = self.entries.embedded[rel_seqs]
         impossible = (embedded > 0) & (sizes > embedded)
         if impossible.any():
-            from warren.queue_index.message.payload_sizes import payload_bytes
-
             starts = self.entries.body_at[rel_seqs] + BODY_SIZE
             for index in np.flatnonzero(impossible).tolist():
                 start = int(starts[index])

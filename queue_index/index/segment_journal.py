@@ -16,6 +16,7 @@ import attrs
 from warren.queue_index.index.facts import ACKED, ADD, DELIVERED, IMPOSSIBLE, NOTHING, PUBLISHED
 from warren.queue_index.index.record_format import BODY, SEGMENT, SEGMENT_SHORT, TRANSIENT_PUBLISH, Bools, Octets
 from warren.queue_index.index.record_matrix import ColumnRecords, RecordMatrix
+from warren.queue_index.message.message_format import payload_bytes
 from warren.queue_index.queue.run import DELIVERED as RUN_DELIVERED
 from warren.queue_index.queue.run import EMBEDDED, IN_RAM, IN_STORE, INDEXED, PERSISTENT, Batch, Run
 from warren.storage.pieces import Piece
@@ -104,8 +105,6 @@ class Written:
 
 def _payload_bytes(record: bytes) -> int:
     """What a publish record's message holds."""
-    from warren.queue_index.message.payload_sizes import payload_bytes
-
     return payload_bytes(record[_BODY_END:])
 
 

@@ -370,6 +370,16 @@ def locate_body(term: bytes) -> tuple[int, int, int] | None:
     return located.body_at, located.body_bytes, located.msg_id_at
 
 
+def payload_bytes(term: bytes) -> int:
+    """Return the payload's length in an encoded message, or the length of ``term`` if it is not a message."""
+    if (located := locate_body(term)) is not None:
+        return located[1]
+    try:
+        return len(decode_message(term).body)
+    except MessageError:
+        return len(term)
+
+
 def addresses_of(term: bytes) -> bytes | None:
     """Return the beginning of a term of the plain shape, up to the length of its properties: its addresses. Terms with
     the same beginning have their properties at the same place (:func:`locate_content`). ``None``: another shape."""

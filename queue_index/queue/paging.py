@@ -267,7 +267,7 @@ def count_loaded(s: QueueState, run: Run) -> None:
     if run.in_ram:
         s.disk_read_count += run.count
     elif run.bytes > MAX_MESSAGE_BYTES:
-        from warren.queue_index.message.payload_sizes import ask_store
+        from warren.queue_index.queue.payload_sizes import ask_store
 
         ask_store(s, run)
     size = run.bytes
@@ -282,7 +282,7 @@ def count_loaded(s: QueueState, run: Run) -> None:
 def settle_bytes(s: QueueState) -> None:
     """Check that the bytes that left delta match the count: no more, and with the last message all of them."""
     if s.delta_persistent_bytes < 0 or (s.delta_persistent_bytes and not s.delta.count):
-        from warren.queue_index.message.payload_sizes import follow_files
+        from warren.queue_index.queue.payload_sizes import follow_files
 
         follow_files(s)
 

@@ -57,9 +57,9 @@ def chosen(values: Sequence[str | None], which: npt.NDArray[np.integer[Any]]) ->
     return pa.array(values, pa.string()).take(pa.array(which))
 
 
-def known(values: pa.Array, are_known: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return the values, with nulls in place of those that are not known."""
-    return values if are_known.all() else pc.if_else(pa.array(are_known), values, pa.scalar(None, values.type))
+def null_unless(values: pa.Array, is_present: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return the values, with nulls in place of those that are not present."""
+    return values if is_present.all() else pc.if_else(pa.array(is_present), values, pa.scalar(None, values.type))
 
 
 def slices(data: bytes | memoryview, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.integer[Any]]) -> pa.Array:

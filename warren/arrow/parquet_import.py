@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from warren.shovel.errors import ShovelError
-from warren.shovel.exported_files import START, Mark, Marked
-from warren.shovel.exported_rows import Row, check_types
+from warren.shovel.exported_rows import START, Mark, Marked, Row, check_types
 from warren.storage.errors import MessageError, StorageError, WarrenError
 
 ROWS: Final = 256

@@ -13,11 +13,11 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, Final, NamedTuple, Protocol
+from typing import IO, Final, Protocol
 
 from warren.salvage.formats import Format
 from warren.shovel.errors import ShovelError
-from warren.shovel.exported_rows import Row, row_of_cells, row_of_line
+from warren.shovel.exported_rows import START, Mark, Marked, Row, row_of_cells, row_of_line
 from warren.storage.errors import MessageError, SettingsError, StorageError
 
 MAX_LINE_BYTES: Final = 1 << 30
@@ -29,18 +29,6 @@ _ENDINGS: Final = {
     ".csv": Format.CSV,
     ".parquet": Format.PARQUET,
 }
-
-
-class Mark(NamedTuple):
-    """Where a row begins."""
-
-    number: int
-    at: int
-    """Bytes, or what else the format counts."""
-
-
-Marked = tuple[Mark, Row | MessageError]
-START: Final = Mark(0, 0)
 
 
 class ExportedFile(Protocol):

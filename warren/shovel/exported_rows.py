@@ -16,7 +16,7 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from warren.queue_index.properties import from_json
 from warren.salvage.names import as_text, from_text, to_json
@@ -24,6 +24,18 @@ from warren.shovel.letter import Letter, Position
 from warren.storage.errors import MessageError
 
 Row = Mapping[str, Any]
+
+
+class Mark(NamedTuple):
+    """Where a row begins."""
+
+    number: int
+    at: int
+    """Bytes, or what else the format counts."""
+
+
+Marked = tuple[Mark, Row | MessageError]
+START: Final = Mark(0, 0)
 
 _ESCAPED = re.compile(r"\\udc([89a-f][0-9a-f])")
 _U64: Final = (1 << 64) - 1

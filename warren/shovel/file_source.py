@@ -20,8 +20,8 @@ from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.progress import share_bar
 from warren.salvage.selecting import SAVED_FIELDS
 from warren.shovel.errors import ShovelError
-from warren.shovel.exported_files import ExportedFile, Mark
-from warren.shovel.exported_rows import Row, letter_of, name_of
+from warren.shovel.exported_files import ExportedFile
+from warren.shovel.exported_rows import Mark, Row, letter_of, name_of
 from warren.shovel.letter import Letter, Position
 from warren.shovel.places import SourceQueue
 from warren.shovel.progress import Progress, Reach

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import attrs
 import numpy as np
@@ -32,9 +32,7 @@ import numpy.typing as npt
 
 from warren.salvage.quorum.ra.log_entries import BadEntry
 from warren.salvage.quorum.ra.problems import Problem
-
-if TYPE_CHECKING:
-    from warren.salvage.quorum.ra.wal_scan_state import ScanState
+from warren.salvage.quorum.ra.wal_scan_state import EntryPosition, ScanState
 
 Offsets = npt.NDArray[np.uint64]
 Lengths = npt.NDArray[np.uint32]
@@ -86,19 +84,6 @@ class WalEntries:
         return sum(len(run.offsets) for run in self.runs)
 
 
-class EntryPosition(NamedTuple):
-    """A record of a queue, as far as the columns need it."""
-
-    path: str
-    index: int  # type: ignore[assignment]
-    term: int
-    offset: int
-    """Of the entry."""
-    length: int
-    truncates: bool
-    checksum: int
-
-
 class Missed(NamedTuple):
     """A single entry that a queue misses in a file."""
 
@@ -148,6 +133,21 @@ class OpenRun:
             self.certain,
             self.doubtful,
         )
+
+
+class NodeColumns:
+    """The columns of all queues, by uid."""
+
+    def __init__(self, scan: ScanState) -> None:
+        self._scan = scan
+        self.by_uid: dict[bytes, QueueColumns] = {}
+
+    def queue(self, uid: bytes) -> QueueColumns:
+        """Return the columns of a queue, which are added if they are missing."""
+        columns = self.by_uid.get(uid)
+        if columns is None:
+            columns = self.by_uid[uid] = QueueColumns(uid, self._scan)
+        return columns
 
 
 class QueueColumns:

@@ -14,7 +14,7 @@ from warren.salvage.quorum.ra.entry_runs import CHECKSUM
 from warren.salvage.quorum.ra.file_names import file_number
 from warren.salvage.quorum.ra.log_entries import BadEntry
 from warren.salvage.quorum.ra.problems import Problem
-from warren.salvage.quorum.ra.wal_columns import Missed, QueueColumns, WalEntries
+from warren.salvage.quorum.ra.wal_columns import Missed, NodeColumns, QueueColumns, WalEntries
 from warren.salvage.quorum.ra.wal_format import KNOWN_RECORD
 from warren.salvage.quorum.ra.wal_scan import UNREADABLE_FILE, UNREADABLE_RECORD, FileScan
 from warren.salvage.quorum.ra.wal_scan_state import MAX_PROBLEMS, ScanState
@@ -41,7 +41,7 @@ class WalIndex:
         """
         index = cls()
         shared = ScanState(files, index.problems, known_uids)
-        columns = shared.columns
+        columns = NodeColumns(shared)
         for path in sorted(paths, key=lambda path: (file_number(path), path)):
             index.counts[path] = 0
             shared.begin(path)
@@ -51,13 +51,13 @@ class WalIndex:
                 shared.report(Problem(UNREADABLE_FILE, "damage", path, None, str(error)))
                 continue
             try:
-                index.counts[path] = FileScan(shared, handle, path).run()
+                index.counts[path] = FileScan(shared, columns, handle, path).run()
             finally:
                 handle.close()
-        for queue in columns.values():
+        for queue in columns.by_uid.values():
             queue.finish()
-        _settle_missed(shared)
-        index._queues = {uid: queue.closed() for uid, queue in columns.items()}
+        _settle_missed(shared, columns)
+        index._queues = {uid: queue.closed() for uid, queue in columns.by_uid.items()}
         return index
 
     @property
@@ -70,23 +70,23 @@ class WalIndex:
         return self._queues.get(uid) or WalEntries(uid)
 
 
-def _settle_missed(shared: ScanState) -> None:
+def _settle_missed(shared: ScanState, columns: NodeColumns) -> None:
     """Find single entries that queues miss: the number by which a record names its queue is under no checksum."""
-    for queue in shared.columns.values():
+    for queue in columns.by_uid.values():
         for missed in queue.missed[:MAX_PROBLEMS]:
             if not queue.lacks(missed):
                 continue
             strays = [place for _, place in shared.strays if place.index == missed.index and missed.spans(place)]
             if len(strays) == 1:
                 queue.take_back(strays[0])
-            elif not _is_elsewhere(shared, queue, missed):
+            elif not _is_elsewhere(shared, columns, queue, missed):
                 _take_lost(shared, queue, missed)
 
 
-def _is_elsewhere(shared: ScanState, queue: QueueColumns, missed: Missed) -> bool:
+def _is_elsewhere(shared: ScanState, columns: NodeColumns, queue: QueueColumns, missed: Missed) -> bool:
     """Whether another queue has an entry of that index there. If one refused record of the other queue has the index
     too, each gets its own; else the entry belongs to neither."""
-    for other in shared.columns.values():
+    for other in columns.by_uid.values():
         place = None if other is queue else other.place_at(missed)
         if place is None:
             continue

@@ -23,7 +23,7 @@ from warren.salvage.quorum.ra.entry_runs import CHECKSUM, WINDOW_BYTES, adler32_
 from warren.salvage.quorum.ra.log_entries import BadEntry
 from warren.salvage.quorum.ra.problems import Problem
 from warren.salvage.quorum.ra.similar_names import nearest
-from warren.salvage.quorum.ra.wal_columns import EntryPosition, QueueColumns
+from warren.salvage.quorum.ra.wal_columns import NodeColumns, QueueColumns
 from warren.salvage.quorum.ra.wal_format import (
     END_MARK_BYTES,
     ENTRY_HEADER,
@@ -38,7 +38,7 @@ from warren.salvage.quorum.ra.wal_format import (
     WalRecord,
     parse_head,
 )
-from warren.salvage.quorum.ra.wal_scan_state import MAX_DOUBTFUL, MAX_PROBLEMS, Lost, ScanState
+from warren.salvage.quorum.ra.wal_scan_state import MAX_DOUBTFUL, MAX_PROBLEMS, EntryPosition, Lost, ScanState
 from warren.storage.errors import StorageError
 from warren.storage.filesystem import File, data_windows
 
@@ -65,8 +65,9 @@ _HEAD_PEEK_BYTES = 512
 class FileScan:
     """One pass over one file."""
 
-    def __init__(self, shared: ScanState, handle: File, path: str) -> None:
+    def __init__(self, shared: ScanState, columns: NodeColumns, handle: File, path: str) -> None:
         self._shared = shared
+        self._columns = columns
         self._handle = handle
         self._path = path
         self._size = handle.size()
@@ -257,7 +258,7 @@ class FileScan:
             if any(queue.uid == uid for queue in self._ids.values()):
                 return None
             number = expected
-        queue = self._ids[number] = self._shared.queue(self._known(uid, record.offset))
+        queue = self._ids[number] = self._columns.queue(self._known(uid, record.offset))
         return queue
 
     def _known(self, uid: bytes, offset: int) -> bytes:
@@ -277,13 +278,13 @@ class FileScan:
         number = max(self._ids, default=-1) + 1
         uid = self._uid_at(position)
         if uid is not None:
-            self._ids[number] = self._shared.queue(uid)
+            self._ids[number] = self._columns.queue(uid)
             return
         head = parse_head(self._handle.pread(_HEAD_PEEK_BYTES, position), position)
         if head is not None and head.uid is not None and head.number == number:
             has_queue = any(queue.uid == head.uid for queue in self._ids.values())
             if _UID.fullmatch(head.uid) is not None and not has_queue:
-                self._ids[number] = self._shared.queue(self._known(head.uid, position))
+                self._ids[number] = self._columns.queue(self._known(head.uid, position))
 
     def _uid_at(self, position: int) -> bytes | None:
         """The id of a directory that stands where a record that begins here would name its queue."""
@@ -358,7 +359,7 @@ class FileScan:
         if record.uid is not None:
             if _UID.fullmatch(record.uid) is None or record.number <= max(self._ids, default=-1):
                 return False
-            queue = self._shared.columns.get(record.uid)
+            queue = self._columns.by_uid.get(record.uid)
         else:
             queue = self._ids.get(record.number)
             if queue is None:

@@ -1,4 +1,4 @@
-"""What the passes over a node's write-ahead logs have in common: the queues' columns, what is damaged, what is lost."""
+"""What the passes over a node's write-ahead logs share: what is damaged, what is lost, and records without a queue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from warren.salvage.quorum.ra.problems import Problem
-from warren.salvage.quorum.ra.wal_columns import EntryPosition, QueueColumns
 from warren.salvage.quorum.ra.wal_format import ENTRY_HEADER
 from warren.storage.filesystem import FileSystem
 
@@ -15,6 +14,19 @@ MAX_PROBLEMS: Final = 1000
 """Maximum number of problems that are reported for a file."""
 MAX_DOUBTFUL: Final = 4096
 """Entries before a risen term that lost records make doubtful, at most."""
+
+
+class EntryPosition(NamedTuple):
+    """A record of a queue, as far as the columns need it."""
+
+    path: str
+    index: int  # type: ignore[assignment]
+    term: int
+    offset: int
+    """Of the entry."""
+    length: int
+    truncates: bool
+    checksum: int
 
 
 class Lost(NamedTuple):
@@ -41,17 +53,9 @@ class ScanState:
         self._order: dict[str, int] = {}
         self._lost: list[tuple[int, int, int]] = []
         """Damaged places: the file's place in the order, the offset, and how many records there may have been."""
-        self.columns: dict[bytes, QueueColumns] = {}
 
     def begin(self, path: str) -> None:
         self._order[path] = len(self._order)
-
-    def queue(self, uid: bytes) -> QueueColumns:
-        """The columns of a queue."""
-        columns = self.columns.get(uid)
-        if columns is None:
-            columns = self.columns[uid] = QueueColumns(uid, self)
-        return columns
 
     def stray(self, uid: bytes | None, place: EntryPosition) -> None:
         """Keep a sound record that cannot belong to the queue that it names."""

@@ -11,27 +11,13 @@ no checksums, so a damaged size is believed as long as it is possible:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import attrs
 
 from warren.queue_index.index.record_format import MAX_MESSAGE_BYTES
-from warren.queue_index.message.message_format import decode_message, locate_body
-from warren.storage.errors import DataError, MessageError, WarrenError
-
-if TYPE_CHECKING:
-    from warren.queue_index.queue.run import Run
-    from warren.queue_index.queue.state import QueueState
-
-
-def payload_bytes(term: bytes) -> int:
-    """Return the payload's length in an encoded message, or the length of ``term`` if it is not a message."""
-    if (located := locate_body(term)) is not None:
-        return located[1]
-    try:
-        return len(decode_message(term).body)
-    except MessageError:
-        return len(term)
+from warren.queue_index.message.message_format import payload_bytes
+from warren.queue_index.queue.run import Run
+from warren.queue_index.queue.state import QueueState
+from warren.storage.errors import DataError, WarrenError
 
 
 def ask_store(s: QueueState, run: Run) -> None:
