@@ -118,11 +118,11 @@ def log_event(
     name: str, error: BaseException | None = None, *, of: Named | None = None, **fields: Any
 ) -> dict[str, Any]:
     """Return the ``extra`` of a log call. ``error``: the reason; ``of``: the queue."""
-    said: dict[str, Any] = {"event": name}
+    extra: dict[str, Any] = {"event": name}
     if of is not None:
-        said |= {"vhost": of.vhost, "queue": of.name}
+        extra |= {"vhost": of.vhost, "queue": of.name}
     if isinstance(error, DataError):
-        said |= {"path": error.path, "offset": error.offset}
+        extra |= {"path": error.path, "offset": error.offset}
     if error is not None:
-        said |= {"reason": str(error), "error": type(error).__name__}
-    return said | fields
+        extra |= {"reason": str(error), "error": type(error).__name__}
+    return extra | fields

@@ -216,13 +216,13 @@ class DelayActor(DelayOutput):
 
     def list_waiting(self, limit: int, target: int | None = None) -> list[tuple[int, bytes]]:
         """Return the first waiting messages: due time and encoded message."""
-        found: list[tuple[int, bytes]] = []
+        messages: list[tuple[int, bytes]] = []
         if limit > 0:
-            for one in self.log.waiting(target):
-                found.append(one)
-                if len(found) >= limit:
+            for message in self.log.waiting(target):
+                messages.append(message)
+                if len(messages) >= limit:
                     break
-        return found
+        return messages
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,6 +1,6 @@
 """Credit: how much may be on its way before its sender has to wait.
 
-:class:`PublisherCredit` bounds what waits in an actor's inbox; :class:`GrantedCredit` what a queue has handed to a
+:class:`PublisherCredit` bounds an actor's inbox; :class:`GrantedCredit` bounds what a queue has handed to a
 message store. :class:`StoreTickets` is a queue's account with a store: what it handed over, what the store has taken,
 what is safe.
 """
@@ -58,7 +58,7 @@ class GrantedCredit:
 
 @attrs.define(eq=False, repr=False)
 class StoreTickets:
-    """What a queue and a store know of each other. Tickets count the bodies that were handed over."""
+    """A queue's account with a store. Tickets count the bodies that were handed over."""
 
     credit: GrantedCredit
     written_ticket: int = attrs.field(init=False, default=0)
@@ -71,7 +71,7 @@ class StoreTickets:
         return self.safe_ticket
 
     def progress(self, taken: int, safe: int) -> bool:
-        """The store tells how far it is, perhaps later than was known; returns whether it has taken more."""
+        """Note the store's progress, which may arrive out of order; return whether it has taken more."""
         self.safe_ticket = max(self.safe_ticket, safe)
         if taken <= self.taken_ticket:
             return False

@@ -25,7 +25,7 @@ class NotFoundError(RefusedError):
 
 
 class AccessRefusedError(RefusedError):
-    """Names and things that belong to the node itself, and a consumer beside one that wants to be the only one."""
+    """A reserved name, an object of the node itself, or a second consumer beside an exclusive one."""
 
     reply_code = 403
 
@@ -37,14 +37,14 @@ class ResourceLockedError(RefusedError):
 
 
 class PreconditionFailedError(RefusedError):
-    """What is there is not as the caller takes it to be: other properties, messages or users where none should be."""
+    """The existing object is not as the caller expects: other properties, or it is not empty or not unused."""
 
     reply_code = 406
 
 
 class ArgumentsError(PreconditionFailedError, InvalidValueError):
-    """An argument of a queue, an exchange or a binding that has the wrong type or range, or an unknown meaning."""
+    """An argument of a queue, an exchange or a binding with a wrong type or range, or an unsupported meaning."""
 
 
 class UnknownTagError(PreconditionFailedError):
-    """A delivery tag that its channel was not given, or that is settled already."""
+    """A delivery tag that the channel never got, or that is settled already."""

@@ -1,5 +1,5 @@
-"""KeyTable: the keys that a queue's messages have taken, in a table of fixed rows; and a row's bytes, which are a
-record of its log too.
+"""KeyTable: the keys that a queue's messages have taken, in a table of fixed-size rows. A row's bytes are also a record
+of the log.
 
 ::
 
@@ -7,9 +7,9 @@ record of its log too.
     16 bytes            16 bytes   8 bytes   8 bytes    1 byte   1 byte      big-endian
 
 *The digest* is BLAKE2b's. ``until``: µs since the epoch, 0 for no end. A key that is *bound* (:data:`BOUND`) is taken
-as long as its message, the one of that level, seq_id and msg_id, is in the queue; ``until`` ends it all the same. One
-that is not bound is taken until then, whether the message is there or not. :data:`SAFE`: the message is as safe as it
-will be. :data:`IN_RAM`: the row has no record, for its message does not outlive the process.
+while its message (the one with this level, seq_id and msg_id) is in the queue, but no longer than ``until``. One that
+is not bound is taken until then, even if the message is gone. :data:`SAFE`: the message is as safe as it will be.
+:data:`IN_RAM`: the row has no record, because its message does not outlive the process.
 
 The table uses open addressing: a row stands at its digest's place, or after it if that is taken; some more rows follow
 the last places. So a key costs 50 bytes plus free space, and no object. Rows are overwritten but never removed: the
@@ -39,7 +39,7 @@ BOUND: Final = 1
 SAFE: Final = 2
 IN_RAM: Final = 4
 _TAKEN: Final = 128
-"""Of a row that is not free."""
+"""The flag of a row that is not free."""
 DIGEST_BYTES: Final = 16
 _FEWEST_PLACES: Final = 16
 _UNTIL_AT: Final = 40
@@ -47,7 +47,7 @@ _FLAGS_AT: Final = ROW.size - 1
 
 
 def digest_of(key: bytes) -> bytes:
-    """What stands for a key."""
+    """The digest of a key."""
     return hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
@@ -64,7 +64,7 @@ def key_of(value: object) -> bytes | None:
 
 
 def key_of_body(body: bytes) -> bytes:
-    """The key of a message that is to be the only one with its body."""
+    """The key of a message that is deduplicated by its body."""
     return b"b" + body
 
 
@@ -104,13 +104,13 @@ def unpacked(data: bytes | bytearray, offset: int = 0) -> TakenKey:
 
 
 def is_anothers(before: bytes, row: bytes) -> bool:
-    """Whether a row stood for a message that waits, and not for the one that its key's next row is of."""
+    """Whether ``before`` is the row of a bound key, and ``row`` is of another message."""
     ids = slice(DIGEST_BYTES, 2 * DIGEST_BYTES)
     return bool(before[_FLAGS_AT] & BOUND) and before[ids] != row[ids]
 
 
 class KeyTable:
-    """Keys by their digests. ``len`` counts those that are there."""
+    """Keys by their digests. ``len`` is the number of keys."""
 
     __slots__ = ("_count", "_places", "_rows")
 
@@ -131,7 +131,7 @@ class KeyTable:
         return len(self._rows)
 
     def _find(self, digest: bytes) -> int:
-        """Where a digest stands in the rows, or would; perhaps at their end."""
+        """The offset of a digest's row, or of the free row for it, which may be the end of the rows."""
         rows = self._rows
         at = int.from_bytes(digest[:8], "big") % self._places * ROW.size
         while at < len(rows) and rows[at + _FLAGS_AT] and rows[at : at + DIGEST_BYTES] != digest:
@@ -139,12 +139,12 @@ class KeyTable:
         return at
 
     def get(self, digest: bytes) -> TakenKey | None:
-        """What was last put under a digest."""
+        """The key with this digest, if there is one."""
         at = self._find(digest)
         return unpacked(self._rows, at) if at < len(self._rows) and self._rows[at + _FLAGS_AT] else None
 
     def put(self, row: bytes) -> bytes | None:
-        """Put a key's row in place of what its digest had, which is returned."""
+        """Put a key's row; return the previous row of its digest."""
         at = self._find(row[:DIGEST_BYTES])
         if at == len(self._rows):
             self._rows += bytes(len(self._rows) // 64 * ROW.size + ROW.size)
@@ -159,10 +159,9 @@ class KeyTable:
         return before
 
     def note_safe(self, digest: bytes, msg_id: bytes) -> bytes | None:
-        """The message of that id, if it has the key and was not safe, is so now: the row as it is to be on disk.
+        """If the message with this id has the key and was not safe, mark it as safe; return the row to write to disk.
 
-        A key for a time is told by itself from now on, so it has a record whatever its message had. ``None``: there is
-        nothing to be written down.
+        A timed key is recorded by itself from now on, whatever its message had. ``None``: there is nothing to write.
         """
         rows, at = self._rows, self._find(digest)
         if at == len(rows) or rows[at + DIGEST_BYTES : at + 2 * DIGEST_BYTES] != msg_id:
@@ -185,13 +184,13 @@ class KeyTable:
     # ── all of them ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def rows(self) -> Rows:
-        """The keys that are there."""
+        """The rows of all keys."""
         rows = rows_of([self._rows])
         taken: Rows = rows[rows[:, _FLAGS_AT] != 0]
         return taken
 
     def rebuild(self, rows: Rows, room: int = 0) -> None:
-        """Have these keys and no others, each once, with room for half as many again, and for ``room`` at least."""
+        """Replace all keys by these, with room for half as many again, and for ``room`` at least."""
         import numpy as np  # noqa: PLC0415
 
         count = len(rows)
@@ -206,7 +205,7 @@ class KeyTable:
         self._places, self._count, self._rows = places, count, bytearray(table.tobytes())
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the table contradicts itself."""
+        """Raise ``RuntimeError`` if the table contradicts itself."""
         taken = list(self)
         if len(taken) != self._count or 4 * self._count > 3 * self._places:
             raise RuntimeError(f"{self._count} keys are said to have {self._places} places, and {len(taken)} are there")
@@ -232,16 +231,16 @@ def keys_in(rows: Rows) -> Iterator[TakenKey]:
 
 
 def flags_of(rows: Rows) -> Rows:
-    """Their flags."""
+    """The flags of rows."""
     flags: Rows = rows[:, _FLAGS_AT]
     return flags
 
 
 def lasting(rows: Rows, now_us: int) -> Rows:
-    """Those whose time is not over."""
+    """The rows whose time is not over."""
     until_us = _numbers(rows, _UNTIL_AT)
-    kept: Rows = rows[(until_us == 0) | (until_us > now_us)]
-    return kept
+    retained: Rows = rows[(until_us == 0) | (until_us > now_us)]
+    return retained
 
 
 def _numbers(rows: Rows, at: int) -> npt.NDArray[np.uint64]:

@@ -19,12 +19,12 @@ that it stops paging at once.
 The 1.0 lets queues grow again that were all pushed down to 0, whose sum would stay 0 for ever.
 
 *Pageable* is our own: RabbitMQ wakes each queue in such a round, though most of ten thousand have nothing to page. A
-queue that said that it has nothing in RAM is left alone, and a round does not even look at it. Its part: once it takes
-messages again it reports, and the answer holds for it.
+round skips queues that reported that they have nothing in RAM. Such a queue must report once it takes messages again;
+the answer then holds for it.
 
-So is *resting*: a queue without work that has messages in RAM. It reports infinity, and where all do there is no
-desired duration, though memory be short. So a resting queue is told 0 as long as memory is *wanted* (the ratio is not
-below the paging ratio, and there is no disk alarm), as the answer or in the next round, and nothing before.
+*Resting* is our own, too: a queue without work that has messages in RAM. It reports infinity, and if all queues do,
+there is no desired duration, even if memory is short. So while memory is *wanted* (the ratio is not below the paging
+ratio, and there is no disk alarm), the monitor sends 0 to a resting queue, as the answer or in the next round.
 
 Invariants: ``queue_duration_count`` is the number of finite durations reported, and ``queue_duration_sum`` their sum as
 it was kept, report by report, in floating point (RabbitMQ's does so, and its rounds show it); below 1e-6 it is 0.
@@ -140,11 +140,11 @@ class MemoryMonitor:
     def report(
         self, queue: Hashable, duration_s: float | None, *, pageable: bool = True, resting: bool = False
     ) -> float | None:
-        """Take in a queue's duration (None: infinity); the answer is the desired one as it stood before.
+        """Note a queue's duration (None: infinity); return the desired duration before this report.
 
-        ``pageable``: False where the queue has nothing in RAM; it is not told out of turn until a report says
-        otherwise. ``resting``: it has no work; the answer is 0 where memory is wanted, and else infinity.
-        RuntimeError for a queue that is not registered and for what is no duration.
+        ``pageable``: False if the queue has nothing in RAM; it is not notified out of turn until a report says
+        otherwise. ``resting``: it has no work; the answer is 0 if memory is wanted, otherwise infinity.
+        Raises RuntimeError for an unregistered queue and for an invalid duration.
         """
         account = self._accounts.get(queue)
         if account is None:
@@ -185,24 +185,24 @@ class MemoryMonitor:
         before_s, self._desired_s = self._desired_s, self._desired(disk_alarm)
         desired_s, shown = self._desired_s, _shown(self._desired_s)
         self._wanted = not disk_alarm and self._ratio >= self.paging_ratio and self._ratio > 0
-        told: list[tuple[Hashable, float | None]] = []
+        updates: list[tuple[Hashable, float | None]] = []
         if self._wanted:
             for queue, account in self._resting.items():
                 if account.told_s:
                     account.told_s = 0.0
-                    told.append((queue, 0.0))
+                    updates.append((queue, 0.0))
         if disk_alarm:
             if desired_s > before_s:
                 for queue, account in self._pageable.items():
                     if desired_s > account.told_s and desired_s > account.reported_s:
                         account.told_s = desired_s
-                        told.append((queue, shown))
+                        updates.append((queue, shown))
         elif desired_s < before_s:
             for queue, account in self._pageable.items():
                 if desired_s < account.told_s and desired_s < account.reported_s:
                     account.told_s = desired_s
-                    told.append((queue, shown))
-        return told
+                    updates.append((queue, shown))
+        return updates
 
     def _desired(self, disk_alarm: bool) -> float:
         ratio, count = self._ratio, self.queue_duration_count
@@ -216,7 +216,7 @@ class MemoryMonitor:
         return (self.queue_duration_sum + grow_by_s) / count / ratio
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where what is kept running is not what the accounts add up to."""
+        """Raise ``RuntimeError`` if the running sums differ from the sums of the accounts."""
         finite = [account.reported_s for account in self._accounts.values() if account.reported_s != _INFINITY]
         if self.queue_duration_count != len(finite):
             raise RuntimeError(f"{self.queue_duration_count} durations counted, {len(finite)} reported")

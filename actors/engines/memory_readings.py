@@ -9,7 +9,7 @@ memory that is not theirs.
 the way from the process's own up to the root can hold a limit, and the smallest counts. The *limit* is the share of
 the total that vm_memory_high_watermark names, or an amount.
 
-Nothing here asks the machine by itself: functions that do stand at the end, and are handed in.
+Nothing here reads from the machine by itself: the functions that do are at the end, and are passed in.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _M_ARENA_MAX: Final = -8  # malloc.h's
 
 
 class MemoryReading(Protocol):
-    """Where the bytes that a node uses are read."""
+    """A source of readings."""
 
     def read(self) -> int: ...
 
 
 @attrs.frozen
 class RssReading:
-    """The process's resident set, as the function it is given says."""
+    """The process's resident set, as returned by a function."""
 
     rss_bytes: Callable[[], int]
 
@@ -53,12 +53,12 @@ class RssReading:
 
 @attrs.define(eq=False, repr=False)
 class AllocatedReading:
-    """Bytes by owner. Owners may account for themselves from any thread: there is no sum that two of them change."""
+    """Bytes by owner. Owners may account for themselves from any thread, because there is no shared sum."""
 
     by_owner: dict[Hashable, int] = attrs.field(factory=dict, init=False)
 
     def account(self, owner: Hashable, size_bytes: int) -> None:
-        """What ``owner`` holds now, in place of what it held before; 0 forgets it."""
+        """Set what ``owner`` holds now; 0 removes it."""
         if size_bytes < 0:
             raise RuntimeError(f"{owner!r} accounts for {size_bytes} bytes")
         if size_bytes:
@@ -70,7 +70,7 @@ class AllocatedReading:
         return sum(list(self.by_owner.values()))
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where an owner is kept that holds nothing."""
+        """Raise ``RuntimeError`` if an owner that holds nothing is listed."""
         if not all(size_bytes > 0 for size_bytes in self.by_owner.values()):
             raise RuntimeError(f"an owner of nothing: {self.by_owner}")
 
@@ -135,8 +135,8 @@ def process_rss_bytes() -> int:
 def keep_one_heap() -> None:
     """Let threads that start from now on share the C library's one heap, whose free memory can be given back.
 
-    glibc gives each thread an arena of its own, and of these ``malloc_trim`` returns no free end: after a backlog four
-    threads kept 130 MB of nothing. Under the interpreter's lock one heap is hardly contended. A value in
+    glibc gives each thread an arena of its own, whose free end ``malloc_trim`` does not return: after a backlog four
+    threads kept 130 MB of free memory. Under the interpreter's lock one heap is hardly contended. A value in
     ``MALLOC_ARENA_MAX`` takes precedence.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -145,9 +145,9 @@ def keep_one_heap() -> None:
 
 
 def give_memory_back() -> None:
-    """Let the C library return to the system what it holds free. Python's own share goes as it is, whole arenas.
+    """Let the C library return its free memory to the system. (Python returns its own arenas by itself.)
 
-    Without it a process that once had a backlog in RAM keeps its resident size, and its memory alarm, for ever.
+    Otherwise a process that once had a backlog in RAM keeps its resident size, and its memory alarm, for ever.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; elsewhere there is nothing to do
     if trim is not None:
@@ -155,7 +155,7 @@ def give_memory_back() -> None:
 
 
 def physical_memory_bytes() -> int:
-    """What the machine has."""
+    """The machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -169,13 +169,13 @@ def read_small_file(path: str) -> str | None:
 
 def free_disk_bytes(path: str | os.PathLike[str]) -> int:
     """Bytes that a user without privileges can still write to the file system that holds ``path``."""
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
+    stats = os.statvfs(path)
+    return stats.f_bavail * stats.f_frsize
 
 
 def used_disk_percent(path: str | os.PathLike[str]) -> float:
-    """How much of the file system that holds ``path`` is used, of what users without privileges can have."""
-    found = os.statvfs(path)
-    used = found.f_blocks - found.f_bfree
-    usable = used + found.f_bavail
+    """How much of the file system that holds ``path`` is used, without the part reserved for privileged users."""
+    stats = os.statvfs(path)
+    used = stats.f_blocks - stats.f_bfree
+    usable = used + stats.f_bavail
     return round(100 * used / usable, 1) if usable else 0.0

@@ -19,10 +19,10 @@ NS: Final = 1_000_000_000
 
 RETRY_NS: Final = NS
 MAX_RETRY_NS: Final = 64 * NS
-"""Between two attempts to bring up what the disk keeps down."""
+"""The longest wait between two retries."""
 
 WELL_NS: Final = 30 * NS
-"""What a retry has started is well when it has held for this time."""
+"""A part that a retry has started is well when it has run for this time."""
 
 DISK_WITHIN_NS: Final = 2 * MAX_RETRY_NS
 DISK_TIMES: Final = 3
@@ -30,15 +30,15 @@ DISK_TIMES: Final = 3
 that fails on every write, every few seconds, never reaches the limit within the setting's shorter time."""
 
 DISK_ERRORS: Final = (StorageError, OSError)
-"""What may pass by itself. A plain ``OSError`` is that of a module that is imported when it is first used, and could
-not be read: without a descriptor left nothing can."""
+"""Errors that may pass by themselves. A plain ``OSError`` comes from a module that is imported on first use and cannot
+be read because no descriptor is left."""
 
 What = tuple[str, ...]
-"""What is in trouble: ``("queue", vhost, name)``, ``("vhost", name)``, ``("delays", vhost)`` or ``("topics",)``."""
+"""A part that can fail: ``("queue", vhost, name)``, ``("vhost", name)``, ``("delays", vhost)`` or ``("topics",)``."""
 
 
 class Restarts:
-    """When one thing failed, within the time that counts. Truth value: whether it did."""
+    """The recent failures of one part. Truth value: whether there are any."""
 
     __slots__ = ("_at_ns",)
 
@@ -49,31 +49,31 @@ class Restarts:
         return bool(self._at_ns)
 
     def too_often(self, now_ns: int, limit: RestartLimit, *, by_disk: bool = False) -> bool:
-        """Note one more failure; whether there were too many of late. ``by_disk``: a disk is the cause of this one."""
+        """Note a failure; return whether there were too many recently. ``by_disk``: a disk is the cause of this one."""
         at_ns, within_ns = self._at_ns, round(limit.within_s * NS)
         at_ns.append(now_ns)
         while at_ns[0] < now_ns - max(within_ns, DISK_WITHIN_NS):
             at_ns.popleft()
-        lately = sum(one >= now_ns - within_ns for one in at_ns)
+        lately = sum(failure_ns >= now_ns - within_ns for failure_ns in at_ns)
         return lately > limit.max_restarts or (by_disk and len(at_ns) > DISK_TIMES * limit.max_restarts)
 
 
 class Troubles:
-    """What the disk keeps down, or has kept down until a moment ago. Any thread may ask :meth:`knows`."""
+    """The parts that are down because of a disk, or on trial. Any thread may call :meth:`knows`."""
 
     __slots__ = ("_tried_ns", "_waits")
 
     def __init__(self) -> None:
         self._waits: dict[What, BackOff] = {}
         self._tried_ns: dict[What, int] = {}
-        """When what is on trial was brought up."""
+        """When the parts that are on trial were started."""
 
     def knows(self, what: What) -> bool:
-        """Whether it is in trouble, and that was logged: it is down, or on trial."""
+        """Whether a part is down or on trial, so that its trouble was logged."""
         return what in self._waits
 
     def is_on_trial(self, what: What, error: BaseException) -> bool:
-        """Whether what fails by ``error`` was brought up by a try: then it is down again, and not started at once."""
+        """Whether the part that failed with ``error`` was on trial: then it is down again, not restarted at once."""
         return isinstance(error, DISK_ERRORS) and what in self._waits
 
     def next_wait_ns(self, what: What) -> int:
@@ -84,12 +84,12 @@ class Troubles:
         return self._waits[what].next_wait_ns()
 
     def tried(self, what: What, now_ns: int) -> None:
-        """It was brought up, and is on trial."""
+        """Note that a part was started, and is on trial."""
         if what in self._waits:
             self._tried_ns[what] = now_ns
 
     def is_over(self, what: What, now_ns: int) -> bool:
-        """Whether a trouble has just come to its end; it is forgotten then."""
+        """Whether a trouble is over; if so, forget it."""
         tried_ns = self._tried_ns.get(what)
         if tried_ns is None or now_ns < tried_ns + WELL_NS:
             return False
@@ -97,6 +97,6 @@ class Troubles:
         return True
 
     def forget(self, what: What) -> None:
-        """It is not there any more, or down for another reason."""
+        """Forget a part that no longer exists, or is down for another reason."""
         self._waits.pop(what, None)
         self._tried_ns.pop(what, None)

@@ -11,8 +11,8 @@
     [topics]                                what warren.storage.topic_settings.TopicSettings has
     file_reserved_time = 24
 
-A file is right as a whole or not taken at all: an unknown table or key, or a value of the wrong kind, raises
-SettingsError with the file, the key and the reason. It reads bytes that it is handed, not the file.
+A file is accepted as a whole or not at all: an unknown table or key, or a value of the wrong kind, raises SettingsError
+with the file, the key and the reason. This module parses bytes; it does not read files.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ S = TypeVar("S")
 
 
 def load_settings(data: bytes, path: str, base: Settings) -> tuple[NodeSettings, Settings, TopicSettings]:
-    """The settings that a file's bytes stand for; ``path`` is for what errors say, ``base`` for an engine of which the
-    file names no profile."""
+    """Parse the settings in a file. ``path`` is used in error messages, ``base`` for an engine for which the file names
+    no profile."""
     import tomllib  # noqa: PLC0415 - few nodes have a settings file
 
     try:
@@ -93,7 +93,7 @@ def _unknown(key: str, table: str) -> str:
 
 
 def engine_settings(table: Mapping[str, Any], base: Settings | None = None) -> Settings:
-    """What a table says, and for the rest its ``profile``, or else ``base`` (by default the profile ``default``).
+    """The settings of a table; the others come from its ``profile``, or else ``base`` (the profile ``default``).
 
     Raises :class:`SettingsError`.
     """
@@ -107,14 +107,14 @@ def engine_settings(table: Mapping[str, Any], base: Settings | None = None) -> S
 
 
 def topic_settings(table: Mapping[str, Any], base: TopicSettings | None = None) -> TopicSettings:
-    """The settings of ``base`` with these in their places; raises :class:`SettingsError`."""
+    """The settings of a table, the others from ``base``; raises :class:`SettingsError`."""
     hints = typing.get_type_hints(TopicSettings)
     values = {key: _of_kind(key, hints[key], value) for key, value in table.items()}
     return attrs.evolve(TopicSettings() if base is None else base, **values)
 
 
 def _of_kind(key: str, kind: Any, value: Any) -> Any:
-    """``value`` as the field's annotation has it: a number, a truth value, a tuple of numbers."""
+    """Convert ``value`` to the type of the field's annotation: a number, a truth value, a tuple of numbers."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):  # a value or None, which TOML cannot say
         if value is None:
             return None
@@ -123,7 +123,7 @@ def _of_kind(key: str, kind: Any, value: Any) -> Any:
         inner = typing.get_args(kind)
         if not isinstance(value, list) or len(value) != len(inner):
             raise SettingsError(f"{key} must be a list of {len(inner)} values, not {shown(value)}")
-        return tuple(_of_kind(key, each, part) for each, part in zip(inner, value, strict=True))
+        return tuple(_of_kind(key, inner_kind, part) for inner_kind, part in zip(inner, value, strict=True))
     if kind is float and type(value) is int and abs(value) < 1 << 53:
         return float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):

@@ -1,16 +1,17 @@
 """StoreTurn: what a shared message store does in one turn, independent of its host.
 
-Queues hand bodies over, in batches, under *tickets*: a client counts what it has handed over. A turn takes what has
-come, makes safe what has to be, and says to each client up to which ticket bodies are taken (credit) and up to which
-they are safe (confirms). Syncs are grouped: a body waits for others at most :data:`SYNC_DELAY_NS`, unless a client
-waits for it, or ``sync`` says that nothing waits.
+Queues hand bodies over in batches, under *tickets*: a client counts what it has handed over. A turn takes the bodies
+that have arrived, makes them safe if necessary, and notifies each client up to which ticket bodies are taken (credit)
+and up to which they are safe (confirms). Syncs are grouped: a body waits for others at most :data:`SYNC_DELAY_NS`,
+unless a client waits for it, or the setting ``sync`` allows no wait.
 
-Compaction goes step by step, one file operation a turn, after what has come meanwhile: writers do not wait for it.
+Compaction goes step by step, one file operation per turn, after the bodies that arrived meanwhile: writers do not wait
+for it.
 
 A current file that holds only garbage is replaced once nothing was written for :data:`IDLE_NS`, if it is large; under a
-disk alarm at once, whatever its size, since consumers cannot write their acks before something makes room.
+disk alarm at once, whatever its size, because consumers cannot write their acks before there is room.
 
-On a full disk bodies stay in the store's buffer, where they can be read. No more credit is given, and the clients are
+On a full disk bodies stay in the store's buffer, and can be read there. No more credit is given, and the clients are
 notified that what they handed over is not safe.
 
 The hosts are :class:`warren.actors.node.store_actor.MessageStoreActor` and
@@ -40,7 +41,7 @@ Client_contra = TypeVar("Client_contra", bound=Hashable, contravariant=True)
 
 
 class StoreTurnHost(Protocol[Client_contra]):
-    """What a turn asks of its host. ``Client_contra``: how it calls a client."""
+    """What a turn needs of its host. ``Client_contra``: the type that identifies a client."""
 
     def call_soon(self, work: Callable[[], object]) -> None:
         """Do ``work`` in a later turn, after what has come meanwhile."""
@@ -53,10 +54,10 @@ class StoreTurnHost(Protocol[Client_contra]):
         """Whether the node's disk alarm is set."""
 
     def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
-        """What was written found no room on the disk."""
+        """Note that the disk had no room for what was written."""
 
     def disk_has_room(self) -> None:
-        """It does again."""
+        """Note that the disk has room again."""
 
     def store_full(self, client: Client_contra, error: NoRoomError) -> None:
         """Tell a client that what it handed over is not safe."""
@@ -193,12 +194,12 @@ class StoreTurn(Generic[C]):
     # ── timers, and what comes later ────────────────────────────────────────────────────────────────────────────
 
     def _sync_due(self) -> None:
-        """Bodies have waited long enough for others."""
+        """Sync, because bodies have waited long enough for others."""
         self._sync_armed = False
         self._sync_now()
 
     def _room_due(self) -> None:
-        """Look whether there is room again for what could not be written."""
+        """Check whether there is room again for what could not be written."""
         self._room_armed = False
         self._sync_now()
 

@@ -60,10 +60,10 @@ class Admission:
         actors = self.find()
         deadline = None if self.timeout is None or not actors else self._now_ns(actors) + round(self.timeout * NS)
         while True:
-            found = uninterrupted(self.attempt, actors, True)
-            if not isinstance(found, BackpressureWait):
-                return found
-            wait, gate = found.future, actors[0].gate
+            outcome = uninterrupted(self.attempt, actors, True)
+            if not isinstance(outcome, BackpressureWait):
+                return outcome
+            wait, gate = outcome.future, actors[0].gate
             try:
                 while not wait.done:
                     left_s = LOOK_S if deadline is None else (deadline - self._now_ns(actors)) / NS

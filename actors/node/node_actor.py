@@ -133,32 +133,32 @@ class NodeActor(NodeRegistry):
             self._record.check()
             context.counting = True
         refuse_newer(files, self._path)
-        found = self._vhosts_on_disk()
+        vhost_names = self._vhosts_on_disk()
         self._owns_directory = files.exists(f"{self._path}/{DEFINITIONS_FILE}")
-        if found and not self._owns_directory and not self._adopt:
+        if vhost_names and not self._owns_directory and not self._adopt:
             raise ForeignDirectoryError(
                 f"{self._path}: a RabbitMQ's data directory; open it with adopt=True to take it over, or read it with "
                 "the commands inspect, export and shovel"
             )
         files.make_directories(self._path)
         self._lock = files.lock(f"{self._path}/{LOCK_FILE}", self._owner)
-        stamp(files, self._path, is_new=not found and not self._owns_directory)
+        stamp(files, self._path, is_new=not vhost_names and not self._owns_directory)
         context.check_directory = self.check_directory
         if self._record is not None:
             self._record.open(self._about())
         context.timer = TimerActor.start(context.pool, context.clock)
         self._start_monitor()
         self._definitions = Definitions.open(files, self._path, context.random)
-        if not found:  # so that a crash from here on leaves no directory that looks like a broker's
+        if not vhost_names:  # so that a crash from here on leaves no directory that looks like a broker's
             self._definitions.save()
-        for name in found:
+        for name in vhost_names:
             self._definitions.declare_vhost(name, named_by_node=True)
-        for what in self._definitions.passed_over:
+        for definition in self._definitions.passed_over:
             _LOG.error(
                 "%s: what is no text cannot be had, and stays in the file: %s",
                 DEFINITIONS_FILE,
-                what,
-                extra=log_event("definitions_unreadable", path=self._path, what=what),
+                definition,
+                extra=log_event("definitions_unreadable", path=self._path, what=definition),
             )
         if (torn := self._definitions.torn) is not None:
             _LOG.warning("the log of definitions is torn: %s", torn, extra=log_event("log_torn", torn))
@@ -197,12 +197,12 @@ class NodeActor(NodeRegistry):
 
     def _vhosts_on_disk(self) -> list[str]:
         files, root = self._context.files, f"{self._path}/{VHOSTS_DIRECTORY}"
-        found = []
+        vhost_names = []
         for entry in files.list(root):
             name_path = f"{root}/{entry}/{names.VHOST_NAME_FILE}"
             if files.exists(name_path):
-                found.append(files.read(name_path).decode("utf-8", "surrogateescape"))
-        return found
+                vhost_names.append(files.read(name_path).decode("utf-8", "surrogateescape"))
+        return vhost_names
 
     def _open_vhost(self, name: str) -> None:
         definitions = self.definitions.vhost(name)
@@ -217,7 +217,7 @@ class NodeActor(NodeRegistry):
         vhost.delays_path = self._delays_path(name)
         self.down.pop(name, None)
         self._entries_down.pop(name, None)
-        orphans = [one for one in vhost.orphans() if definitions.declare_queue(one, named_by_node=True)]
+        orphans = [queue for queue in vhost.orphans() if definitions.declare_queue(queue, named_by_node=True)]
         vhost.start_queues(queue for queue in definitions.queues() if not queue.is_stream)
         self.vhosts[name] = vhost
         for orphan in orphans:
@@ -341,9 +341,9 @@ class NodeActor(NodeRegistry):
         return None
 
     def _delete_unused(self, actor: ActorRef[Any]) -> None:
-        found = self._entry_of(actor)
-        if found is not None:
-            vhost, entry = found
+        vhost_entry = self._entry_of(actor)
+        if vhost_entry is not None:
+            vhost, entry = vhost_entry
             _LOG.info(
                 "%s is used no more and goes", entry.declaration, extra=log_event("queue_unused", of=entry.declaration)
             )
@@ -351,10 +351,10 @@ class NodeActor(NodeRegistry):
                 self.delete_queue(vhost.name, entry.declaration.name, if_unused=True)
 
     def _restart_queue(self, actor: ActorRef[Any], error: BaseException) -> None:
-        found = self._entry_of(actor)
-        if found is None:
+        vhost_entry = self._entry_of(actor)
+        if vhost_entry is None:
             return
-        vhost, entry = found
+        vhost, entry = vhost_entry
         if self._stays_down(("queue", vhost.name, entry.declaration.name), entry.restarts, error):
             entry.go_down(error)
             self._note_down(
@@ -410,7 +410,7 @@ class NodeActor(NodeRegistry):
     def _keep_down(self, name: str, entries: Mapping[str, QueueEntry], error: BaseException) -> None:
         self.down[name] = error
         self._entries_down[name] = entries
-        where = None if isinstance(error, WarrenError) else error
+        exc_info = None if isinstance(error, WarrenError) else error
         self._note_down(
             ("vhost", name),
             error,
@@ -418,7 +418,7 @@ class NodeActor(NodeRegistry):
                 "vhost '%s' is down: %s",
                 name,
                 error,
-                exc_info=where,
+                exc_info=exc_info,
                 extra=log_event("vhost_down", error, vhost=name),
             ),
         )
@@ -478,7 +478,7 @@ class NodeActor(NodeRegistry):
         )
 
     def _restart_vhost(self, store: ActorRef[Any], error: BaseException) -> None:
-        vhost = next((one for one in self.vhosts.values() if store in (one.persistent, one.transient)), None)
+        vhost = next((vhost for vhost in self.vhosts.values() if store in (vhost.persistent, vhost.transient)), None)
         if vhost is None:
             return
         vhost.give_up(error)

@@ -90,7 +90,7 @@ def may_come_in(user: int) -> bool:
 def _identity(path: str) -> tuple[int, int] | None:
     """Return device and inode of the socket at ``path``; ``None`` if there is no socket."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except (OSError, ValueError):
         return None
-    return (found.st_dev, found.st_ino) if stat.S_ISSOCK(found.st_mode) else None
+    return (status.st_dev, status.st_ino) if stat.S_ISSOCK(status.st_mode) else None

@@ -141,19 +141,19 @@ class RunningVhost:
 
     def orphans(self) -> list[QueueDeclaration]:
         """Return queues that have a directory and no definition. Levels of one priority queue are one queue."""
-        known = {name for declaration in self.definitions.queues() for name in _stored_names(declaration)}
+        stored_names = {name for declaration in self.definitions.queues() for name in _stored_names(declaration)}
         highest: dict[bytes, int | None] = {}
         for stored in self.directory.found:
-            if stored not in known:
+            if stored not in stored_names:
                 name, level = (stored[:-2], stored[-1]) if stored[-2:-1] == b"\0" else (stored, None)
                 before = highest.get(name)
                 highest[name] = level if before is None else max(before, level or 0)
-        found = []
+        orphans = []
         for name, level in highest.items():
             arguments = {} if level is None else {"x-max-priority": max(level, 1)}
             text = name.decode("utf-8", "surrogateescape")
-            found.append(QueueDeclaration(vhost=self.name, name=text, arguments=arguments))
-        return found
+            orphans.append(QueueDeclaration(vhost=self.name, name=text, arguments=arguments))
+        return orphans
 
     def start_queues(self, declarations: Iterable[QueueDeclaration]) -> None:
         """Start an actor for each queue that exists when the vhost is opened."""
@@ -167,7 +167,9 @@ class RunningVhost:
         for declaration in started:
             entry = self.queues[declaration.name] = QueueEntry(declaration)
             directories_of = map(self._directory_of, _stored_names(declaration))
-            reasons = [self.directory.down[one] for one in directories_of if one in self.directory.down]
+            reasons = [
+                self.directory.down[directory] for directory in directories_of if directory in self.directory.down
+            ]
             if reasons:
                 entry.go_down(reasons[0])
             else:
@@ -255,15 +257,15 @@ class RunningVhost:
             return attrs.evolve(parts, wait_for_grant=wait_for_grant, on_damage=tell_damage)
 
         with contextlib.ExitStack() as failing:  # closes its files on failure
-            found = self._open_levels(declaration, parts_of, failing)
+            levels = self._open_levels(declaration, parts_of, failing)
             process = QueueProcess(
                 declaration,
                 Backing(
                     parts_of,
                     durable=durable,
                     max_priority=declaration.max_priority,
-                    opened=found.opened,
-                    terms=found.terms,
+                    opened=levels.opened,
+                    terms=levels.terms,
                 ),
                 wall_clock=context.clock.wall_us,
                 policies=actor.policies,
@@ -271,10 +273,10 @@ class RunningVhost:
                 returned_log=self._returned_log_of if durable else None,
                 sync=context.settings.sync != "os",
                 tells_out=not self.directory.settings.deliver_with_publish,
-                crashed=found.crashed,
+                crashed=levels.crashed,
             )
             if durable and context.files.exists(returned := self._returned_path(declaration)):
-                if found.foreign:  # a broker stopped here last, and may have given the same seq_ids to others
+                if levels.foreign:  # a broker stopped here last, and may have given the same seq_ids to others
                     context.files.delete(returned)
                 else:
                     process.load_returned()
@@ -283,7 +285,7 @@ class RunningVhost:
         return OpenedQueue(
             process,
             clients,
-            lambda: self._tell_recovered(declaration, found),
+            lambda: self._tell_recovered(declaration, levels),
             keys_path=keys if durable else None,
             has_keys=durable and context.files.exists(keys),
         )
@@ -295,7 +297,7 @@ class RunningVhost:
 
         ``failing``: gets a callback that abandons each recovered level. Files of a queue that is not kept are deleted.
         """
-        files, top, found = self._context.files, declaration.max_priority, _Levels()
+        files, top, levels = self._context.files, declaration.max_priority, _Levels()
         for level in range((top or 0) + 1):
             parts = parts_of(None if top is None else level)
             directory = self._directory_of(parts.queue)
@@ -304,16 +306,16 @@ class RunningVhost:
             if not is_kept(declaration):
                 files.delete_tree(parts.path)
                 continue
-            known = None if directory in self._opened else self.directory.terms.get(directory)
+            terms = None if directory in self._opened else self.directory.terms.get(directory)
             self._opened.add(directory)
-            if known is not None and self._clean and (known.persistent_count or known.is_blank):
-                found.terms[level] = known
+            if terms is not None and self._clean and (terms.persistent_count or terms.is_blank):
+                levels.terms[level] = terms
                 continue
-            found.crashed |= known is None
-            found.foreign |= known is not None and not self._clean
-            found.opened[level] = self._recover(parts, known, directory, found)
-            failing.callback(found.opened[level].abandon)
-        return found
+            levels.crashed |= terms is None
+            levels.foreign |= terms is not None and not self._clean
+            levels.opened[level] = self._recover(parts, terms, directory, levels)
+            failing.callback(levels.opened[level].abandon)
+        return levels
 
     def side_files(self, declaration: QueueDeclaration) -> str:
         """Return the folder of warren's own files of a queue, beside those that a broker knows."""
@@ -322,8 +324,8 @@ class RunningVhost:
     def _forget_sides(self, queues: Iterable[QueueDeclaration]) -> None:
         """Delete the side folders of queues that another program has deleted."""
         files = self._context.files
-        if found := files.list(self.side_path):
-            for entry in set(found).difference(self._directory_of(stored_name(queue, None)) for queue in queues):
+        if entries := files.list(self.side_path):
+            for entry in set(entries).difference(self._directory_of(stored_name(queue, None)) for queue in queues):
                 if files.is_directory(path := f"{self.side_path}/{entry}"):  # plain files are not ours
                     files.delete_tree(path)
 
@@ -335,29 +337,31 @@ class RunningVhost:
     def _returned_path(self, declaration: QueueDeclaration) -> str:
         return f"{self.side_files(declaration)}/{RETURNED_LOG}"
 
-    def _recover(self, parts: QueueFiles, known: RecoveryTerms | None, directory: str, found: _Levels) -> VariableQueue:
+    def _recover(
+        self, parts: QueueFiles, terms: RecoveryTerms | None, directory: str, levels: _Levels
+    ) -> VariableQueue:
         """Recover one level, as far as its first message, and count its references and losses meanwhile."""
         from warren.queue_index.index.scan_losses import Losses  # noqa: PLC0415 - nothing is scanned after a clean stop
 
         losses = Losses()
-        found.lost.append((losses, known is not None))
+        levels.lost.append((losses, terms is not None))
         references: Counter[bytes] = Counter()
         if not self._clean:
-            found.counted.append(m.CountReferences(directory, references))
+            levels.counted.append(m.CountReferences(directory, references))
         return VariableQueue.recover(
             parts,
-            known,
-            store_recovered=self._clean and known is not None,
+            terms,
+            store_recovered=self._clean and terms is not None,
             step_by_step=True,
             on_references=references.update,
             losses=losses,
         )
 
-    def _tell_recovered(self, queue: QueueDeclaration, found: _Levels) -> None:
+    def _tell_recovered(self, queue: QueueDeclaration, levels: _Levels) -> None:
         """Tell the store the references, and log the losses, once a queue is scanned completely."""
-        for message in found.counted:
+        for message in levels.counted:
             tell(self.persistent, message)
-        for losses, was_clean in found.lost:
+        for losses, was_clean in levels.lost:
             level = logging.ERROR if was_clean else logging.WARNING  # after a crash, they may not have been safe yet
             for cut in losses.cuts:
                 _LOG.log(level, "queue '%s': %s", queue.name, cut, extra=log_event("queue_index_cut", cut, of=queue))
@@ -404,7 +408,7 @@ class RunningVhost:
         self, subject: object, exchange: str, routing_keys: tuple[str, ...], headers: Mapping[str, Any] | None
     ) -> list[tuple[str, Target]]:
         """Return the targets of a dead letter or delayed message of ``subject``. A missing route is logged."""
-        definitions, found = self.definitions, list[tuple[str, Target]]()
+        definitions, targets = self.definitions, list[tuple[str, Target]]()
         names: tuple[str, ...] = ()
         if definitions.has("exchange", exchange):
             names = definitions.routing.route_all(exchange, routing_keys, headers, from_node=True)
@@ -414,10 +418,10 @@ class RunningVhost:
             entry = self.queues.get(name)
             if entry is not None:
                 actor = entry.running
-                found.append((name, None if actor is None else actor.actor_ref))
+                targets.append((name, None if actor is None else actor.actor_ref))
             elif self.streams is not None and (stream := self.streams.find(self.name, name)) is not None:
-                found.append((name, stream))
-        return found
+                targets.append((name, stream))
+        return targets
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -488,7 +492,7 @@ class RunningVhost:
             if actor is None:
                 continue
             try:
-                known, waiting = cast("_Closed", actor.actor_ref.ask(ControlCall(actor.close)))
+                queue_terms, waiting = cast("_Closed", actor.actor_ref.ask(ControlCall(actor.close)))
             except Exception as error:
                 _LOG.exception(
                     "%s could not be closed; it is recovered from its files",
@@ -498,7 +502,7 @@ class RunningVhost:
                 entry.go_down(error)
                 failures.append(error)
                 continue
-            terms |= {self._directory_of(stored): one for stored, one in known.items()}
+            terms |= {self._directory_of(stored): level_terms for stored, level_terms in queue_terms.items()}
             confirms += waiting
         data = self.directory.terms_data(terms)
         token = None if failures or self._any_down() else self.directory.token(data)

@@ -163,8 +163,8 @@ class StatusServer:
 
     def forget(self) -> None:
         """In a forked child, which lacks the thread, close the parent's descriptors."""
-        for one in (self._listener, self._wake_end, self._heard_end, *self._visitors):
-            one.close()
+        for sock in (self._listener, self._wake_end, self._heard_end, *self._visitors):
+            sock.close()
 
     # ── the thread ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -178,8 +178,8 @@ class StatusServer:
             except Exception:
                 _LOG.exception("nobody can attach to this node any more", extra=log_event("status_unavailable"))
                 self._socket.remove()
-        for one in (self._listener, self._wake_end, self._heard_end, *self._visitors):
-            one.close()
+        for sock in (self._listener, self._wake_end, self._heard_end, *self._visitors):
+            sock.close()
 
     def _serve_ready(self, selector: selectors.BaseSelector) -> bool:
         """Serve all ready connections; return whether to go on."""
@@ -241,10 +241,10 @@ def answer(session: Session, line: bytes) -> bytes:
     """Return the line that answers a line: the session's answer, or ``{"error": …}``."""
     try:
         request = json.loads(line)
-        said = session(request) if isinstance(request, dict) else {"error": "a request is a JSON object"}
+        reply = session(request) if isinstance(request, dict) else {"error": "a request is a JSON object"}
     except (WarrenError, ValueError, RecursionError) as error:
-        said = {"error": str(error)}
+        reply = {"error": str(error)}
     except Exception as error:  # whatever it is, the node and this thread go on
         _LOG.exception("a request could not be answered", extra=log_event("status_failed", error))
-        said = {"error": f"it could not be answered: {shortly(error)}"}
-    return json.dumps(said, default=str).encode() + b"\n"  # names that are not UTF-8 appear as \udc80 … \udcff
+        reply = {"error": f"it could not be answered: {shortly(error)}"}
+    return json.dumps(reply, default=str).encode() + b"\n"  # names that are not UTF-8 appear as \udc80 … \udcff

@@ -213,10 +213,10 @@ class RemoteStore(StoreTickets):
         in_flight = self._in_flight
         if not in_flight:
             return self._reading.read_many(msg_ids)
-        here = {msg_id: bytes(in_flight[msg_id][1]) for msg_id in msg_ids if msg_id in in_flight}
-        rest = [msg_id for msg_id in msg_ids if msg_id not in here]
-        here.update(zip(rest, self._reading.read_many(rest), strict=True))
-        return [here[msg_id] for msg_id in msg_ids]
+        bodies = {msg_id: bytes(in_flight[msg_id][1]) for msg_id in msg_ids if msg_id in in_flight}
+        missing_ids = [msg_id for msg_id in msg_ids if msg_id not in bodies]
+        bodies.update(zip(missing_ids, self._reading.read_many(missing_ids), strict=True))
+        return [bodies[msg_id] for msg_id in msg_ids]
 
     def contains(self, msg_id: bytes) -> bool:
         return (self._in_flight is not None and msg_id in self._in_flight) or self._reading.contains(msg_id)
@@ -244,7 +244,7 @@ class RemoteStore(StoreTickets):
             if taken == self.written_ticket:
                 self._in_flight = None
             else:  # a body that was written again has its latest ticket
-                for msg_id in [one for one, (ticket, _) in in_flight.items() if ticket <= taken]:
+                for msg_id in [msg_id for msg_id, (ticket, _) in in_flight.items() if ticket <= taken]:
                     del in_flight[msg_id]
         return True
 

@@ -93,8 +93,8 @@ class EarlyBatch(PublishBatch):
         """Note that they could not be written ahead; their confirm follows that of the messages that joined later."""
         key: PublishKey = self.key  # type: ignore[assignment]
         self.written -= len(bodies)
-        gone = [body for body, item in zip(bodies, self.items[self.written :], strict=False) if item is None]
-        self.gone_bytes += key.envelope.bodies_bytes(gone)
+        settled_bodies = [body for body, item in zip(bodies, self.items[self.written :], strict=False) if item is None]
+        self.gone_bytes += key.envelope.bodies_bytes(settled_bodies)
         self.confirm.on_done(confirm.follow)
 
     def deliver(self, channel: str, consumer: str | None, tags: DeliveryTags[Any], most: int = 1) -> Delivered | None:

@@ -42,17 +42,17 @@ def wanted_of(ids: Iterable[str]) -> dict[int, dict[int, bytes]]:
 
     Raises :class:`ArgumentsError`.
     """
-    wanted: dict[int, dict[int, bytes]] = {}
-    for one in ids:
+    msg_ids_by_level: dict[int, dict[int, bytes]] = {}
+    for message_id in ids:
         try:
-            level, seq_id, msg_id = one.split(":")
-            found, place = bytes.fromhex(msg_id), (int(level), int(seq_id))
+            level, seq_id, msg_id = message_id.split(":")
+            decoded, place = bytes.fromhex(msg_id), (int(level), int(seq_id))
         except (ValueError, AttributeError):
-            raise ArgumentsError(f"no message's id: {one!r:.100}") from None
-        if len(found) != MSG_ID_BYTES or min(place) < 0:
-            raise ArgumentsError(f"no message's id: {one!r:.100}")
-        wanted.setdefault(place[0], {})[place[1]] = found
-    return wanted
+            raise ArgumentsError(f"no message's id: {message_id!r:.100}") from None
+        if len(decoded) != MSG_ID_BYTES or min(place) < 0:
+            raise ArgumentsError(f"no message's id: {message_id!r:.100}")
+        msg_ids_by_level.setdefault(place[0], {})[place[1]] = decoded
+    return msg_ids_by_level
 
 
 def ends_of(process: QueueProcess) -> dict[int, int]:
@@ -62,27 +62,27 @@ def ends_of(process: QueueProcess) -> dict[int, int]:
 
 def is_whole(page: Sequence[BrowsedMessage], limit: int) -> bool:
     """Whether the page of :func:`browse` is full, so that more messages may follow."""
-    return len(page) >= limit or sum([len(one.browsed.term) for one in page]) >= PAGE_BYTES
+    return len(page) >= limit or sum([len(message.browsed.term) for message in page]) >= PAGE_BYTES
 
 
 def browse(process: QueueProcess, limit: int, after: tuple[int, int] | None) -> list[BrowsedMessage]:
     """Return at most ``limit`` messages, or about :data:`PAGE_BYTES` of them, in the order of delivery, starting after
     ``after`` (level, seq_id)."""
-    found: list[BrowsedMessage] = []
-    left = PAGE_BYTES
+    messages: list[BrowsedMessage] = []
+    left_bytes = PAGE_BYTES
     awake = dict(process.backing.awake())
     for level in process.backing.numbers:
         if (after is not None and level > after[0]) or (level not in awake and not process.backing.length_of(level)):
             continue
-        behind = after[1] if after is not None and level == after[0] else -1
-        for one in process.backing.level(level).browse(behind + 1, limit - len(found)):
-            found.append(BrowsedMessage(level, one))
-            left -= len(one.term)
-            if left <= 0:
-                return found
-        if len(found) >= limit:
+        last_seq_id = after[1] if after is not None and level == after[0] else -1
+        for browsed in process.backing.level(level).browse(last_seq_id + 1, limit - len(messages)):
+            messages.append(BrowsedMessage(level, browsed))
+            left_bytes -= len(browsed.term)
+            if left_bytes <= 0:
+                return messages
+        if len(messages) >= limit:
             break
-    return found
+    return messages
 
 
 def allocated_bytes(process: QueueProcess) -> int:

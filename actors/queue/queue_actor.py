@@ -306,12 +306,12 @@ class QueueActor(QueueOutput):
     def _on_publish(self, message: m.Publish, keys: Sequence[Key | None] | None = None) -> None:
         self.actor_inbox.lighten(len(message.bodies))
         ids = message.msg_ids or self.msg_ids.many(len(message.bodies))
-        how = message.expiration_ms, message.priority, message.confirm
+        options = message.expiration_ms, message.priority, message.confirm
         try:
             if keys is None:
-                self._publish(message.envelope, ids, message.bodies, *how)
+                self._publish(message.envelope, ids, message.bodies, *options)
             else:
-                self._publish_unique(message.envelope, ids, message.bodies, keys, *how)
+                self._publish_unique(message.envelope, ids, message.bodies, keys, *options)
         except BaseException as error:
             message.confirm.fail(error)
             raise
@@ -375,10 +375,10 @@ class QueueActor(QueueOutput):
         key: PublishKey = batch.key  # type: ignore[assignment]
         try:
             ids = self.msg_ids.many(len(bodies)) if len(bodies) > 1 else self.msg_ids.one()
-            done = not bodies or self.queue_turn.write_ahead(key.envelope, ids, bodies)
+            is_written = not bodies or self.queue_turn.write_ahead(key.envelope, ids, bodies)
         except WarrenError:  # taking them in raises it again
-            done = False
-        if not done:
+            is_written = False
+        if not is_written:
             self._hurry = True
             batch.were_not_written(bodies, confirm)
             return False
@@ -461,7 +461,7 @@ class QueueActor(QueueOutput):
     def close_channel(self, channel: str, seen_up_to: int | None = None) -> int:
         """Return how many unacked messages went back to their places. ``seen_up_to``: the last tag whose message was
         seen; ``None``: all were seen, :data:`LOST`: unknown."""
-        closed = {tag: one for tag, one in self.deliveries.items() if one.channel == channel}
+        closed = {tag: deliveries for tag, deliveries in self.deliveries.items() if deliveries.channel == channel}
         requeued = self.queue_turn.close_channel(channel, list(closed), seen_up_to)
         for deliveries in closed.values():
             deliveries.end()
@@ -567,7 +567,7 @@ class QueueActor(QueueOutput):
         if recorder is None:
             return
         unbounded = any(deliveries.more is not None for deliveries in list(self.deliveries.values()))
-        prefetch = 0 if unbounded else max((one.prefetch for one in self.process.consumers), default=0)
+        prefetch = 0 if unbounded else max((consumer.prefetch for consumer in self.process.consumers), default=0)
         ram_bytes = self._context.allocated.by_owner.get(self.actor_urn, 0)
         row = sample_queue(self.process, prefetch=prefetch)
         tell(recorder, m.QueueSampled(self.actor_urn, step, self._context.clock.now_ns(), self.turns, ram_bytes, row))

@@ -277,7 +277,7 @@ class QueueFrontEnd(FrontEnd):
         """Give a message directly to a waiting consumer that needs no acks, if nothing comes before it."""
         if key.expiration_ms is not None or key.priority:  # who does not take it gives it back by what it says itself
             return False
-        waits = any(one.waiting and one.acks_unseen for one in list(self.deliveries.values()))
+        waits = any(deliveries.waiting and deliveries.acks_unseen for deliveries in list(self.deliveries.values()))
         return waits and uninterrupted(self._hand_off_in_turn, key, body)
 
     def _hand_off_in_turn(self, key: PublishKey, body: bytes) -> bool:

@@ -137,8 +137,8 @@ class QueueOutput(QueueFrontEnd):
     def send_dead_letters(self, batch: DeadLetterBatch) -> None:
         """Publish dead letters to the targets of their exchange; once safe there, they may be removed here."""
         if self._is_opening():
-            again = functools.partial(self.send_dead_letters, batch)
-            self.call_later(f"dead letters {batch.number}", _OPENING_WAIT_NS, again)
+            retry = functools.partial(self.send_dead_letters, batch)
+            self.call_later(f"dead letters {batch.number}", _OPENING_WAIT_NS, retry)
             return
         confirms: list[Future] = []
         gate = self._context.gate
@@ -159,11 +159,11 @@ class QueueOutput(QueueFrontEnd):
             message = m.Publish(envelope, msg_id, [body], None, letter.priority, confirm, size_bytes)
             # They count in the weight, but their sender waits neither for room nor for bytes.
             target.actor_inbox.put(Letter(message), 1)  # type: ignore[call-arg]
-        CountDown(confirms).on_done(lambda done: self._dead_lettered(batch.number, done))
+        CountDown(confirms).on_done(lambda confirm: self._dead_lettered(batch.number, confirm))
 
-    def _dead_lettered(self, number: int, done: Future) -> None:
+    def _dead_lettered(self, number: int, confirm: Future) -> None:
         """Drop dead letters that are safe, or lost to a full or deleted target, as in RabbitMQ; else keep them."""
-        error = done.error
+        error = confirm.error
         if error is None or isinstance(error, (PublishRefusedError, QueueGoneError)):
             tell(self.actor_ref, ControlCall(lambda: self.queue_turn.dead_letters_safe(number)))
         else:

@@ -40,9 +40,9 @@ class _Tail:
 
     def take(self, count: int) -> list[BrowsedMessage]:
         """Take up to ``count`` messages that were looked at."""
-        found = [self.ahead.popleft() for _ in range(min(count, len(self.ahead)))]
-        self.ahead_bytes -= sum(len(one.browsed.term) for one in found)
-        return found
+        messages = [self.ahead.popleft() for _ in range(min(count, len(self.ahead)))]
+        self.ahead_bytes -= sum(len(message.browsed.term) for message in messages)
+        return messages
 
 
 class Tails:
@@ -65,8 +65,8 @@ class Tails:
             if self._is_empty(level):
                 places[level] = 0
                 continue
-            places[level], found = self._backing.level(level).first_of_last(count)
-            count -= found
+            places[level], level_count = self._backing.level(level).first_of_last(count)
+            count -= level_count
         self.end(name)
         self._tails[name] = _Tail(places)
         self._process.watch(is_watched=True)
@@ -79,15 +79,15 @@ class Tails:
         return tail.take(limit) or self._look_on(tail, limit)
 
     def _look_on(self, tail: _Tail, limit: int) -> list[BrowsedMessage]:
-        found: list[BrowsedMessage] = []
+        messages: list[BrowsedMessage] = []
         for level in self._backing.numbers:
-            if len(found) >= limit or self._is_empty(level):
+            if len(messages) >= limit or self._is_empty(level):
                 continue
-            queue, left = self._backing.level(level), limit - len(found)
-            page = [BrowsedMessage(level, one) for one in queue.browse(tail.places[level], left)]
-            tail.places[level] = page[-1].browsed.seq_id + 1 if len(page) == left else queue.state.next_seq_id
-            found += page
-        return found
+            queue, room = self._backing.level(level), limit - len(messages)
+            page = [BrowsedMessage(level, browsed) for browsed in queue.browse(tail.places[level], room)]
+            tail.places[level] = page[-1].browsed.seq_id + 1 if len(page) == room else queue.state.next_seq_id
+            messages += page
+        return messages
 
     def arrival(self, name: Hashable) -> Future:
         """Return a future that is answered when there is a new message for the tail, or when the tail ends."""
@@ -114,9 +114,9 @@ class Tails:
         """Look at new messages, at the end of a turn, and wake those who wait for them."""
         for tail in self._tails.values():
             while len(tail.ahead) < AHEAD and tail.ahead_bytes < AHEAD_BYTES and self._has_more(tail):
-                for one in self._look_on(tail, LOOK):
-                    tail.ahead.append(one)
-                    tail.ahead_bytes += len(one.browsed.term)
+                for message in self._look_on(tail, LOOK):
+                    tail.ahead.append(message)
+                    tail.ahead_bytes += len(message.browsed.term)
             if tail.ahead and tail.arrival is not None:
                 tail.arrival.offer(None)
                 tail.arrival = None

@@ -140,7 +140,7 @@ class UniquePublisher:
     @property
     def waiting(self) -> list[Future]:
         """The confirms that are still unanswered."""
-        return [one.confirm for one in (*self._waiting, *self._due)]
+        return [publish.confirm for publish in (*self._waiting, *self._due)]
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -280,17 +280,17 @@ class UniquePublisher:
             return
         try:
             self._check_directory()
-            self.keys.make_safe([key for one in due for key in one.keys])
+            self.keys.make_safe([key for publish in due for key in publish.keys])
         except NoRoomError as error:
-            for one in due:
-                self._actor.not_safe(one.confirm, error)
+            for publish in due:
+                self._actor.not_safe(publish.confirm, error)
         except BaseException as error:
-            for one in due:
-                one.confirm.fail(error)
+            for publish in due:
+                publish.confirm.fail(error)
             raise
         else:
-            for one in due:
-                one.confirm.offer(one.duplicates)
+            for publish in due:
+                publish.confirm.offer(publish.duplicates)
 
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` if the keys are inconsistent."""
@@ -301,21 +301,21 @@ class UniquePublisher:
     def close(self) -> None:
         """Prepare a clean stop. Waiting publishes are answered when the stores are closed."""
         self.flush()
-        self.keys.note_gone([key for one in self._waiting for key in one.keys])
+        self.keys.note_gone([key for publish in self._waiting for key in publish.keys])
         self._ended = True
 
     def delete(self) -> None:
         """Answer all publishes: the queue is deleted with its keys, so nothing can be lost any more."""
         self._ended = True
         self.keys.close()
-        for one in self._due:
-            one.confirm.offer(one.duplicates)
+        for publish in self._due:
+            publish.confirm.offer(publish.duplicates)
         self._due.clear()
 
     def end(self, error: BaseException | None) -> None:
         """End in any case, with or without an error."""
         self._ended = True
         self.keys.close()
-        for one in self._due:
-            one.confirm.fail(self._actor.stopped_error() if error is None else error)
+        for publish in self._due:
+            publish.confirm.fail(self._actor.stopped_error() if error is None else error)
         self._due.clear()

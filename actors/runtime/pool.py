@@ -494,13 +494,14 @@ class PooledActor(pykka.Actor):
         self.note_error(error)  # before callers can see that it has stopped, and ask why
         ActorRegistry.unregister(self.actor_ref)
         self.actor_stopped.set()
-        where = None if isinstance(error, WarrenError) else error  # our errors are complete; a bug needs its traceback
+        # Our errors are complete; a bug needs its traceback.
+        exc_info = None if isinstance(error, WarrenError) else error
         if not self.is_known(error):
             _LOG.error(
                 "%s stops: %s",
                 self.describe(),
                 error,
-                exc_info=where,
+                exc_info=exc_info,
                 extra=log_event("actor_stopped", error, part=self.describe(), **self.log_fields()),
             )
         try:

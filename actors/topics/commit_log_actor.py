@@ -367,10 +367,10 @@ def _by_queue(items: list[AppendConfirm]) -> dict[int, list[AppendConfirm]]:
     queue_ids = {item.queue_id for item in items}
     if len(queue_ids) == 1:
         return {queue_ids.pop(): items}
-    found: dict[int, list[AppendConfirm]] = {}
+    by_queue: dict[int, list[AppendConfirm]] = {}
     for item in items:
-        found.setdefault(item.queue_id, []).append(item)
-    return found
+        by_queue.setdefault(item.queue_id, []).append(item)
+    return by_queue
 
 
 def size_of(batches: Iterable[Batch]) -> int:

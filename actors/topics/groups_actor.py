@@ -219,15 +219,15 @@ class GroupsActor(TopicPart):
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _take(self, message: tm.Take) -> list[tuple[str, Taken]]:
-        found: list[tuple[str, Taken]] = []
-        left = message.max_records
+        all_taken: list[tuple[str, Taken]] = []
+        remaining = message.max_records
         for topic in message.topics:
-            if left <= 0:
+            if remaining <= 0:
                 break
-            taken = self._group(topic, message.group).take(message.member, left, self._store.bounds(topic))
-            found.extend((topic, one) for one in taken)
-            left -= sum(one.count for one in taken)
-        return found
+            taken = self._group(topic, message.group).take(message.member, remaining, self._store.bounds(topic))
+            all_taken.extend((topic, part) for part in taken)
+            remaining -= sum(part.count for part in taken)
+        return all_taken
 
     def _commit(self, message: tm.CommitOffsets) -> list[str]:
         """Commit offsets; return the errors for queues that another member has taken over."""
@@ -244,11 +244,11 @@ class GroupsActor(TopicPart):
 
     def seek(self, topic: str, name: str, places: StartOffset | Mapping[int, StartOffset]) -> dict[int, int]:
         """Move a group to other positions; return the queue offsets by queue."""
-        found = self._group(topic, name).seek(places, self._store.bounds(topic))
-        for queue_id, queue_offset in found.items():
+        queue_offsets = self._group(topic, name).seek(places, self._store.bounds(topic))
+        for queue_id, queue_offset in queue_offsets.items():
             self.note(topic, name, queue_id, queue_offset)
         self._arrivals.ring({topic})
-        return found
+        return queue_offsets
 
     def lag(self, topic: str, name: str) -> dict[int, int]:
         """Return the number of unfinished messages by queue."""

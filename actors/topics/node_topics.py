@@ -96,11 +96,14 @@ class NodeTopics:
 
     def _stay_down(self, error: BaseException) -> None:
         self.running, self.error = None, error
-        where = None if isinstance(error, WarrenError) else error
+        exc_info = None if isinstance(error, WarrenError) else error
 
         def say() -> None:
             _LOG.error(
-                "the topics are down: %s", error, exc_info=where, extra=log_event("topics_down", error, path=self._path)
+                "the topics are down: %s",
+                error,
+                exc_info=exc_info,
+                extra=log_event("topics_down", error, path=self._path),
             )
 
         self._note_down(TOPICS, error, say)

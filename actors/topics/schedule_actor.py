@@ -114,7 +114,7 @@ class ScheduleActor(TopicPart):
         batches = self._deliverable(entries[:count])
         self._on_their_way.add(level)
         confirm = Future()
-        confirm.on_done(lambda done: self._answered(done, level, count))
+        confirm.on_done(lambda future: self._answered(future, level, count))
         if batches:
             self._log.hand_over(batches, confirm)
         else:
@@ -125,13 +125,13 @@ class ScheduleActor(TopicPart):
         does not block later ones."""
         records, damage = read_sound_records(self._store.commit_log, entries)
         batches, refused = deliveries(records)
-        found: list[Batch] = []
+        allowed: list[Batch] = []
         errors: list[WarrenError] = [*damage, *refused]
         for batch in batches:
             if self._is_allowed(batch, []):
-                found.append(batch)
+                allowed.append(batch)
             else:
-                found += [one for one in _singles(batch) if self._is_allowed(one, errors)]
+                allowed += [single for single in _singles(batch) if self._is_allowed(single, errors)]
         for error in errors:
             _LOG.error(
                 "%s: not delivered: %s",
@@ -147,7 +147,7 @@ class ScheduleActor(TopicPart):
                 count,
                 extra=log_event("topics_expired", part=self.describe(), count=count),
             )
-        return found
+        return allowed
 
     def _is_allowed(self, batch: Batch, errors: list[WarrenError]) -> bool:
         try:
@@ -187,8 +187,8 @@ class ScheduleActor(TopicPart):
 
 def _singles(batch: Batch) -> list[Batch]:
     """Return the messages as batches of one."""
-    each = [batch.properties] * len(batch.bodies) if isinstance(batch.properties, bytes) else batch.properties
+    column = [batch.properties] * len(batch.bodies) if isinstance(batch.properties, bytes) else batch.properties
     return [
         attrs.evolve(batch, bodies=[body], properties=properties)
-        for body, properties in zip(batch.bodies, each, strict=True)
+        for body, properties in zip(batch.bodies, column, strict=True)
     ]

@@ -183,8 +183,8 @@ class Stream(InFront):
             raise
 
     def _fits(self, body: bytes, around: bytes, ahead: bytes) -> bool:
-        most = min(self._settings.max_message_size, self._settings.mapped_file_size_commit_log - BLANK_HEADER_BYTES)
-        return len(body) + len(around) + len(ahead) + len(self.topic) + FIXED_BYTES <= most
+        limit = min(self._settings.max_message_size, self._settings.mapped_file_size_commit_log - BLANK_HEADER_BYTES)
+        return len(body) + len(around) + len(ahead) + len(self.topic) + FIXED_BYTES <= limit
 
     def _too_large(self) -> Confirm:
         confirm = Confirm()
@@ -196,11 +196,11 @@ class Stream(InFront):
     @property
     def retention(self) -> StreamRetention:
         """The stream's retention. Raises like :attr:`topics`."""
-        store, known = self.topics.store, self._retention
+        store, retention = self.topics.store, self._retention
         limits = StreamLimits.of(self.declaration.arguments, self.policies.definition)
-        if known is None or known.store is not store or known.limits != limits:
-            known = self._retention = StreamRetention(store, self.topic, limits)
-        return known
+        if retention is None or retention.store is not store or retention.limits != limits:
+            retention = self._retention = StreamRetention(store, self.topic, limits)
+        return retention
 
     @property
     def policies(self) -> AppliedPolicies:
@@ -222,10 +222,10 @@ class Stream(InFront):
         while offset < queue.max_offset:
             entries = queue.entries(offset, count)
             fitting = int(np.searchsorted(np.cumsum(entries["size"], dtype=np.int64), READ_BYTES, side="right"))
-            read = read_packed(store.commit_log, entries[: max(fitting, 1)])
-            found = [self._message(records, row) for records in read for row in range(len(records))]
-            if found:
-                return found
+            record_parts = read_packed(store.commit_log, entries[: max(fitting, 1)])
+            messages = [self._message(records, row) for records in record_parts for row in range(len(records))]
+            if messages:
+                return messages
             first = self.bounds().start
             if first <= offset:
                 return []
@@ -241,7 +241,7 @@ class Stream(InFront):
 
     def stats(self) -> dict[str, object]:
         """Return what RabbitMQ's management shows of a stream, and its ``topic``. Reads files."""
-        there = self.bounds()
+        bounds = self.bounds()
         declaration = self.declaration
         return {
             "name": declaration.name,
@@ -252,12 +252,12 @@ class Stream(InFront):
             "exclusive": False,
             "arguments": dict(declaration.arguments),
             "state": "running",
-            "messages": len(there),
-            "messages_ready": len(there),
+            "messages": len(bounds),
+            "messages_ready": len(bounds),
             "messages_unacknowledged": 0,
             "consumers": len(self.consumers),
-            "first_offset": there.start,
-            "committed_offset": there.stop - 1,
+            "first_offset": bounds.start,
+            "committed_offset": bounds.stop - 1,
             "topic": self.topic,
             **self.policies.to_json(),
         }
@@ -268,32 +268,32 @@ class Stream(InFront):
 
 def _around(envelope: Envelope) -> tuple[bytes, bytes]:
     """Return a record's properties for messages with this envelope, and the bytes to put ahead of their bodies."""
-    found = {}
+    fields = {}
     if envelope.exchange:
-        found[EXCHANGE] = quote_from_bytes(envelope.exchange, _PLAIN)
+        fields[EXCHANGE] = quote_from_bytes(envelope.exchange, _PLAIN)
     if envelope.routing_keys and envelope.routing_keys[0]:
-        found[ROUTING_KEY] = quote_from_bytes(envelope.routing_keys[0], _PLAIN)
+        fields[ROUTING_KEY] = quote_from_bytes(envelope.routing_keys[0], _PLAIN)
     else:
-        found[ROUTING_KEY] = "%"  # an empty key; without the property it would be the stream's name
+        fields[ROUTING_KEY] = "%"  # an empty key; without the property it would be the stream's name
     properties = envelope.properties
     if properties == NO_PROPERTIES:
-        return encode_properties(found), b""
-    whole = encode_properties(found | {PROPERTIES: base64.b64encode(properties).decode("ascii")})
+        return encode_properties(fields), b""
+    whole = encode_properties(fields | {PROPERTIES: base64.b64encode(properties).decode("ascii")})
     if len(whole) <= MAX_PROPERTIES_BYTES:
         return whole, b""
-    return encode_properties(found | {AHEAD: str(len(properties))}), properties
+    return encode_properties(fields | {AHEAD: str(len(properties))}), properties
 
 
 @functools.lru_cache(maxsize=256)
 def _published(around: bytes, stream: str) -> tuple[str, str, bytes, int]:
     """Return exchange, routing key, AMQP's properties, and the number of their bytes ahead of the body."""
-    found = decode_properties(around)
-    routing_key = found.get(ROUTING_KEY)
+    properties = decode_properties(around)
+    routing_key = properties.get(ROUTING_KEY)
     return (
-        _text(found.get(EXCHANGE, "")),
+        _text(properties.get(EXCHANGE, "")),
         stream if routing_key is None else "" if routing_key == "%" else _text(routing_key),
-        base64.b64decode(found[PROPERTIES]) if PROPERTIES in found else NO_PROPERTIES,
-        int(found.get(AHEAD, 0)),
+        base64.b64decode(properties[PROPERTIES]) if PROPERTIES in properties else NO_PROPERTIES,
+        int(properties.get(AHEAD, 0)),
     )
 
 

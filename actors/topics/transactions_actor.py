@@ -132,7 +132,7 @@ class TransactionsActor(TopicPart):
         batches = [committed(record), op] if commit else [op]
         self._deciding.add(half.queue_offset)
         confirm = Confirm(self._log)
-        confirm.on_done(lambda done: self._answered(done, half.queue_offset))
+        confirm.on_done(lambda future: self._answered(future, half.queue_offset))
         self._log.hand_over(batches, confirm)
         self._log.hurry_up()  # the caller waits for it, and cannot know when it is handed over
         return confirm

@@ -1,6 +1,6 @@
-"""What an import of definitions would do to users, permissions and parameters; a part of the plan of the whole import.
+"""AccessPlan: what an import of definitions would do to users, permissions and parameters.
 
-Users that are there get the password, the tags and the limits that the definitions say, as with RabbitMQ.
+Existing users get the password, the tags and the limits of the definitions, as with RabbitMQ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from warren.actors.engines.errors import ArgumentsError
 
 @attrs.define
 class AccessPlan:
-    """Each ``plan_…`` takes one item of a part, and raises :class:`ArgumentsError` for what cannot be."""
+    """Each ``plan_…`` takes one item of a part, and raises :class:`ArgumentsError` if it is invalid."""
 
     _present: Users
     _has_vhost: Callable[[str], bool]
@@ -62,7 +62,7 @@ class AccessPlan:
 
     @property
     def kept(self) -> dict[str, int]:
-        """How many there are of what means nothing here, and goes out again."""
+        """The numbers of items that have no effect here and are exported again."""
         meaningless = [key for key in self.parameters if not means_something(key[1])]
         counts = {"parameters": len(meaningless), "global_parameters": len(self.global_parameters)}
         return {part: count for part, count in counts.items() if count}

@@ -1,13 +1,12 @@
-"""What a queue is declared as: its name, its kind, and its ``x-`` arguments, checked.
+"""QueueDeclaration: a queue's name, kind and ``x-`` arguments, checked.
 
 A declaration is a value, of a classic queue or of a stream (:mod:`warren.actors.engines.declared.stream_arguments`). A
-classic queue's arguments are RabbitMQ's, under their names. Known arguments are checked when the declaration is made
-(:class:`~warren.actors.engines.errors.ArgumentsError`), those of other kinds of queue are refused, and unknown ones are
-kept without effect. :class:`~warren.actors.engines.declared.queue_arguments.QueueArguments` is the part that an engine
-uses.
+classic queue's arguments have RabbitMQ's names. Known arguments are checked when the declaration is created
+(:class:`~warren.actors.engines.errors.ArgumentsError`), arguments of other kinds of queue are refused, and unknown ones
+are stored without effect. :class:`~warren.actors.engines.declared.queue_arguments.QueueArguments` is the part that an
+engine uses.
 
-Two declarations of one queue are *equivalent* if durable, auto_delete, exclusive and every argument that a classic
-queue knows are the same; unknown arguments do not count.
+Two declarations of one queue are *equivalent* if durable, auto_delete, exclusive and all known arguments are the same.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _FOREIGN: Final = frozenset(
         "x-stream-max-segment-size-bytes",
     }
 )
-"""Arguments of quorum queues and of streams: a classic queue that took them would not do what they ask for."""
+"""Arguments of quorum queues and of streams, which a classic queue refuses because it cannot fulfil them."""
 
 _NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -103,8 +102,8 @@ def _truth(value: Any) -> str | None:
     return _of_type(bool, value)
 
 
-def _one_of(*known: str, otherwise: str) -> Callable[[Any], str | None]:
-    return lambda value: _of_type(str, value) or (None if value in known else otherwise.format(value))
+def _one_of(*allowed: str, otherwise: str) -> Callable[[Any], str | None]:
+    return lambda value: _of_type(str, value) or (None if value in allowed else otherwise.format(value))
 
 
 _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
@@ -131,8 +130,8 @@ _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "x-message-deduplication": _truth,
     "x-cache-ttl": _expires,
 }
-"""What a classic queue knows, in the order in which a second declaration is compared. The last eight are warren's:
-those of RabbitMQ's other queues, of its later versions, or of LavinMQ."""
+"""The arguments of a classic queue, in the order in which a redeclaration is compared. The last eight are not
+RabbitMQ's for classic queues: they come from its other queues, from later versions, or from LavinMQ."""
 
 
 def _frozen(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -144,19 +143,19 @@ def _frozen(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @attrs.frozen
 class QueueDeclaration(QueueArguments):
-    """One queue as it was declared. Raises :class:`ArgumentsError` where an argument cannot be."""
+    """One queue as it was declared. Raises :class:`ArgumentsError` if an argument is invalid."""
 
     vhost: str
     name: str
     durable: bool = True
     exclusive: bool = False
-    """Of one owner, and gone with it; never in a file of definitions."""
+    """Whether it belongs to one owner and is deleted with it. Never in a file of definitions."""
     auto_delete: bool = False
-    """Gone with its last consumer, if it ever had one."""
+    """Whether it is deleted after its last consumer."""
     arguments: Mapping[str, Any] = attrs.field(factory=dict, converter=_frozen, hash=False)
     """A read-only copy."""
     topic: str = ""
-    """For a stream: the topic that has its messages, once it is chosen."""
+    """For a stream: the topic that holds its messages, once it is chosen."""
 
     def __attrs_post_init__(self) -> None:
         check_short_string("a queue's name", self.name)
@@ -189,9 +188,9 @@ class QueueDeclaration(QueueArguments):
 
     @property
     def unknown_arguments(self) -> list[str]:
-        """Arguments that mean nothing, each with the name that may have been meant."""
-        known = (*_CHECKS, *_FOREIGN, *STREAM_CHECKS)
-        return [f"{shown(name)}{did_you_mean(name, known)}" for name in self.arguments if name not in known]
+        """The unknown arguments, each with a similar known name, if there is one."""
+        names = (*_CHECKS, *_FOREIGN, *STREAM_CHECKS)
+        return [f"{shown(name)}{did_you_mean(name, names)}" for name in self.arguments if name not in names]
 
     @property
     def is_stream(self) -> bool:
@@ -199,7 +198,7 @@ class QueueDeclaration(QueueArguments):
         return self.arguments.get("x-queue-type") == STREAM
 
     def check_new(self) -> None:
-        """Raise :class:`ArgumentsError` for what may be said of a queue that is there, but no new one can be."""
+        """Raise :class:`ArgumentsError` if only an existing queue may have these arguments."""
         if self.is_stream:
             check_new(
                 self,
@@ -212,20 +211,19 @@ class QueueDeclaration(QueueArguments):
     # ── again, and in files ─────────────────────────────────────────────────────────────────────────────────────
 
     def equivalent(self, other: QueueDeclaration) -> str | None:
-        """Why ``other``, declared now, is not what this one (the queue that is there) was declared as; or ``None``."""
+        """How the redeclaration ``other`` differs from this existing queue; ``None`` if they are equivalent."""
         if self.exclusive != other.exclusive:
             return locked(self)
         return self.differs(durable=other.durable, auto_delete=other.auto_delete, arguments=other.arguments)
 
     def differs(self, *, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]) -> str | None:
-        """Why these, whatever the arguments are, are not what this queue was declared with; or ``None``."""
+        """How these properties and (unchecked) arguments differ from this existing queue; ``None`` if they do not."""
         for name, current, received in self._differences(durable, auto_delete, arguments):
             return inequivalent(name, self, received, current)
         return None
 
     def all_differences(self, other: QueueDeclaration) -> list[str]:
-        """What differs in ``other``, which is asked for, from this queue, which exists: a phrase for each property and
-        argument."""
+        """A phrase for each property and argument in which ``other`` differs from this existing queue."""
         return [
             f"{name} is {_shown(current)} (asked for: {_shown(received)})"
             for name, current, received in self._differences(other.durable, other.auto_delete, other.arguments)
@@ -234,7 +232,7 @@ class QueueDeclaration(QueueArguments):
     def _differences(
         self, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]
     ) -> Iterator[tuple[str, Any, Any]]:
-        """Each property and argument that differs: its name, what it is here, and what was received."""
+        """Each property and argument that differs: its name, its current and its received value."""
         for name, flag in (("durable", durable), ("auto_delete", auto_delete)):
             if flag != getattr(self, name):
                 yield name, getattr(self, name), flag
@@ -247,7 +245,7 @@ class QueueDeclaration(QueueArguments):
             yield name, current, received
 
     def to_json(self) -> dict[str, Any]:
-        """As a broker's file of definitions has it."""
+        """The queue in RabbitMQ's definitions JSON."""
         return {
             "name": self.name,
             "vhost": self.vhost,
@@ -259,7 +257,7 @@ class QueueDeclaration(QueueArguments):
 
     @classmethod
     def from_json(cls, definition: Mapping[str, Any]) -> QueueDeclaration:
-        """What :meth:`to_json` wrote, or a broker; raises :class:`ArgumentsError` for anything else."""
+        """Parse what :meth:`to_json` or a broker wrote; raises :class:`ArgumentsError` for anything else."""
         types = {"name": str, "vhost": str, "durable": bool, "auto_delete": bool, "arguments": Mapping}
         if not isinstance(definition, Mapping):
             raise ArgumentsError(f"a queue's definition cannot be {definition!r:.100}")
@@ -274,7 +272,7 @@ def _shown(value: Any) -> str:
 
 
 def _type_class(value: Any) -> str:
-    """Which values are of one kind: numbers of any width are, a truth value is no number."""
+    """The type to compare values by: numbers of any width have the same one, truth values another one."""
     match value:
         case bool():
             return "bool"
@@ -287,7 +285,7 @@ def _type_class(value: Any) -> str:
 
 
 def locked(queue: QueueDeclaration) -> str:
-    """Of an exclusive queue that is another owner's, or was declared otherwise."""
+    """The error text for an exclusive queue of another owner, or one that was declared differently."""
     return (
         f"cannot obtain exclusive access to locked {queue}. It could be originally declared on another connection or "
         "the exclusive property value does not match that of the original declaration."

@@ -32,7 +32,7 @@ V = TypeVar("V")
 
 @attrs.frozen
 class Change:
-    """Something durable that came, or went."""
+    """A durable definition that was added, changed or removed."""
 
     action: Literal["put", "drop"]
     kind: Kind
@@ -41,7 +41,7 @@ class Change:
 
 
 _LEVELS_ABOVE: Final = 2
-"""Of a definition, above the arguments or the value in it."""
+"""The nesting levels of a definition above its arguments or its value."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -49,12 +49,12 @@ class ChangeNotes:
     """The changes since the last save. Each change is noted here before it is made."""
 
     changes: list[Change] = attrs.Factory(list)
-    """What is durable; the order is that in which it came and went."""
+    """The durable changes, in order."""
     undo: list[Callable[[], object]] = attrs.Factory(list)
-    """How to take back each step, of what is durable and what is not."""
+    """Undoes each step, durable or not."""
 
     def note(self, action: Literal["put", "drop"], kind: Kind, definition: Mapping[str, Any]) -> None:
-        """Raises :class:`ArgumentsError` for what cannot be written down."""
+        """Note a change. Raises :class:`ArgumentsError` if it cannot be stored."""
         check_depth("what is written down", definition, MAX_LEVELS + _LEVELS_ABOVE)
         try:
             text = json.dumps(definition, allow_nan=False, separators=(",", ":"))
@@ -64,7 +64,7 @@ class ChangeNotes:
 
 
 class NotedTable(Generic[K, V]):
-    """The definitions of one kind, all durable, by their names. One writer; any thread may look."""
+    """The definitions of one kind, all durable, by their names. One writer; any thread may read."""
 
     __slots__ = ("_changed", "_items", "_kind", "_notes", "_to_json")
 
@@ -75,7 +75,7 @@ class NotedTable(Generic[K, V]):
         to_json: Callable[[K, V], Mapping[str, Any]],
         changed: Callable[[], object] = lambda: None,
     ) -> None:
-        """``changed``: called whenever something else stands in it."""
+        """``changed``: called after every change."""
         self._notes = notes
         self._changed = changed
         self._kind = kind
@@ -83,7 +83,7 @@ class NotedTable(Generic[K, V]):
         self._items: dict[K, V] = {}
 
     def put(self, key: K, value: V) -> bool:
-        """Returns whether that is new. Raises :class:`ArgumentsError` for what cannot be written down."""
+        """Put a definition; return whether it changed. Raises :class:`ArgumentsError` if it cannot be stored."""
         if key not in self._items:
             undo: Callable[[], object] = functools.partial(self._unset, key)
         elif (old := self._items[key]) == value:
@@ -96,7 +96,7 @@ class NotedTable(Generic[K, V]):
         return True
 
     def drop(self, key: K) -> bool:
-        """Returns whether it was there."""
+        """Remove a definition; return whether it existed."""
         if key not in self._items:
             return False
         value = self._items[key]

@@ -1,18 +1,16 @@
-"""A node's definitions: its vhosts, with their queues, exchanges, bindings and policies, and its users; in memory, on
-disk, in and out.
+"""A node's definitions: its vhosts, with their queues, exchanges, bindings and policies, and its users.
 
-The plain owner of all that is declared. It changes what :mod:`warren.actors.engines.declared.vhost_definitions`
-describes, keeps a routing table up to date with it, and writes down what is durable
-(:mod:`warren.actors.engines.declared.definitions_file`) when :meth:`Definitions.save` is called: several changes may be
-saved at once, and a durable declaration must not be acknowledged before it returns. Definitions are imported and
+It owns all declarations (:mod:`warren.actors.engines.declared.vhost_definitions` describes a vhost's), keeps a routing
+table for each vhost up to date, and writes the durable ones
+(:mod:`warren.actors.engines.declared.definitions_file`) when :meth:`Definitions.save` is called. Several changes may be
+saved at once; a durable declaration must not be acknowledged before the save returns. Definitions are imported and
 exported as RabbitMQ's JSON by :mod:`warren.actors.engines.declared.definitions_json`.
 
-A refused operation changes nothing. After a save that failed, what was to be saved is here and may be on the disk or
-not; the next save has it all. Or it is taken back (:meth:`Definitions.undo`), everything since
-:meth:`Definitions.begin`.
+A refused operation changes nothing. After a failed save the changes are in memory, and may or may not be on the disk;
+the next save writes them all. :meth:`Definitions.undo` undoes all changes since :meth:`Definitions.begin` instead.
 
-What an earlier warren has written and this one would refuse, a name or an argument that is no text, is passed over and
-told (:attr:`Definitions.passed_over`), and stays in the files.
+Definitions that an earlier warren wrote and this one would refuse (a name or an argument with invalid text) are skipped
+and reported (:attr:`Definitions.passed_over`), and stay in the files.
 
 If no users were ever saved (a new directory, or one from before users existed), there is one user,
 :data:`~warren.actors.engines.declared.users.DEFAULT_USER`. Once that is saved, it can be deleted for good.
@@ -63,28 +61,28 @@ SLICE: Final = 100
 
 @attrs.define(eq=False, repr=False)
 class Definitions:
-    """Everything that is declared on one node. Made by :meth:`open`, or empty for a node without a disk.
+    """All declarations of one node. Created by :meth:`open`, or empty for a node without a disk.
 
     One caller at a time; a vhost's ``routing`` may be read by any thread, for as long as the vhost is there.
     """
 
     _file: DefinitionsFile | None = None
     _random: Callable[[int], bytes] = bytes
-    """Random bytes by their number, for salts; a node with a disk has better ones than these zeros."""
+    """Returns as many random bytes, for salts; only a node without a disk uses these zeros."""
     _notes: ChangeNotes = attrs.field(init=False, factory=ChangeNotes)
-    """Since the last save that worked; how to take back: since :meth:`begin`, too."""
+    """The changes since the last successful save, and the undo steps since :meth:`begin`."""
     users: Users = attrs.field(init=False)
     parameters: Parameters = attrs.field(init=False)
     _metadata: NotedTable[str, VhostMetadata] = attrs.field(init=False)
     _vhosts: dict[str, VhostDefinitions] = attrs.field(init=False, factory=dict)
     _begun_at: int = attrs.field(init=False, default=0)
-    """How many changes :meth:`undo` leaves."""
+    """The number of changes that were noted before :meth:`begin`; :meth:`undo` leaves them."""
     _passed_over: list[tuple[str, dict[str, Any]]] = attrs.field(init=False, factory=list)
 
     def __attrs_post_init__(self) -> None:
         self.users = Users(self._random, self._notes)
         self.parameters = Parameters(self._notes)
-        self._metadata = NotedTable(self._notes, "vhost", lambda name, said: {"name": name} | said.in_file())
+        self._metadata = NotedTable(self._notes, "vhost", lambda name, metadata: {"name": name} | metadata.in_file())
         snapshot = None if self._file is None else self._file.load()
         if self._file is None or snapshot is None:
             self.declare_vhost(DEFAULT_VHOST, VhostMetadata(description="Default virtual host"))
@@ -98,8 +96,8 @@ class Definitions:
     def open(cls, files: FileSystem, directory: str, random: Callable[[int], bytes]) -> Definitions:
         """Load the definitions saved in a node's data directory; if there are no saved ones, an empty vhost ``/``.
 
-        Reads only. ``random``: random bytes by their number, for passwords' salts. Raises :class:`DataError` where the
-        files are damaged; they stay as they are.
+        Only reads. ``random``: returns as many random bytes, for passwords' salts. Raises :class:`DataError` if the
+        files are damaged.
         """
         return cls(DefinitionsFile(files, directory), random)
 
@@ -137,22 +135,24 @@ class Definitions:
 
     @property
     def torn(self) -> DataError | None:
-        """The end of their log, if it is no whole record."""
+        """The end of the log, if its last record is incomplete."""
         return None if self._file is None else self._file.torn
 
     def _may_pass_over(self, definition: Any) -> bool:
         """Whether this definition or its parent contains invalid text."""
         if not isinstance(definition, dict):
             return False
-        gone = [
-            (one.get("vhost"), one.get("name")) for part, one in self._passed_over if part in ("exchanges", "queues")
+        skipped = [
+            (entry.get("vhost"), entry.get("name"))
+            for part, entry in self._passed_over
+            if part in ("exchanges", "queues")
         ]
         ends = [(definition.get("vhost"), definition.get(end)) for end in ("source", "destination")]
-        return not is_text(definition) or any(end in gone for end in ends)
+        return not is_text(definition) or any(end in skipped for end in ends)
 
     @property
     def passed_over(self) -> list[str]:
-        """What the files define and cannot be had."""
+        """The definitions in the files that were skipped."""
         return [f"{part}: {json.dumps(definition):.200}" for part, definition in self._passed_over]
 
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -163,15 +163,15 @@ class Definitions:
 
     def vhost(self, name: str) -> VhostDefinitions:
         """Raises :class:`NotFoundError`."""
-        found = self._vhosts.get(name)
-        if found is None:
+        vhost = self._vhosts.get(name)
+        if vhost is None:
             raise NotFoundError(f"no vhost '{name}'")
-        return found
+        return vhost
 
     def declare_vhost(self, name: str, metadata: VhostMetadata | None = None, *, named_by_node: bool = False) -> bool:
-        """See that the vhost is there; returns whether it is new. ``named_by_node``: by bytes that are no UTF-8, even.
+        """Declare a vhost; return whether it is new. ``metadata``: for a new vhost.
 
-        (A directory on the disk may be that vhost's.) ``metadata``: of a vhost that is new.
+        ``named_by_node``: the name may be bytes that are not UTF-8, as of a directory on the disk.
         """
         check_short_string("a vhost's name", name)
         if not name:
@@ -194,7 +194,7 @@ class Definitions:
         self._metadata.put(self.vhost(vhost).name, metadata)
 
     def delete_vhost(self, name: str) -> Removed:
-        """With everything in it, permissions and parameters included. One that is not there is fine."""
+        """Delete a vhost, if it exists, with everything in it, its permissions and its parameters."""
         vhost = self._vhosts.get(name)
         if vhost is None:
             return NOTHING_REMOVED
@@ -209,7 +209,7 @@ class Definitions:
     # ── what is in them: see VhostDefinitions ───────────────────────────────────────────────────────────────────
 
     def declare_queue(self, declaration: QueueDeclaration, *, named_by_node: bool = False) -> bool:
-        """See that the queue is there; returns whether it is new. ``named_by_node``: its name may be a reserved one.
+        """Declare a queue; return whether it is new. ``named_by_node``: its name may be a reserved one.
 
         Each new stream gets a new topic, so it does not see what a deleted stream left in the files.
         """
@@ -220,33 +220,33 @@ class Definitions:
         return self.vhost(declaration.vhost).declare_queue(declaration, named_by_node=named_by_node)
 
     def delete_queue(self, vhost: str, name: str) -> Removed:
-        """With its bindings, and exchanges that go with these. One that is not there is fine."""
+        """Delete a queue, if it exists, with its bindings and their auto-delete exchanges."""
         return self.vhost(vhost).delete_queue(name)
 
     def declare_exchange(self, declaration: ExchangeDeclaration) -> bool:
-        """See that the exchange is there; returns whether it is new."""
+        """Declare an exchange; return whether it is new."""
         return self.vhost(declaration.vhost).declare_exchange(declaration)
 
     def delete_exchange(self, vhost: str, name: str, *, if_unused: bool = False) -> Removed:
-        """With the bindings from it and to it, and what goes with these. One that is not there is fine."""
+        """Delete an exchange, if it exists, with its bindings and their auto-delete exchanges."""
         return self.vhost(vhost).delete_exchange(name, if_unused=if_unused)
 
     def bind(self, binding: Binding) -> bool:
-        """See that the binding is there; returns whether it is new."""
+        """Declare a binding; return whether it is new."""
         return self.vhost(binding.vhost).bind(binding)
 
     def unbind(self, binding: Binding) -> Removed:
-        """Take the binding away, and an exchange that goes with it. One that is not there is fine."""
+        """Remove a binding, if it exists, and its source, if that is auto-delete and has no other binding."""
         return self.vhost(binding.vhost).unbind(binding)
 
     # ── users and parameters: see Users, Parameters ─────────────────────────────────────────────────────────────
 
     def grant(self, user: str, vhost: str, permissions: Permissions) -> bool:
-        """Let a user do that in a vhost; returns whether it is news. Raises :class:`NotFoundError`."""
+        """Grant a user permissions in a vhost; return whether they changed. Raises :class:`NotFoundError`."""
         return self.users.grant(user, self.vhost(vhost).name, permissions)
 
     def grant_topics(self, user: str, vhost: str, exchange: str, permissions: TopicPermissions) -> bool:
-        """Confine what a user may do with a topic exchange, which need not be there; returns whether it is news.
+        """Restrict what a user may do with a topic exchange, which need not exist; return whether that changed.
 
         Raises :class:`NotFoundError`.
         """
@@ -259,7 +259,7 @@ class Definitions:
     # ── policies: see VhostPolicies ─────────────────────────────────────────────────────────────────────────────
 
     def set_policy(self, policy: Policy) -> bool:
-        """See that the policy, or operator policy, is there; returns whether that changed anything."""
+        """Set a policy or operator policy; return whether that changed anything."""
         return self.vhost(policy.vhost).policies.put(policy)
 
     def clear_policy(self, kind: PolicyKind, vhost: str, name: str) -> None:
@@ -270,18 +270,18 @@ class Definitions:
 
     @property
     def is_saved(self) -> bool:
-        """Whether all that is durable is on the disk and synced; not for sure when it was just opened."""
+        """Whether all durable definitions are known to be on the disk and synced. May be false after opening."""
         return not self._notes.changes and (self._file is None or (self._file.is_safe and self._file.is_known))
 
     def begin(self) -> None:
-        """What comes from here on can be taken back together."""
+        """Begin a group of changes that :meth:`undo` undoes."""
         self._notes.undo.clear()
         self._begun_at = len(self._notes.changes)
 
     def undo(self) -> None:
-        """Take back what was done since :meth:`begin` or the last save that worked, here and on the disk.
+        """Undo what was done since :meth:`begin` or the last successful save, in memory and on the disk.
 
-        Where the disk does not let, the next save does it.
+        If that fails on the disk, the next save does it.
         """
         steps = self._notes.undo.copy()
         for step in reversed(steps):
@@ -293,14 +293,14 @@ class Definitions:
                 self.save()
 
     def save(self) -> None:
-        """Write down what has changed; on return it survives a power loss. Raises :class:`StorageError`."""
+        """Write the changes. On return they survive a power loss. Raises :class:`StorageError`."""
         if self._file is not None and not self.is_saved:
             self._file.save(self._notes.changes, self._snapshot)
         self._notes.changes.clear()
         self.begin()
 
     def _snapshot(self) -> Snapshot:
-        """All that is durable."""
+        """All durable definitions."""
         vhosts = self._vhosts.values()
         snapshot: Snapshot = {
             "vhosts": [{"name": vhost.name} | self.metadata(vhost.name).in_file() for vhost in vhosts],
@@ -340,11 +340,11 @@ class Definitions:
         return Imported.join(self.importing(document, vhost))
 
     def importing(self, document: Mapping[str, Any], vhost: str | None = None) -> Iterator[Imported]:
-        """Add what RabbitMQ's definitions JSON has to what there is; if a vhost is given, into that one.
+        """Add the definitions of RabbitMQ's JSON to the existing ones; if ``vhost`` is given, to that vhost.
 
         Each step reads or declares at most :data:`SLICE` definitions, and yields what it declared. Before anything is
-        declared, raises :class:`DefinitionsError`, which lists everything that is in the way: a queue or an exchange
-        that exists with other properties, a quorum queue, a definition of an unknown vhost.
+        declared, raises :class:`DefinitionsError`, which lists all problems: a queue or an exchange that exists with
+        other properties, a quorum queue, a definition of an unknown vhost.
         """
         from warren.actors.engines.declared.definitions_json import DefinitionsError, Imported, Plan  # noqa: PLC0415 - as above
 
@@ -359,7 +359,7 @@ class Definitions:
             if metadata is not None:
                 self.describe_vhost(name, metadata)
         access = plan.access
-        done = Imported(
+        imported = Imported(
             vhosts=tuple(new_vhosts),
             users=tuple(name for name, user in access.users.items() if self.users.put(user)),
             permissions=tuple(key for key, granted in access.permissions.items() if self.grant(*key, granted)),
@@ -378,19 +378,19 @@ class Definitions:
         planned = [*plan.exchanges.values(), *plan.queues.values(), *plan.bindings]
         for at in range(0, len(planned), SLICE):
             items = planned[at : at + SLICE]
-            done = attrs.evolve(
-                done,
+            imported = attrs.evolve(
+                imported,
                 exchanges=tuple(x for x in items if isinstance(x, ExchangeDeclaration) and self.declare_exchange(x)),
                 queues=tuple(x for x in items if isinstance(x, QueueDeclaration) and self.declare_queue(x)),
                 bindings=tuple(x for x in items if isinstance(x, Binding) and self.bind(x)),
             )
             if at + SLICE < len(planned):
-                yield done
-                done = Imported()
-        yield done
+                yield imported
+                imported = Imported()
+        yield imported
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where a vhost contradicts itself or its routing table."""
+        """Raise ``RuntimeError`` if a vhost contradicts itself or its routing table."""
         for name, vhost in self._vhosts.items():
             if vhost.name != name:
                 raise RuntimeError(f"vhost {vhost.name!r} under the name {name!r}")

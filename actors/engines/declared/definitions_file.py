@@ -285,7 +285,7 @@ def _change_json(change: Change) -> str:
 
 
 _NO_JSON: Final = (ValueError, RecursionError)
-"""What other people's JSON can end in: no text, none of JSON, a number of 5,000 digits, nested too deep."""
+"""Errors of parsing unknown JSON: not text, not JSON, a number of 5,000 digits, nested too deep."""
 
 
 def _parse_file(data: bytes, path: str) -> tuple[int, Snapshot]:
@@ -305,13 +305,13 @@ def _parse_file(data: bytes, path: str) -> tuple[int, Snapshot]:
     if not isinstance(snapshot, dict) or not FIRST_PARTS <= snapshot.keys() <= KINDS.keys():
         raise DataError(path, 0, "definitions that lack a part, or have one too many")
     for part, definitions in snapshot.items():
-        if not isinstance(definitions, list) or not all(isinstance(one, dict) for one in definitions):
+        if not isinstance(definitions, list) or not all(isinstance(definition, dict) for definition in definitions):
             raise DataError(path, 0, f"{part}: no list of definitions")
     return generation, cast(Snapshot, snapshot)
 
 
 def _parse_log(data: bytes, path: str) -> tuple[list[tuple[int, Any]], int]:
-    """The records with the offsets they begin at, and where the last whole one ends."""
+    """The records with their offsets, and where the last whole one ends."""
     records: list[tuple[int, Any]] = []
     torn: int | None = None
     position = 0
@@ -342,29 +342,29 @@ def _by_key(snapshot: Snapshot, path: str) -> Found:
         raise DataError(path, 0, f"a definition without its {error}") from error
 
 
-def _replay(snapshot: Snapshot, found: Found, records: list[tuple[int, Any]], path: str) -> Snapshot:
-    """What the definitions have become."""
-    known = {KINDS[part] for part in snapshot}
+def _replay(snapshot: Snapshot, definitions: Found, records: list[tuple[int, Any]], path: str) -> Snapshot:
+    """Return the definitions after the changes of the log."""
+    kinds = {KINDS[part] for part in snapshot}
     parts = {kind: part for part, kind in KINDS.items()}
     for position, changes in records:
         try:
             for action, kind, definition in changes:
-                goes = {"put": False, "drop": True}[action]
-                known.add(KINDS[parts[kind]])
-                if goes:
-                    del found[kind, _key(kind, definition)]
+                is_drop = {"put": False, "drop": True}[action]
+                kinds.add(KINDS[parts[kind]])
+                if is_drop:
+                    del definitions[kind, _key(kind, definition)]
                 else:
-                    found[kind, _key(kind, definition)] = definition
+                    definitions[kind, _key(kind, definition)] = definition
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError(path, position, f"a change of what is not there, or no change: {shortly(error)}") from error
-    replayed: Snapshot = {part: [] for part, kind in KINDS.items() if kind in known}
-    for (kind, _), definition in found.items():
+    replayed: Snapshot = {part: [] for part, kind in KINDS.items() if kind in kinds}
+    for (kind, _), definition in definitions.items():
         replayed[parts[kind]].append(definition)
     return replayed
 
 
 def _key(kind: Kind, definition: dict[str, Any]) -> str:
-    """Equal for definitions of one thing."""
+    """Equal for two definitions of the same object."""
     names = NAMES.get(kind)
     if names is None:
         return json.dumps(definition, sort_keys=True)

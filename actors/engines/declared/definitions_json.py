@@ -1,16 +1,16 @@
 """Definitions as RabbitMQ exports and imports them: ``rabbitmqctl export_definitions``, the management plugin's button.
 
-Two shapes. A *whole node's* has ``vhosts``, and each queue, exchange and binding says whose it is. A *single vhost's*
-names no vhost; the importer chooses one.
+Two shapes. A *whole node's* export has ``vhosts``, and each queue, exchange and binding names its vhost. A *single
+vhost's* names no vhost; the importer chooses one.
 
-Of what a broker exports vhosts, users, permissions, policies, exchanges, queues and bindings mean something here; of
-its parameters the limits of vhosts, and those of the component ``operator_policy``, which is where a broker has its
-operator policies. Other parameters are *kept*, and exported again. The numbers of kept and of unknown items are
-reported, so that users know that these have no effect.
+These parts of an export have an effect here: vhosts, users, permissions, policies, exchanges, queues, bindings, and of
+the parameters the limits of vhosts and those of the component ``operator_policy``, which are a broker's operator
+policies. Other parameters are *kept*, and exported again. The numbers of kept and of unknown items are reported, so
+that users know that these have no effect.
 
 *Skipped*, as by a broker: queues and exchanges whose names begin with ``amq.``, and bindings with a missing end. (A
-broker's own exports have such bindings: it leaves internal exchanges out, not what is bound to them.)
-*Refused*: quorum queues, which keep other promises than any queue here.
+broker's own exports have such bindings: it omits internal exchanges, but not their bindings.)
+*Refused*: quorum queues, because their guarantees are not those of any queue here.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from warren.queue_index.message.amqp_tables import table_to_json
 from warren.storage.errors import shortly
 
 BROKER_VERSION: Final = "3.10.8"
-"""In an export: whose definitions these could be. A broker takes the shape of some parts from it."""
+"""The version in an export. A broker infers the shape of some parts from it."""
 
 NODE_PARTS: Final = frozenset({"vhosts", "users", "permissions", "topic_permissions", "global_parameters"})
-"""What only a whole node's definitions have."""
+"""The parts that only a whole node's definitions have."""
 OWN_PARTS: Final = NODE_PARTS | {"policies", "parameters", "exchanges", "queues", "bindings"}
 
 _UNDEFINED: Final = "undefined"
-"""As a broker exports an argument without a value. It imports that as a text, and takes no ``null``."""
+"""How a broker exports an argument without a value. It imports that as a text, and does not accept ``null``."""
 _EXACT_ARGUMENTS: Final = "exact_arguments"
 
 _PROBLEM_CHARACTERS: Final = 500
@@ -69,7 +69,7 @@ class Imported:
 
     vhosts: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
-    """New ones, and those whose password, tags or limits changed. The following fields likewise."""
+    """New and changed ones; so are the following fields."""
     permissions: tuple[tuple[str, str], ...] = ()
     """(user, vhost)"""
     topic_permissions: tuple[tuple[str, str, str], ...] = ()
@@ -83,7 +83,7 @@ class Imported:
     queues: tuple[QueueDeclaration, ...] = ()
     bindings: tuple[Binding, ...] = ()
     skipped: tuple[str, ...] = ()
-    """A sentence for each queue or exchange with a name of the node's own, and each binding that lacks an end."""
+    """A sentence for each queue or exchange with a reserved name, and each binding that lacks an end."""
     kept: Mapping[str, int] = attrs.field(factory=dict)
     """Numbers of items that have no effect here and are exported again: ``{"parameters": 2}``."""
     ignored: Mapping[str, int] = attrs.field(factory=dict)
@@ -91,7 +91,7 @@ class Imported:
 
     @classmethod
     def join(cls, slices: Iterable[Imported]) -> Imported:
-        """What all the slices of an import did together."""
+        """Join the results of an import's slices."""
         parts = list(slices)
         joined: dict[str, Any] = {}
         for field in attrs.fields(cls):
@@ -112,8 +112,8 @@ def export_node(
     users: Users,
     parameters: Parameters,
 ) -> dict[str, Any]:
-    """A whole node's definitions, without exclusive queues, which no import could bring back."""
-    known = list(vhosts)
+    """A whole node's definitions, without exclusive queues, which no import could restore."""
+    exported = list(vhosts)
     return {
         "rabbit_version": BROKER_VERSION,
         "rabbitmq_version": BROKER_VERSION,
@@ -124,19 +124,19 @@ def export_node(
                 "limits": [list(limit) for limit in parameters.vhost_limits(vhost.name).items()],
                 "metadata": metadata(vhost.name).to_json(),
             }
-            for vhost in known
+            for vhost in exported
         ],
-        "parameters": parameters.in_vhost() + [item for vhost in known for item in _operator_policies(vhost)],
+        "parameters": parameters.in_vhost() + [item for vhost in exported for item in _operator_policies(vhost)],
         "global_parameters": parameters.of_node(),
-        "policies": [item for vhost in known for item in _policies(vhost)],
-        "queues": [item for vhost in known for item in _queues(vhost)],
-        "exchanges": [item for vhost in known for item in _exchanges(vhost)],
-        "bindings": [item for vhost in known for item in _bindings(vhost)],
+        "policies": [item for vhost in exported for item in _policies(vhost)],
+        "queues": [item for vhost in exported for item in _queues(vhost)],
+        "exchanges": [item for vhost in exported for item in _exchanges(vhost)],
+        "bindings": [item for vhost in exported for item in _bindings(vhost)],
     }
 
 
 def export_vhost(vhost: VhostDefinitions, parameters: Parameters) -> dict[str, Any]:
-    """A single vhost's definitions; nothing in them says which it is."""
+    """A single vhost's definitions, which do not name the vhost."""
     parts = {
         "parameters": parameters.in_vhost(vhost.name) + _operator_policies(vhost),
         "policies": _policies(vhost),
@@ -187,11 +187,11 @@ def _bindings(vhost: VhostDefinitions) -> list[dict[str, Any]]:
 def _exported(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments as a broker exports and imports them, with :data:`_UNDEFINED` for an argument without a value.
 
-    If there is one, the arguments are there a second time, as they are: a broker does not read that.
+    If there is one, the exact arguments are added under another key, which a broker ignores.
     """
     exact: Any = table_to_json(arguments)
-    said = _without_null(exact)
-    return {"arguments": said} if said == exact else {"arguments": said, _EXACT_ARGUMENTS: exact}
+    plain = _without_null(exact)
+    return {"arguments": plain} if plain == exact else {"arguments": plain, _EXACT_ARGUMENTS: exact}
 
 
 def _without_null(value: Any) -> Any:
@@ -203,7 +203,7 @@ def _without_null(value: Any) -> Any:
 
 
 def _with_exact_arguments(definition: dict[str, Any]) -> dict[str, Any]:
-    """A definition with the arguments that were exported. A document that says others was edited since."""
+    """A definition with its exact arguments, unless the plain ones were edited since the export."""
     exact = definition.pop(_EXACT_ARGUMENTS, None)
     if isinstance(exact, dict) and _without_null(exact) == definition.get("arguments"):
         definition["arguments"] = exact
@@ -215,11 +215,11 @@ def _with_exact_arguments(definition: dict[str, Any]) -> dict[str, Any]:
 
 @attrs.define
 class Plan:
-    """What an import of a document would do to what there is; and why it may not, in ``problems``."""
+    """What an import of a document would change, and in ``problems`` why it is not allowed."""
 
     _present: Mapping[str, VhostDefinitions]
     _vhost: str | None
-    """Where everything goes; ``None``: where it says."""
+    """The vhost that gets everything; ``None``: each definition names its own."""
     _users: Users
     vhosts: dict[str, VhostMetadata | None] = attrs.field(init=False, factory=dict)
     """The vhosts, including existing ones, with their metadata."""
@@ -240,11 +240,11 @@ class Plan:
         if not isinstance(document, Mapping):
             self.problems.append(f"definitions are a JSON object, not {document!r:.100}")
             return
-        wanted = OWN_PARTS if self._vhost is None else OWN_PARTS - NODE_PARTS
+        parts = OWN_PARTS if self._vhost is None else OWN_PARTS - NODE_PARTS
         self.ignored = {
             part: len(items)
             for part, items in document.items()
-            if part not in wanted and part != "vhosts" and isinstance(items, list | dict) and items
+            if part not in parts and part != "vhosts" and isinstance(items, list | dict) and items
         }
         if self._vhost is not None and self._vhost not in self._present:
             self.problems.append(f"no vhost '{self._vhost}'")
@@ -261,7 +261,7 @@ class Plan:
             ("queues", self._plan_queue, True),
             ("bindings", self._plan_binding, True),
         ):
-            for item in self._items(document, part) if part in wanted else ():
+            for item in self._items(document, part) if part in parts else ():
                 self._attempt(item, plan, has_vhost=has_vhost)
                 yield
 
@@ -391,7 +391,7 @@ class Plan:
 
 
 _BUILTIN: Final = {exchange.name: exchange for exchange in VhostDefinitions("", ChangeNotes()).exchanges()}
-"""What a vhost has that is not there yet."""
+"""The exchanges of a vhost that does not exist yet."""
 
 
 def _called(definition: Mapping[str, Any]) -> str:

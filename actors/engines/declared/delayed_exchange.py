@@ -1,8 +1,8 @@
-"""The exchange type ``x-delayed-message``: what a message's header ``x-delay`` says, as RabbitMQ's plugin reads it.
+"""The exchange type ``x-delayed-message``: the header ``x-delay``, parsed as by RabbitMQ's plugin.
 
-The value is a whole number of milliseconds, or a text or a fraction that is one. The message waits for this time and is
-then routed as the exchange's ``x-delayed-type`` says. Without the header, or with 0 or less, it is routed at once. The
-header of a message that has waited is negative.
+The value is a whole number of milliseconds, also as a text or a float. The message waits for this time and is then
+routed by the exchange's ``x-delayed-type``. Without the header, or with 0 or less, it is routed at once. Once the
+message has waited, its header is negative.
 """
 
 from __future__ import annotations
@@ -33,6 +33,6 @@ def delay_of(headers: Mapping[str, Any]) -> int:
 
 
 def has_waited(headers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The headers of a message once it has waited as they say."""
+    """The headers of a message after it has waited."""
     delay_ms = delay_of(headers)
     return {**headers, X_DELAY: -delay_ms} if delay_ms else headers

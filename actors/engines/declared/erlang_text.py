@@ -1,4 +1,4 @@
-"""Values in a broker's words: as Erlang's ``~p`` says JSON's values, in the texts of refusals."""
+"""JSON values as Erlang's ``~p`` formats them in a broker's error texts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def erlang_pairs(table: Mapping[str, Any]) -> str:
 def _binary(text: str) -> str:
     try:
         data = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # it stands for no bytes, but is shown all the same
+    except UnicodeEncodeError:  # it has no bytes, but is shown all the same
         data = text.encode("utf-8", "surrogatepass")
     shown = data.decode("latin-1")
     if all(character.isprintable() or character in "\n\r\t" for character in shown):

@@ -1,15 +1,15 @@
 """Exchanges and bindings as they are declared: values, checked, and their JSON.
 
-An *exchange* takes what is published to it and passes it on to queues and other exchanges. A *binding* leads from an
-exchange, its *source*, to a queue or an exchange, its *destination*; what its routing key and arguments mean is the
-source's type's business (:mod:`warren.actors.engines.declared.routing`). Two bindings are one where source,
-destination, routing key and arguments are the same.
+An *exchange* passes messages on to queues and other exchanges. A *binding* leads from an exchange, its *source*, to a
+queue or an exchange, its *destination*; the source's type defines the meaning of the binding's routing key and
+arguments (:mod:`warren.actors.engines.declared.routing`). Two bindings with the same source, destination, routing key
+and arguments are the same binding.
 
-Every vhost has the default exchange, which has no name and to which nothing can be bound, and those of
-:data:`BUILTIN_EXCHANGES`. Names that begin with ``amq.`` are the node's own.
+Every vhost has the default exchange, which has an empty name and accepts no bindings, and those of
+:data:`BUILTIN_EXCHANGES`. Names that begin with ``amq.`` are reserved.
 
-Arguments become *plain* when they come in: what JSON can say and no more, so that a file of definitions holds them
-whole. Bytes become the text that they are, a moment becomes its second: for the broker, too, these are the same value.
+Arguments are converted to *plain* JSON values, so that a file of definitions can store them completely. Bytes become
+text, timestamps become seconds: for the broker, too, these are the same value.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EXCHANGE_TYPES: Final[tuple[ExchangeType, ...]] = (*ROUTING_TYPES, DELAYED)
 X_MATCH_MODES: Final = ("all", "any", "all-with-x", "any-with-x")
 
 TRACE_EXCHANGE: Final = "amq.rabbitmq.trace"
-"""Internal: to it RabbitMQ publishes what is traced. It is here because programs look for it; nothing is traced."""
+"""Internal; RabbitMQ publishes traced messages to it. It exists because programs expect it; nothing is traced."""
 BUILTIN_EXCHANGES: Final[Mapping[str, ExchangeType]] = {
     "amq.direct": "direct",
     "amq.fanout": "fanout",
@@ -53,7 +53,7 @@ BUILTIN_EXCHANGES: Final[Mapping[str, ExchangeType]] = {
     TRACE_EXCHANGE: "topic",
     "amq.topic": "topic",
 }
-"""What every vhost has beside the default exchange, by name; durable, and never deleted."""
+"""The exchanges of every vhost besides the default exchange, by name; durable, and never deleted."""
 
 _MAX_DEPTH: Final = 64
 _NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -84,7 +84,7 @@ def _plain(value: Any, depth_left: int) -> Any:
         case None | bool() | str():
             return value
         case int():
-            return int(value)  # a timestamp is one by another name
+            return int(value)  # a timestamp is an int, too
         case float() if math.isfinite(value):
             return value
         case datetime():
@@ -105,7 +105,7 @@ def unfrozen(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _identity(value: Any) -> Hashable:
-    """Equal for equal values only; a number is no truth value, and 1 is not 1.0."""
+    """Equal for equal values only: 1, 1.0 and true are different."""
     if isinstance(value, Mapping):
         return tuple(sorted((name, _identity(item)) for name, item in value.items()))
     if isinstance(value, list):
@@ -114,7 +114,7 @@ def _identity(value: Any) -> Hashable:
 
 
 def _erlang(value: Any) -> str:
-    """A value that is no string, as the broker's replies show it."""
+    """A value other than a string, as the broker's replies show it."""
     match value:
         case None:
             return "undefined"
@@ -127,7 +127,7 @@ def _erlang(value: Any) -> str:
 
 
 def from_definition(what: str, definition: Any, **types: type) -> dict[str, Any]:
-    """The keys of a JSON definition that must be there, and its arguments; raises :class:`ArgumentsError`."""
+    """The required keys of a JSON definition, and its arguments; raises :class:`ArgumentsError`."""
     if not isinstance(definition, Mapping):
         raise ArgumentsError(f"{what}'s definition cannot be {definition!r:.100}")
     for key, kind in types.items():
@@ -144,16 +144,16 @@ def from_definition(what: str, definition: Any, **types: type) -> dict[str, Any]
 
 @attrs.frozen(kw_only=True)
 class ExchangeDeclaration:
-    """One exchange as it was declared. Raises :class:`ArgumentsError` for a type or an argument that cannot be."""
+    """One exchange as it was declared. Raises :class:`ArgumentsError` for an invalid type or argument."""
 
     vhost: str
     name: str
     type: ExchangeType = "direct"
     durable: bool = True
     auto_delete: bool = False
-    """Gone with the last binding that it is the source of."""
+    """Whether it is deleted after the last binding that it is the source of."""
     internal: bool = False
-    """Takes messages from other exchanges only, and those that die in a queue."""
+    """Whether it accepts only messages of other exchanges, and dead letters."""
     arguments: Mapping[str, Any] = attrs.field(factory=dict, converter=plain_arguments, hash=False)
 
     def __attrs_post_init__(self) -> None:
@@ -171,10 +171,10 @@ class ExchangeDeclaration:
             self._check_delayed_type()
 
     def _check_delayed_type(self) -> None:
-        found = self.arguments.get(DELAYED_TYPE)
-        if found == DELAYED:
+        delayed_type = self.arguments.get(DELAYED_TYPE)
+        if delayed_type == DELAYED:
             raise ArgumentsError(f"Invalid argument, '{DELAYED}' can't be used for '{DELAYED_TYPE}'")
-        if found not in ROUTING_TYPES:
+        if delayed_type not in ROUTING_TYPES:
             raise ArgumentsError(f"Invalid argument, '{DELAYED_TYPE}' must be an existing exchange type")
 
     def __str__(self) -> str:
@@ -182,17 +182,17 @@ class ExchangeDeclaration:
 
     @property
     def routing_type(self) -> ExchangeType:
-        """The type by which it routes."""
-        found: ExchangeType = self.arguments[DELAYED_TYPE] if self.type == DELAYED else self.type
-        return found
+        """The type that defines how it routes."""
+        routing_type: ExchangeType = self.arguments[DELAYED_TYPE] if self.type == DELAYED else self.type
+        return routing_type
 
     @property
     def alternate_exchange(self) -> str | None:
-        """Where messages go that this exchange has no destination for."""
+        """The exchange that gets the messages for which this one has no destination."""
         return self.arguments.get(ALTERNATE_EXCHANGE)
 
     def equivalent(self, other: ExchangeDeclaration) -> str | None:
-        """Why ``other``, declared now, is not what this one was declared as; or ``None``.
+        """How the redeclaration ``other`` differs from this exchange; ``None`` if they are equivalent.
 
         Of the arguments only the alternate exchange counts.
         """
@@ -200,7 +200,7 @@ class ExchangeDeclaration:
         return self.differs(arguments=other.arguments, **fields)
 
     def differs(self, *, arguments: Mapping[str, Any], **fields: Any) -> str | None:
-        """Why these arguments, whatever they are, and fields are not what this one was declared with; or ``None``."""
+        """How these (unchecked) arguments and fields differ from this exchange; ``None`` if they do not."""
         for name, received in fields.items():
             if received != getattr(self, name):
                 return inequivalent(name, self, received, getattr(self, name))
@@ -210,27 +210,27 @@ class ExchangeDeclaration:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """As a broker's file of definitions has it."""
+        """The object in RabbitMQ's definitions JSON."""
         return attrs.asdict(self, recurse=False) | {"arguments": unfrozen(self.arguments)}
 
     @classmethod
     def from_json(cls, definition: Any) -> ExchangeDeclaration:
-        """What :meth:`to_json` wrote, or a broker; raises :class:`ArgumentsError` for anything else."""
-        found = from_definition("an exchange", definition, vhost=str, name=str, type=str, durable=bool)
+        """Parse what :meth:`to_json` or a broker wrote; raises :class:`ArgumentsError` for anything else."""
+        fields = from_definition("an exchange", definition, vhost=str, name=str, type=str, durable=bool)
         return cls(
-            vhost=found["vhost"],
-            name=found["name"],
-            type=found["type"],
-            durable=found["durable"],
+            vhost=fields["vhost"],
+            name=fields["name"],
+            type=fields["type"],
+            durable=fields["durable"],
             auto_delete=definition.get("auto_delete", False),
             internal=definition.get("internal", False),
-            arguments=found["arguments"],
+            arguments=fields["arguments"],
         )
 
 
 @attrs.frozen(kw_only=True)
 class Binding:
-    """From an exchange to a queue or an exchange of the same vhost. Equal are those that are one to a broker."""
+    """From an exchange to a queue or an exchange of the same vhost. Equal if they are the same to a broker."""
 
     vhost: str = attrs.field(eq=False)
     source: str = attrs.field(eq=False)
@@ -255,19 +255,19 @@ class Binding:
         )
 
     def check_for(self, source: ExchangeDeclaration) -> None:
-        """Raise :class:`ArgumentsError` where an exchange of that type cannot have this binding."""
+        """Raise :class:`ArgumentsError` if an exchange of the source's type cannot have this binding."""
         mode = self.arguments.get(X_MATCH, "all")
         if source.routing_type != "headers" or mode in X_MATCH_MODES:
             return
         if isinstance(mode, str):
-            said = binary_text(mode.encode("utf-8", "surrogateescape"))
-            raise ArgumentsError(f"Invalid {X_MATCH} field value {said}; expected all, any, all-with-x, or any-with-x")
+            text = binary_text(mode.encode("utf-8", "surrogateescape"))
+            raise ArgumentsError(f"Invalid {X_MATCH} field value {text}; expected all, any, all-with-x, or any-with-x")
         raise ArgumentsError(
             f"Invalid {X_MATCH} field type {type_name(mode)} (value {_erlang(mode)}); expected longstr"
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As a broker's file of definitions has it."""
+        """The object in RabbitMQ's definitions JSON."""
         return {
             "source": self.source,
             "vhost": self.vhost,
@@ -279,13 +279,13 @@ class Binding:
 
     @classmethod
     def from_json(cls, definition: Any) -> Binding:
-        """What :meth:`to_json` wrote, or a broker; raises :class:`ArgumentsError` for anything else."""
+        """Parse what :meth:`to_json` or a broker wrote; raises :class:`ArgumentsError` for anything else."""
         names = ("vhost", "source", "destination", "destination_type", "routing_key")
         return cls(**from_definition("a binding", definition, **dict.fromkeys(names, str)))
 
 
 def builtin_exchanges(vhost: str) -> list[ExchangeDeclaration]:
-    """What a new vhost has, the default exchange first."""
+    """The exchanges of a new vhost, the default exchange first."""
     named = [
         ExchangeDeclaration(vhost=vhost, name=name, type=kind, internal=name == TRACE_EXCHANGE)
         for name, kind in BUILTIN_EXCHANGES.items()

@@ -1,18 +1,18 @@
-"""Which bindings of an exchange take a message: a matcher for each type of exchange.
+"""Which bindings of an exchange match a message: a matcher for each type of exchange.
 
 =========  ==========================================================================================================
-type       a binding takes a message where
+type       a binding matches a message if
 =========  ==========================================================================================================
-direct     its key is the message's
+direct     its key equals the message's
 fanout     always
-topic      its key, words between dots, is the message's; ``*`` stands for one word, ``#`` for any number, none too
+topic      its key, words between dots, matches the message's; ``*`` stands for one word, ``#`` for any number, even 0
 headers    the message has all of its arguments as headers, or with ``x-match: any`` one of them; an argument of
-           ``None`` asks only that the header is there. ``x-…`` arguments count with ``all-with-x`` and ``any-with-x``
+           ``None`` matches any value. ``x-…`` arguments count only with ``all-with-x`` and ``any-with-x``
 =========  ==========================================================================================================
 
-A matcher has one writer and any number of readers in any thread: :mod:`warren.actors.engines.declared.routing` says why
-that goes well. What it asks of a matcher: a reader looks dictionaries up or copies them, and walks only copies; the
-writer makes what it adds whole before one assignment shows it.
+A matcher has one writer and any number of readers in any thread; :mod:`warren.actors.engines.declared.routing` says why
+that is safe. A reader must only look dictionaries up or copy them, and iterate over copies. The writer must complete
+what it adds before one assignment makes it visible.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Headers = Mapping[str, Any]
 
 
 class Bound(NamedTuple):
-    """What a binding leads to; ``number`` rises from one binding to the next."""
+    """The destination of a binding; ``number`` rises from one binding to the next."""
 
     number: int
     is_queue: bool
@@ -37,7 +37,7 @@ class Bound(NamedTuple):
 
 
 Leaf = dict[Hashable, Bound]
-"""Bindings that take the same messages, by their identity."""
+"""Bindings that match the same messages, by their identity."""
 
 
 class Matcher(Protocol):
@@ -48,14 +48,14 @@ class Matcher(Protocol):
     def add(self, binding: Binding, bound: Bound) -> None: ...
     def remove(self, binding: Binding) -> None: ...
     def match(self, routing_key: str, headers: Headers) -> Sequence[Bound]:
-        """What takes a message, in the order of binding; one destination may be there several times."""
+        """The matching bindings, in order of declaration; a destination may occur several times."""
 
     def identities(self) -> set[Hashable]:
-        """Of all bindings; for checks."""
+        """The identities of all bindings; for checks."""
 
 
 class DirectMatcher:
-    """By routing key."""
+    """Bindings by routing key."""
 
     needs_headers = False
 
@@ -84,7 +84,7 @@ class DirectMatcher:
 
 
 class FanoutMatcher:
-    """All of them."""
+    """Bindings that all match."""
 
     needs_headers = False
 
@@ -105,7 +105,7 @@ class FanoutMatcher:
 
 
 class TopicNode:
-    """A place in the trie: what is bound just here, and where the next word of a binding's key leads."""
+    """A node of the trie: the bindings whose key ends here, and a child for each next word."""
 
     __slots__ = ("children", "is_hash", "leaf")
 
@@ -116,10 +116,10 @@ class TopicNode:
 
 
 class TopicMatcher:
-    """A trie of the words of bindings' keys, gone through with all nodes that the words so far lead to.
+    """A trie of the words of bindings' keys. Matching keeps the set of nodes that the words so far lead to.
 
-    A node after ``#`` stays active for any word, and is reached without a word, so a pattern costs at most the number
-    of its nodes for each word.
+    A ``#`` node stays active for any word, and is reached without a word, so a pattern costs at most the number of its
+    nodes for each word.
     """
 
     needs_headers = False
@@ -141,7 +141,7 @@ class TopicMatcher:
             stem = TopicNode(above)
             stem.children[word] = branch
             branch = stem
-        node.children[words[at]] = branch  # whole, as of now
+        node.children[words[at]] = branch  # visible to readers from now on, and complete
 
     def remove(self, binding: Binding) -> None:
         path = [self._root]
@@ -173,21 +173,21 @@ class TopicMatcher:
         return sorted(bound for leaf in leaves for bound in leaf.values())
 
     def identities(self) -> set[Hashable]:
-        found, nodes = set[Hashable](), [self._root]
+        identities, nodes = set[Hashable](), [self._root]
         for node in nodes:
-            found.update(node.leaf)
+            identities.update(node.leaf)
             nodes.extend(node.children.values())
-        return found
+        return identities
 
 
 def _with_hashes(nodes: list[TopicNode]) -> list[TopicNode]:
-    """Return the nodes, each once, and those after ``#`` that they lead to without a word."""
-    found = dict.fromkeys(nodes)
-    waiting = list(found)
+    """Return the nodes, each once, and the ``#`` nodes that they lead to without a word."""
+    reached = dict.fromkeys(nodes)
+    waiting = list(reached)
     for node in waiting:
         child = node.children.get("#")
-        if child is not None and child not in found:
-            found[child] = None
+        if child is not None and child not in reached:
+            reached[child] = None
             waiting.append(child)
     return waiting
 
@@ -198,11 +198,11 @@ def topic_words(key: str) -> list[str]:
 
 
 Wanted = tuple[tuple[str, Any], ...]
-"""Headers that a binding asks for."""
+"""The headers that a binding expects."""
 
 
 class HeadersMatcher:
-    """One binding after the other: their arguments have nothing to look them up by."""
+    """Tries one binding after the other, because their arguments cannot be indexed."""
 
     needs_headers = True
 
@@ -211,12 +211,12 @@ class HeadersMatcher:
 
     def add(self, binding: Binding, bound: Bound) -> None:
         mode = binding.arguments.get(X_MATCH, "all")
-        wanted = tuple(
+        expected = tuple(
             (name, value)
             for name, value in binding.arguments.items()
             if name != X_MATCH and (mode.endswith("-with-x") or not name.startswith("x-"))
         )
-        self._all[binding.identity] = (mode.startswith("all"), wanted, bound)
+        self._all[binding.identity] = (mode.startswith("all"), expected, bound)
 
     def remove(self, binding: Binding) -> None:
         del self._all[binding.identity]
@@ -224,8 +224,8 @@ class HeadersMatcher:
     def match(self, routing_key: str, headers: Headers) -> Sequence[Bound]:
         return [
             bound
-            for needs_all, wanted, bound in self._all.copy().values()
-            if (_has_all if needs_all else _has_any)(headers, wanted)
+            for needs_all, expected, bound in self._all.copy().values()
+            if (_has_all if needs_all else _has_any)(headers, expected)
         ]
 
     def identities(self) -> set[Hashable]:
@@ -235,39 +235,39 @@ class HeadersMatcher:
 # Loops, because a generator would cost more than the items it visits: this runs for each binding.
 
 
-def _has_all(headers: Headers, wanted: Wanted) -> bool:
-    for name, value in wanted:
+def _has_all(headers: Headers, expected: Wanted) -> bool:
+    for name, value in expected:
         if name not in headers or not (value is None or _is_same(value, headers[name])):
             return False
     return True
 
 
-def _has_any(headers: Headers, wanted: Wanted) -> bool:
-    for name, value in wanted:  # noqa: SIM110
+def _has_any(headers: Headers, expected: Wanted) -> bool:
+    for name, value in expected:  # noqa: SIM110
         if name in headers and (value is None or _is_same(value, headers[name])):
             return True
     return False
 
 
-def _is_same(wanted: Any, value: Any) -> bool:
-    """Whether a header has the value that a binding asks for: 1 and 1.0 are one, a truth value is no number."""
-    if type(wanted) is type(value) is str:
-        return bool(wanted == value)
+def _is_same(expected: Any, value: Any) -> bool:
+    """Whether a header has the value that a binding expects: 1 equals 1.0, but a truth value is not a number."""
+    if type(expected) is type(value) is str:
+        return bool(expected == value)
     if isinstance(value, bytes):
         value = value.decode("utf-8", "surrogateescape")
     elif isinstance(value, datetime):
         value = calendar.timegm(value.utctimetuple())
-    if isinstance(wanted, bool) or isinstance(value, bool):
-        return wanted is value
-    if isinstance(wanted, Mapping):
+    if isinstance(expected, bool) or isinstance(value, bool):
+        return expected is value
+    if isinstance(expected, Mapping):
         return (
             isinstance(value, Mapping)
-            and wanted.keys() == value.keys()
-            and all(_is_same(item, value[name]) for name, item in wanted.items())
+            and expected.keys() == value.keys()
+            and all(_is_same(item, value[name]) for name, item in expected.items())
         )
-    if isinstance(wanted, list):
-        return isinstance(value, list | tuple) and len(wanted) == len(value) and all(map(_is_same, wanted, value))
-    return not isinstance(value, Decimal) and bool(wanted == value)
+    if isinstance(expected, list):
+        return isinstance(value, list | tuple) and len(expected) == len(value) and all(map(_is_same, expected, value))
+    return not isinstance(value, Decimal) and bool(expected == value)
 
 
 MATCHERS: Final[Mapping[ExchangeType, type[Matcher]]] = {

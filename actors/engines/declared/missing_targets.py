@@ -1,8 +1,8 @@
 """MissingTargets: warnings about messages that are dropped because the exchange or queue they should go to is missing.
 
 Such a target is named by a queue or a policy for dead letters, by an exchange or a policy as an alternate exchange, and
-by a delayed message that is due. A target may be declared later, so a missing one is no error. It is logged when what
-names it is declared, and again with the first message that reaches no queue for want of it.
+by a delayed message that is due. A target may be declared later, so a missing one is not an error. It is logged when
+the object that names it is declared, and again with the first message that is dropped because of it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MissingTargets:
         """The exchanges whose first drop is logged, by what names them."""
 
     def check(self, subject: object, dead_letters: QueueArguments | None, alternate: str | None) -> None:
-        """Log each target that ``subject``, which was declared just now, names and that does not exist.
+        """Log each missing target that ``subject``, which was just declared, names.
 
         ``dead_letters``: arguments that may name one.
         """
@@ -43,7 +43,7 @@ class MissingTargets:
             self._warn(subject, "messages without a destination", f"exchange '{alternate}'")
 
     def forget(self, subject: object) -> None:
-        """``subject`` is declared or deleted: the next message of it that is dropped is logged again."""
+        """Log the next dropped message of ``subject`` again, because it was declared or deleted."""
         self._logged.pop(str(subject), None)
 
     def _has_target(self, arguments: QueueArguments) -> bool:

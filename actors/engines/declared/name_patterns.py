@@ -64,7 +64,7 @@ _RE2S_ENDS: Final = {"\\Z": "(?:\\n?\\z)", "$": "(?:\\n?$)"}
 
 
 class UnsupportedPatternError(re.error):
-    """An expression that PCRE would take."""
+    """An expression that PCRE would accept."""
 
 
 class NamePattern:
@@ -79,7 +79,7 @@ class NamePattern:
 
     def __init__(self, pattern: str, *, any_case: bool = False, look_around: bool = True) -> None:
         self._search = self._automaton = None
-        if pattern == ".*":  # of most users: without a library
+        if pattern == ".*":  # what most users have; needs no library
             return
         import re2  # noqa: PLC0415 - a program without users and policies does without
 
@@ -100,7 +100,7 @@ class NamePattern:
             self._search = compiled.search
 
     def matches(self, name: str) -> bool:
-        """Whether it is found in a name."""
+        """Whether it matches anywhere in a name."""
         data = name.encode("utf-8", "surrogateescape")
         if self._automaton is not None:
             return self._automaton.search(data)
@@ -112,7 +112,7 @@ def _too_large() -> UnsupportedPatternError:
 
 
 def _parsed(pattern: str) -> Any:
-    """As :mod:`re` parses it, which knows more than RE2."""
+    """Parse an expression with :mod:`re`, which supports more than RE2."""
     try:
         return parser.parse(_translated(pattern, _PYTHONS_ENDS))
     except (RecursionError, OverflowError) as error:
@@ -120,10 +120,10 @@ def _parsed(pattern: str) -> Any:
 
 
 def _translated(pattern: str, ends: dict[str, str]) -> bytes:
-    """An expression of PCRE's in the language that has these ``ends``, Python's or RE2's."""
+    """Translate a PCRE expression to Python's or RE2's syntax, which has these ``ends``."""
     parts: list[str] = []
     opened = -1
-    """Where the set began that the next token is in; negative outside of sets."""
+    """Where the current set began; negative outside of sets."""
     for token in _TOKEN.finditer(pattern):
         text = token[0]
         if token["quoted"] is not None:
@@ -166,24 +166,24 @@ _EVERY: Final = frozenset(range(256))
 _END: Final = 0
 
 Tables = Sequence[Sequence[bool]]
-"""Of each look-around before this one: at which places of a name its expression matches."""
+"""For each earlier look-around: at which positions of a name its expression matches."""
 
 
 class _Part:
-    """The states of a whole expression, or of the one inside a look-around."""
+    """The states of the whole expression, or of one inside a look-around."""
 
     def __init__(self) -> None:
         self.first = _END
         self.bytes: list[tuple[int, frozenset[int], int]] = []
-        """A state, the bytes that lead on from it, and the state that they lead to."""
+        """Transitions: a state, its bytes, and the next state."""
         self.conditions: dict[int, tuple[str, Any]] = {}
-        """What must hold at a place for a state to be passed there without a byte; by default nothing."""
+        """The condition at a position for leaving a state without a byte; by default none."""
         self.before: dict[int, list[int]] = defaultdict(list)
         """The states that lead to a state without a byte."""
 
     def places(self, data: bytes, tables: Tables) -> list[bool]:
-        """From which places of ``data`` a way leads to the end: from right to left, all ways at once."""
-        found = [False] * (len(data) + 1)
+        """At which positions of ``data`` the expression matches. Runs from right to left, in all states at once."""
+        accepting = [False] * (len(data) + 1)
         reached: set[int] = set()
         for at in range(len(data), -1, -1):
             byte = data[at] if at < len(data) else -1
@@ -194,8 +194,8 @@ class _Part:
                     if state not in reached and self._holds(state, data, at, tables):
                         reached.add(state)
                         todo.append(state)
-            found[at] = self.first in reached
-        return found
+            accepting[at] = self.first in reached
+        return accepting
 
     def _holds(self, state: int, data: bytes, at: int, tables: Tables) -> bool:
         kind, about = self.conditions.get(state, ("none", None))
@@ -203,8 +203,8 @@ class _Part:
             place, by_lines = about
             return _is_at(place, by_lines, data, at)
         if kind == "look":
-            table, back, wanted = about
-            return wanted is (at >= back and tables[table][at - back])
+            table, back, positive = about
+            return positive is (at >= back and tables[table][at - back])
         return True
 
 
@@ -213,7 +213,7 @@ class _Automaton:
 
     def __init__(self, tree: Any) -> None:
         self._parts: list[_Part] = []
-        """Each after those that it looks at; the whole expression last."""
+        """Each part follows the look-arounds that it uses; the whole expression is last."""
         self._count = _END
         self._flags = tree.state.flags
         self._add_part(tree)
@@ -238,7 +238,7 @@ class _Automaton:
         return self._count
 
     def _joined(self, part: _Part, afters: Iterable[int], condition: tuple[str, Any] | None = None) -> int:
-        """A new state that leads to these without a byte."""
+        """Return a new state that leads to ``afters`` without a byte."""
         state = self._new()
         for after in afters:
             part.before[after].append(state)
@@ -265,8 +265,8 @@ class _Automaton:
             self._flags = before
             return first
         if kind in (c.MAX_REPEAT, c.MIN_REPEAT):
-            least, most, body = about
-            return self._repeat(part, (least, most), body, after)
+            minimum, maximum, body = about
+            return self._repeat(part, (minimum, maximum), body, after)
         if kind is c.AT:
             return self._joined(part, [after], ("place", (about, bool(self._flags & re.MULTILINE))))
         if kind in (c.ASSERT, c.ASSERT_NOT):
@@ -276,14 +276,14 @@ class _Automaton:
         raise UnsupportedPatternError("back references, possessive and atomic groups are not supported")
 
     def _repeat(self, part: _Part, times: tuple[Any, Any], body: Any, after: int) -> int:
-        (least, most), first = times, after
-        if most is c.MAXREPEAT:
+        (minimum, maximum), first = times, after
+        if maximum is c.MAXREPEAT:
             first = self._joined(part, [after])
             part.before[self._sequence(part, body, first)].append(first)
         else:
-            for _ in range(int(most) - int(least)):
+            for _ in range(int(maximum) - int(minimum)):
                 first = self._joined(part, [after, self._sequence(part, body, first)])
-        for _ in range(int(least)):
+        for _ in range(int(minimum)):
             first = self._sequence(part, body, first)
         return first
 
@@ -312,5 +312,5 @@ def _is_at(place: Any, by_lines: bool, data: bytes, at: int) -> bool:
     if place is c.AT_END_STRING or place is c.AT_END:
         line_ends = place is c.AT_END and data[at : at + 1] == b"\n"
         return at == size or (line_ends and (by_lines or at == size - 1))
-    before, after = (re.match(rb"\w", data[one : one + 1]) is not None for one in (max(at - 1, 0), at))
+    before, after = (re.match(rb"\w", data[position : position + 1]) is not None for position in (max(at - 1, 0), at))
     return ((before and at > 0) != after) == (place is c.AT_BOUNDARY)

@@ -1,11 +1,11 @@
-"""Runtime parameters: what operators set in a vhost, or for the whole node, beside queues, exchanges and bindings.
+"""Runtime parameters: settings of a vhost, or of the whole node, besides queues, exchanges and bindings.
 
-A parameter of a vhost has a *component*, a name and a value, which is JSON. Of the components that RabbitMQ knows one
-means something here: ``vhost-limits``, whose only parameter, ``limits``, says how many connections and queues a vhost
-may have. (Policies are no parameters here.) All others (``shovel``, ``federation-upstream``, …) and the node's *global*
-parameters are kept, and go out again as they came.
+A parameter of a vhost has a *component*, a name and a value, which is JSON. One of RabbitMQ's components has an effect
+here: ``vhost-limits``, whose only parameter, ``limits``, says how many connections and queues a vhost may have.
+(Policies are not parameters here.) All others (``shovel``, ``federation-upstream``, …) and the node's *global*
+parameters are stored and exported again unchanged.
 
-One thread changes them; any thread may look.
+One thread changes them; any thread may read.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ VHOST_LIMITS: Final = ("max-connections", "max-queues")
 LIMITS_COMPONENT: Final = "vhost-limits"
 LIMITS_NAME: Final = "limits"
 POLICY_COMPONENTS: Final = ("policy", "operator_policy")
-"""Where RabbitMQ has its policies."""
+"""The components in which RabbitMQ stores policies."""
 
 
 class Parameters:
-    """A node's parameters. ``notes``: where is noted what changes."""
+    """A node's parameters. ``notes`` collects the changes."""
 
     __slots__ = ("_global", "_parameters")
 
     def __init__(self, notes: ChangeNotes | None = None) -> None:
-        told = ChangeNotes() if notes is None else notes
+        change_notes = ChangeNotes() if notes is None else notes
         self._parameters: NotedTable[tuple[str, str, str], Any] = NotedTable(
-            told,
+            change_notes,
             "parameter",
             lambda key, value: {"vhost": key[0], "component": key[1], "name": key[2], "value": value},
         )
         self._global: NotedTable[str, Any] = NotedTable(
-            told, "global_parameter", lambda name, value: {"name": name, "value": value}
+            change_notes, "global_parameter", lambda name, value: {"name": name, "value": value}
         )
 
     # ── of a vhost ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def set(self, vhost: str, component: str, name: str, value: Any) -> bool:
-        """Returns whether that is news. Raises :class:`ArgumentsError`, and :class:`AccessRefusedError` for a policy.
+        """Set a parameter; return whether it changed. The caller ensures that the vhost exists.
 
-        The caller knows that there is the vhost.
+        Raises :class:`ArgumentsError`, and :class:`AccessRefusedError` for a policy.
         """
         checked = checked_parameter(component, name, value)
         return self._parameters.put((vhost, component, name), checked)
@@ -62,7 +62,7 @@ class Parameters:
         return limits
 
     def check_queue_limit(self, vhost: str, queue: str, count: int) -> None:
-        """Raise :class:`PreconditionFailedError` where a vhost with ``count`` queues may not have one more."""
+        """Raise :class:`PreconditionFailedError` if a vhost with ``count`` queues may not have another one."""
         limit = self.vhost_limits(vhost).get("max-queues", -1)
         if 0 <= limit <= count:
             raise PreconditionFailedError(
@@ -70,13 +70,13 @@ class Parameters:
             )
 
     def forget_vhost(self, vhost: str) -> None:
-        """The vhost was deleted."""
+        """Remove the parameters of a deleted vhost."""
         for key, _ in self._parameters:
             if key[0] == vhost:
                 self._parameters.drop(key)
 
     def in_vhost(self, vhost: str | None = None, component: str | None = None) -> list[dict[str, Any]]:
-        """Those of one vhost, or one component, or all, as in RabbitMQ's definitions."""
+        """The parameters of one vhost, of one component, or all, as in RabbitMQ's definitions."""
         return [
             item
             for item in self._parameters.to_json()
@@ -86,7 +86,7 @@ class Parameters:
     # ── of the node ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def set_global(self, name: str, value: Any) -> bool:
-        """Returns whether that is news. Raises :class:`ArgumentsError`."""
+        """Set a global parameter; return whether it changed. Raises :class:`ArgumentsError`."""
         check_short_string("a parameter's name", name)
         check_texts("a parameter", value)
         return self._global.put(name, value)
@@ -101,7 +101,7 @@ class Parameters:
         return self._global.get(name)
 
     def of_node(self) -> list[dict[str, Any]]:
-        """The global ones, as in RabbitMQ's definitions."""
+        """The global parameters, as in RabbitMQ's definitions."""
         return self._global.to_json()
 
     def to_json(self) -> dict[str, list[dict[str, Any]]]:
@@ -109,19 +109,19 @@ class Parameters:
         return {"parameters": self.in_vhost(), "global_parameters": self.of_node()}
 
     def check_invariants(self, vhosts: Mapping[str, object]) -> None:
-        """Raise ``RuntimeError`` where a parameter is of a vhost that is not there."""
+        """Raise ``RuntimeError`` if a parameter names a vhost that does not exist."""
         for (vhost, component, name), _ in self._parameters:
             if vhost not in vhosts:
                 raise RuntimeError(f"parameter {component} {name} in vhost '{vhost}'")
 
 
 def means_something(component: str) -> bool:
-    """Whether warren does what a parameter of that component says."""
+    """Whether parameters of this component have an effect."""
     return component == LIMITS_COMPONENT
 
 
 def checked_parameter(component: Any, name: Any, value: Any) -> Any:
-    """The value, as it ought to be. Raises :class:`ArgumentsError`, :class:`AccessRefusedError`."""
+    """Check a parameter; return its normalized value. Raises :class:`ArgumentsError`, :class:`AccessRefusedError`."""
     check_short_string("a parameter's component", component)
     check_short_string("a parameter's name", name)
     if component in POLICY_COMPONENTS:

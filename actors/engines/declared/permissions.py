@@ -21,7 +21,7 @@ _MAX_ANSWERS: Final = 4096
 
 
 class Patterns:
-    """Regular expressions, with what they said of names. From any thread."""
+    """Regular expressions with a cache of their answers. Any thread may use it."""
 
     __slots__ = ("_answers", "_compiled")
 
@@ -62,10 +62,10 @@ class Permissions:
 
 @attrs.frozen
 class TopicPermissions:
-    """With which routing keys a user may publish to a topic exchange, and bind queues to it.
+    """The routing keys with which a user may publish to a topic exchange, and bind queues to it.
 
-    ``{username}`` and ``{vhost}`` in the patterns stand for the user's and the vhost's names. Making one raises
-    :class:`ArgumentsError` for what is no pattern.
+    ``{username}`` and ``{vhost}`` in the patterns stand for the user's and the vhost's names. Raises
+    :class:`ArgumentsError` for an invalid pattern.
     """
 
     write: str
@@ -75,7 +75,7 @@ class TopicPermissions:
         Patterns((self.write, self.read))
 
     def for_user(self, user: str, vhost: str) -> Patterns:
-        """What ``write`` and ``read`` are for that user in that vhost."""
+        """The patterns ``write`` and ``read`` for a user in a vhost."""
         return Patterns(_filled_in(pattern, user, vhost) for pattern in (self.write, self.read))
 
     def to_json(self) -> dict[str, str]:
@@ -83,12 +83,12 @@ class TopicPermissions:
 
 
 def permissions_of(item: Mapping[str, Any]) -> Permissions:
-    """As in RabbitMQ's definitions. Raises :class:`ArgumentsError`."""
+    """Parse an item of RabbitMQ's definitions. Raises :class:`ArgumentsError`."""
     return Permissions(*(_part(item, name) for name in ("configure", "write", "read")))
 
 
 def topic_permissions_of(item: Mapping[str, Any]) -> TopicPermissions:
-    """As in RabbitMQ's definitions. Raises :class:`ArgumentsError`."""
+    """Parse an item of RabbitMQ's definitions. Raises :class:`ArgumentsError`."""
     return TopicPermissions(*(_part(item, name) for name in ("write", "read")))
 
 

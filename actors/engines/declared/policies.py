@@ -1,18 +1,17 @@
 """Policies: optional arguments that queues and exchanges get by their names, and lose again.
 
-A *policy* has a pattern, a regular expression that is searched for in a name, and a *definition*: what it sets, under
-the names of queue arguments without their ``x-``. An *operator policy* is one that limits what users may have. Of each
-kind a queue or an exchange has at most one: the matching one with the highest priority or, if several have the same
-priority, the one whose name comes first.
+A *policy* has a pattern, a regular expression that is searched for in a name, and a *definition*: its settings, under
+the names of queue arguments without their ``x-``. An *operator policy* limits what users may set. Of each kind a queue
+or an exchange has at most one: the matching one with the highest priority or, if several have the same priority, the
+one whose name comes first.
 
-Both are merged into the *effective policy definition* (:meth:`AppliedPolicies.definition`): what only one sets holds;
-of what both set, the lesser. What that makes of a queue's own arguments:
-:mod:`warren.actors.engines.declared.queue_arguments`.
+Both are merged into the *effective policy definition* (:meth:`AppliedPolicies.definition`): if both set a value, the
+lower one applies. :mod:`warren.actors.engines.declared.queue_arguments` merges it with a queue's own arguments.
 
 The allowed settings, and the errors for others, are RabbitMQ 3.10's; ``consumer-timeout`` is a later
 RabbitMQ's, and ``delayed-retry-…`` is that of a later RabbitMQ's quorum queues and of LavinMQ
-(:mod:`warren.actors.engines.declared.retry_policy`). Settings that mean something to other queues than classic ones, or
-to a cluster, are taken and mean nothing.
+(:mod:`warren.actors.engines.declared.retry_policy`). Settings for a cluster, or for queues other than classic ones, are
+accepted and have no effect.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ _APPLY_TO: Final = {"all": ("queue", "exchange"), "queues": ("queue",), "exchang
 # ── what a definition may have ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _number_from(least: int, most: int | None = None) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and value >= least and (most is None or value <= most)
+def _number_from(minimum: int, maximum: int | None = None) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and value >= minimum and (maximum is None or value <= maximum)
 
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _one_of(*known: Any) -> Callable[[Any], bool]:
-    return lambda value: any(type(value) is type(one) and value == one for one in known)
+def _one_of(*allowed: Any) -> Callable[[Any], bool]:
+    return lambda value: any(type(value) is type(choice) and value == choice for choice in allowed)
 
 
 def _is_max_age(value: Any) -> bool:
@@ -96,7 +95,7 @@ _MIRRORING: Final = (
     "ha-promote-on-shutdown",
     "ha-promote-on-failure",
 )
-"""Of a cluster's mirrored queues: taken, checked no further than that there is a mode."""
+"""Settings of mirrored queues in a cluster. They are accepted if there is a mode, and not checked otherwise."""
 
 _OPERATOR: Final = frozenset(
     {
@@ -124,14 +123,14 @@ def _check_definition(kind: PolicyKind, definition: Any) -> None:
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentsError(f"a policy's definition is JSON: {error}") from error
     check_texts("a policy's definition", definition)
-    known = _OPERATOR if kind == "operator_policy" else {*_CHECKS, *_MIRRORING}
-    for name in sorted(known & definition.keys()):
+    setting_names = _OPERATOR if kind == "operator_policy" else {*_CHECKS, *_MIRRORING}
+    for name in sorted(setting_names & definition.keys()):
         check, called = _CHECKS.get(name, (None, ""))
         if check is not None and not check(definition[name]):
             raise ArgumentsError(f"{erlang_text(definition[name])} is not a valid {called}")
     if kind == "policy" and "ha-mode" not in definition and not definition.keys().isdisjoint(_MIRRORING):
         raise ArgumentsError("ha-mode must be specified to specify ha-params, ha-sync-mode or ha-promote-on-shutdown")
-    if unknown := {name: definition[name] for name in definition if name not in known}:
+    if unknown := {name: definition[name] for name in definition if name not in setting_names}:
         raise ArgumentsError(f"{erlang_pairs(unknown)} are not recognised policy settings")
 
 
@@ -145,7 +144,7 @@ def _frozen(definition: Any) -> Any:
 
 @attrs.frozen(kw_only=True)
 class Policy:
-    """One policy, or operator policy. Raises :class:`ArgumentsError` for what cannot be one, in RabbitMQ's words."""
+    """One policy or operator policy. Raises :class:`ArgumentsError` with RabbitMQ's text if it is invalid."""
 
     kind: PolicyKind = "policy"
     vhost: str
@@ -181,7 +180,7 @@ class Policy:
         return f"{self.kind.replace('_', ' ')} '{self.name}' in vhost '{self.vhost}'"
 
     def matches(self, target: PolicyTarget, name: str) -> bool:
-        """Whether it could be the one for a queue or an exchange of that name."""
+        """Whether it matches a queue or an exchange of that name."""
         return target in _APPLY_TO[self.apply_to] and self._regex.matches(name)
 
     def to_json(self) -> dict[str, Any]:
@@ -196,14 +195,14 @@ class Policy:
         }
 
     def to_parameter(self) -> dict[str, Any]:
-        """As in RabbitMQ's files of parameters, where operator policies stand."""
+        """As in RabbitMQ's files of parameters, which contain the operator policies."""
         json_of = self.to_json()
         vhost, name = json_of.pop("vhost"), json_of.pop("name")
         return {"vhost": vhost, "component": self.kind, "name": name, "value": json_of}
 
     @classmethod
     def from_json(cls, kind: PolicyKind, definition: Any) -> Policy:
-        """What :meth:`to_json` wrote, or a broker; raises :class:`ArgumentsError` for anything else."""
+        """Parse what :meth:`to_json` or a broker wrote; raises :class:`ArgumentsError` for anything else."""
         if not isinstance(definition, Mapping):
             raise ArgumentsError(f"a policy cannot be {definition!r:.100}")
         for key in ("vhost", "name", "pattern", "definition"):
@@ -221,12 +220,12 @@ class Policy:
 
     @classmethod
     def from_parameter(cls, definition: Mapping[str, Any]) -> Policy:
-        """What :meth:`to_parameter` wrote, or a broker."""
+        """Parse what :meth:`to_parameter` or a broker wrote."""
         value = definition.get("value")
         if not isinstance(value, Mapping):
             raise ArgumentsError(f"a policy cannot be {value!r:.100}")
-        ours = {key: definition[key] for key in ("vhost", "name") if key in definition}
-        return cls.from_json(cast(PolicyKind, definition["component"]), {**value, **ours})
+        identity = {key: definition[key] for key in ("vhost", "name") if key in definition}
+        return cls.from_json(cast(PolicyKind, definition["component"]), {**value, **identity})
 
 
 def _regex_error(error: re.error) -> str:
@@ -238,22 +237,22 @@ def _regex_error(error: re.error) -> str:
 
 @attrs.frozen
 class AppliedPolicies:
-    """What a queue or an exchange has: at most one of each kind."""
+    """The policies of a queue or an exchange: at most one of each kind."""
 
     policy: Policy | None = None
     operator_policy: Policy | None = None
 
     @property
     def definition(self) -> Mapping[str, Any]:
-        """The effective one: both merged."""
+        """The effective definition: both merged."""
         if self.policy is None or self.operator_policy is None:
             only = self.policy or self.operator_policy
             return _NOTHING if only is None else only.definition
-        ours, theirs = self.policy.definition, self.operator_policy.definition
-        return {**theirs, **ours, **{name: min(ours[name], theirs[name]) for name in ours.keys() & theirs.keys()}}
+        user, operator = self.policy.definition, self.operator_policy.definition
+        return {**operator, **user, **{name: min(user[name], operator[name]) for name in user.keys() & operator.keys()}}
 
     def to_json(self) -> dict[str, Any]:
-        """As RabbitMQ's lists of queues and exchanges say it."""
+        """As in RabbitMQ's lists of queues and exchanges."""
         return {
             "policy": None if self.policy is None else self.policy.name,
             "operator_policy": None if self.operator_policy is None else self.operator_policy.name,
@@ -265,5 +264,5 @@ NO_POLICIES: Final = AppliedPolicies()
 
 
 def by_precedence(policies: Iterable[Policy]) -> list[Policy]:
-    """Those that go before others first."""
+    """Sort policies; those that take precedence come first."""
     return sorted(policies, key=lambda policy: (-policy.priority, policy.name))

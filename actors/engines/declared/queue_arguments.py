@@ -1,8 +1,8 @@
-"""What a queue's arguments mean to an engine: those that it was declared with, or what policies make of them.
+"""QueueArguments: typed views of a queue's arguments, as declared or merged with its policies.
 
-:class:`QueueArguments` are the views. A :class:`~warren.actors.engines.declared.arguments.QueueDeclaration` has them,
-and so has what :func:`effective` gives: a time or a number that both the arguments and the policies set is the lesser
-one; of anything else that both set, the argument holds.
+A :class:`~warren.actors.engines.declared.arguments.QueueDeclaration` has these views, and so has the result of
+:func:`effective`: if both the arguments and the policies set a time or a number, the lower one applies; of any other
+setting the argument applies.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class QueueArguments:
 
     @property
     def expires_ms(self) -> int | None:
-        """How long the queue may be without a user."""
+        """How long the queue may be unused."""
         return self.arguments.get("x-expires")
 
     @property
@@ -64,22 +64,22 @@ class QueueArguments:
 
     @property
     def overflow(self) -> Overflow:
-        """What becomes of a message too many."""
+        """What happens to a message that exceeds a limit."""
         return cast(Overflow, self.arguments.get("x-overflow", "drop-head"))
 
     @property
     def dead_letter_exchange(self) -> str | None:
-        """Where messages go that die here; "" is the default exchange, ``None``: they go nowhere."""
+        """The exchange for dead letters; "" is the default exchange, ``None``: dead letters are dropped."""
         return self.arguments.get("x-dead-letter-exchange")
 
     @property
     def dead_letter_routing_key(self) -> str | None:
-        """With this key; ``None``: with their own."""
+        """The routing key of dead letters; ``None``: their own."""
         return self.arguments.get("x-dead-letter-routing-key")
 
     @property
     def dead_letter_target(self) -> str:
-        """Where messages go that die here, in words."""
+        """The target of dead letters, as a phrase."""
         exchange, key = self.dead_letter_exchange, self.dead_letter_routing_key
         if exchange is None:
             return "nowhere"
@@ -89,7 +89,7 @@ class QueueArguments:
 
     @property
     def delivery_limit(self) -> int | None:
-        """How often a message may come back; one time more and it dies. ``None``: any number."""
+        """How often a message may come back before it dies. ``None``: without a limit."""
         return self.arguments.get("x-delivery-limit")
 
     @property
@@ -99,7 +99,7 @@ class QueueArguments:
 
     @property
     def delayed_retry_min_ms(self) -> int | None:
-        """How long a message that came back waits before it is delivered again; ``None``: only what failed does."""
+        """How long a message that came back waits before it is redelivered; ``None``: only messages to retry wait."""
         return self.arguments.get("x-delayed-retry-min")
 
     @property
@@ -109,22 +109,22 @@ class QueueArguments:
 
     @property
     def delayed_retry_multiplier(self) -> int | None:
-        """By what the wait grows each time; ``None``: by the first one."""
+        """The factor by which the wait grows each time; ``None``: it grows by the first wait."""
         return self.arguments.get("x-delayed-retry-multiplier")
 
     @property
     def delayed_retry_jitter(self) -> int:
-        """By up to how many percent a wait is less."""
+        """The maximum percentage by which a wait is shortened."""
         return cast(int, self.arguments.get("x-delayed-retry-jitter", 0))
 
     @property
     def tells_delivery_count(self) -> bool:
-        """Whether a message says in its headers how often it came back, as a quorum queue's do."""
+        """Whether a message's headers say how often it came back, as with quorum queues."""
         return self.delivery_limit is not None or self.delayed_retry_min_ms is not None
 
     @property
     def consumer_timeout_ms(self) -> int | None:
-        """How long a message may be unacked before it comes back; ``None``: for ever."""
+        """How long a message may be unacked before it comes back; ``None``: without a limit."""
         return self.arguments.get("x-consumer-timeout")
 
     @property
@@ -143,36 +143,42 @@ class QueueArguments:
 
     @property
     def deduplicates(self) -> bool:
-        """Whether a message's header says what it is to be the only one of."""
+        """Whether the queue drops a message whose deduplication key is taken."""
         return bool(self.arguments.get("x-message-deduplication", False))
 
     @property
     def cache_ttl_ms(self) -> int | None:
-        """How long such a key is taken, where the message does not say it; ``None``: while the message waits."""
+        """How long a deduplication key is taken by default; ``None``: while its message is in the queue."""
         return self.arguments.get("x-cache-ttl")
 
     @property
     def single_active_consumer(self) -> bool:
-        """Only one of the consumers gets messages; another one when it goes."""
+        """Whether only one consumer gets messages, and another one when it leaves."""
         return bool(self.arguments.get("x-single-active-consumer", False))
 
 
 @attrs.frozen
 class EffectiveArguments(QueueArguments):
-    """A queue's arguments and its policies, put together."""
+    """A queue's arguments merged with its policies."""
 
     name: str
     arguments: Mapping[str, Any]
 
 
 def effective(declared: QueueArguments, definition: Mapping[str, Any]) -> QueueArguments:
-    """What holds for a queue with such a policy definition; ``declared`` itself where that sets nothing for it."""
+    """Merge a queue's arguments with its policy definition; returns ``declared`` itself if that sets nothing."""
     arguments: dict[str, Any] = {}
     for setting in (*_LESSER, *_ARGUMENT_FIRST):
         name = f"x-{setting}"
         if setting in definition:
-            own, value = declared.arguments.get(name), definition[setting]
+            declared_value, value = declared.arguments.get(name), definition[setting]
             if name in _PERIODS:
                 value = min(value, MAX_PERIOD_MS)
-            arguments[name] = value if own is None else min(own, value) if setting in _LESSER else own
+            arguments[name] = (
+                value
+                if declared_value is None
+                else min(declared_value, value)
+                if setting in _LESSER
+                else declared_value
+            )
     return EffectiveArguments(declared.name, {**declared.arguments, **arguments}) if arguments else declared

@@ -1,8 +1,8 @@
 """RetryPolicy: how often a message may come back to its queue, and how long it waits there each time.
 
-The arguments are those of quorum queues and of LavinMQ: ``x-delivery-limit`` counts how often a message may come back;
-one time more and it dies. ``x-delayed-retry-min`` (ms) is how long one that comes back waits, at its old place, before
-it is delivered again, and grows with each time:
+The arguments are those of quorum queues and of LavinMQ. ``x-delivery-limit`` is how often a message may come back
+before it dies. ``x-delayed-retry-min`` (ms) is how long a message that comes back waits, in its old position, before it
+is delivered again. The wait grows each time:
 
 ===============================  =====================================================
 ``x-delayed-retry-multiplier``   the wait when it comes back for the n-th time
@@ -12,9 +12,9 @@ none                             min × n
 m ≥ 2                            min × m to the power of n - 1
 ===============================  =====================================================
 
-``x-delayed-retry-max`` (ms) bounds it, and with ``x-delayed-retry-jitter`` (percent) it is less by a share of up to so
-much, another one for each message: so that what failed together does not come again together. The share is drawn from
-the message's seq_id: the same queue does the same thing twice.
+``x-delayed-retry-max`` (ms) bounds it. ``x-delayed-retry-jitter`` shortens it by up to this percentage, differently for
+each message, so that messages that failed together do not come back together. The percentage is derived from the
+message's seq_id, so that the same queue behaves the same way twice.
 
 ``x-delayed-retry-type`` says which messages wait, as for the quorum queues of RabbitMQ 4.3. A delivery *failed* if the
 message was rejected (``basic.reject`` with ``requeue``), if it was given to ``retry``, or if its channel ended; it was
@@ -45,7 +45,7 @@ from warren.actors.engines.declared.queue_arguments import MAX_PERIOD_MS, QueueA
 
 @attrs.frozen
 class RetryPolicy:
-    """How long what comes back waits. All times in milliseconds."""
+    """How long messages that come back wait. All times in milliseconds."""
 
     min_ms: int
     max_ms: int | None = None
@@ -54,7 +54,7 @@ class RetryPolicy:
 
     @classmethod
     def of(cls, arguments: QueueArguments, *, failed: bool) -> RetryPolicy | None:
-        """What arguments say of a message that failed, or that was returned; ``None``: it does not wait."""
+        """The policy for a message that failed, or that was returned; ``None``: it does not wait."""
         min_ms = arguments.delayed_retry_min_ms
         if min_ms is None or arguments.delayed_retry_type not in ("all", "failed" if failed else "returned"):
             return None
@@ -66,11 +66,11 @@ class RetryPolicy:
         )
 
     def wait_us(self, count: int, seq_id: int) -> int:
-        """How long a message waits that has come back for the ``count``-th time: microseconds."""
+        """How long a message waits when it comes back for the ``count``-th time, in microseconds."""
         most_ms = MAX_PERIOD_MS if self.max_ms is None else self.max_ms
         if self.multiplier is None:
             wait_ms = self.min_ms * max(count, 1)
-        else:  # a power that is past any bound is not worth computing
+        else:  # the power exceeds any bound, so do not compute it
             wait_ms = self.min_ms * self.multiplier ** min(max(count - 1, 0), 64)
         wait_us = min(wait_ms, most_ms) * 1000
         if not self.jitter_percent:
@@ -80,4 +80,4 @@ class RetryPolicy:
 
 
 OF_FAILURES: Final = RetryPolicy(1000, 300_000, 2)
-"""For messages given to ``retry`` in a queue that says nothing: 1, 2, 4 … seconds, and five minutes at most."""
+"""The default for messages given to ``retry``: 1, 2, 4 … seconds, and five minutes at most."""

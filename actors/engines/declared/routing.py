@@ -1,22 +1,22 @@
-"""Where a message goes: for an exchange, a routing key and headers, the names of queues.
+"""RoutingTable: the names of the queues that get a message, from an exchange, a routing key and headers.
 
-What takes a message in one exchange is :mod:`warren.actors.engines.declared.matching`'s business. What is bound to
-another exchange goes on from there, with the same key; an exchange is passed once. Where an exchange has no destination
-for a message, its alternate exchange gets it. A queue is named once, in the order in which exchanges are reached and
-then of their bindings. The default exchange has one destination: the queue named as the key.
+:mod:`warren.actors.engines.declared.matching` says which bindings of one exchange match. If a destination is another
+exchange, routing goes on from there with the same key; each exchange is visited once. If an exchange has no destination
+for a message, its alternate exchange gets it. Each queue is named once, in the order in which exchanges are reached,
+and then of their bindings. The default exchange has one destination: the queue that the key names.
 
 **Threads.** A :class:`RoutingTable` has one writer and any number of readers in any thread. Nothing is locked, and no
-change makes a copy of the table: one more of ten thousand queues or bindings costs what the first did. Both may share
-it, because
+change copies the table, so the ten-thousandth queue or binding costs no more than the first. That is safe because
 
-- all that a reader looks into are dictionaries, looked up or copied in one step of the interpreter, never walked while
-  they change; what they hold are values;
-- the writer makes a binding or an exchange whole before one assignment puts it where a reader can come upon it;
-- so a message that is routed while a binding comes or goes is routed with it or without it. A name that comes out may
-  be that of a queue which has gone meanwhile: publishers must tolerate that in any case.
+- readers only use dictionaries of immutable values, which they look up or copy in one step of the interpreter, and
+  never iterate over while they change;
+- the writer completes a binding or an exchange before one assignment makes it visible to readers;
+- so a message that is routed while a binding is added or removed is routed with it or without it. A resulting name may
+  be that of a queue which was deleted meanwhile: publishers must tolerate that in any case.
 
-*The cache* has what was found for an exchange and a key, unless headers had a say. The writer puts an empty one in its
-place after each change; a reader stores into the one that it took before it looked, so nothing old gets into the new.
+*The cache* holds the results for an exchange and a key, unless they depend on headers. The writer replaces it by an
+empty one after each change. A reader stores into the cache that it took before the lookup, so no outdated result gets
+into a new cache.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _NOWHERE: Final[tuple[str, ...]] = ()
 
 @attrs.frozen(eq=False, repr=False)
 class Exchange:
-    """An exchange that routes: what it was declared as, its bindings, and where else it sends."""
+    """An exchange that routes: its declaration, its bindings, and its alternate exchange."""
 
     declaration: ExchangeDeclaration
     matcher: Matcher
     alternate: str | None
-    """The exchange that gets what this one has no destination for."""
+    """The exchange that gets the messages for which this one has no destination."""
 
 
 class RoutingTable:
-    """The exchanges and bindings of one vhost, and the names of its queues. The module says which threads may what."""
+    """The exchanges and bindings of one vhost, and the names of its queues. For threads see the module."""
 
     __slots__ = ("_cache", "_exchanges", "_next_number", "_note_drop", "_queues", "vhost")
 
@@ -75,9 +75,9 @@ class RoutingTable:
         """
         if not exchange:
             return self._queues.get(routing_key, _NOWHERE)
-        found = self._cache.get((exchange, routing_key))
-        if found is not None:
-            return found
+        cached = self._cache.get((exchange, routing_key))
+        if cached is not None:
+            return cached
         return self._look_up(exchange, (routing_key,), headers or {}, from_node)
 
     def route_all(
@@ -85,7 +85,7 @@ class RoutingTable:
     ) -> tuple[str, ...]:
         """The queues of a message with several keys: its own and those of :func:`carbon_copies`.
 
-        It has all of them in each exchange that it comes to: a binding takes it whose key is any of them.
+        All keys are used in each exchange: a binding matches if any of them does.
         """
         keys = tuple(routing_keys)
         if len(keys) == 1:
@@ -107,11 +107,11 @@ class RoutingTable:
         passed_on: Exchange | None = None
         for exchange in waiting:
             needs_headers |= exchange.matcher.needs_headers
-            found = [bound for key in routing_keys for bound in exchange.matcher.match(key, headers)]
+            matches = [bound for key in routing_keys for bound in exchange.matcher.match(key, headers)]
             further: list[str] = []
-            if found:
-                queues |= dict.fromkeys(bound.name for bound in found if bound.is_queue)
-                further = [bound.name for bound in found if not bound.is_queue]
+            if matches:
+                queues |= dict.fromkeys(bound.name for bound in matches if bound.is_queue)
+                further = [bound.name for bound in matches if not bound.is_queue]
             elif exchange.alternate is not None:
                 further, passed_on = [exchange.alternate], exchange
             for destination in further:
@@ -133,7 +133,7 @@ class RoutingTable:
         self._queues[name] = (name,)
 
     def remove_queue(self, name: str) -> None:
-        """Its bindings are removed one by one."""
+        """Remove a queue's name; its bindings are removed separately."""
         del self._queues[name]
 
     def add_exchange(self, declaration: ExchangeDeclaration, alternate: str | None) -> None:
@@ -142,14 +142,14 @@ class RoutingTable:
             self._cache = {}
 
     def set_alternate(self, name: str, alternate: str | None) -> None:
-        """A policy gives an exchange another alternate exchange, or takes it away."""
+        """Set or remove the alternate exchange of an exchange, because a policy changed."""
         exchange = self._exchanges.get(name)
         if exchange is not None and exchange.alternate != alternate:
             self._exchanges[name] = attrs.evolve(exchange, alternate=alternate)
             self._cache = {}
 
     def remove_exchange(self, name: str) -> None:
-        """With the bindings that it is the source of."""
+        """Remove an exchange with the bindings that it is the source of."""
         if name != DEFAULT_EXCHANGE:
             del self._exchanges[name]
             self._cache = {}
@@ -165,7 +165,7 @@ class RoutingTable:
         self._cache = {}
 
     def check_invariants(self, queues: set[str], exchanges: set[str], bindings: set[Hashable]) -> None:
-        """Raise ``RuntimeError`` unless it holds just these."""
+        """Raise ``RuntimeError`` unless it holds exactly these."""
         if {queue for queues_of_key in self._queues.values() for queue in queues_of_key} != queues:
             raise RuntimeError("the default exchange does not lead to the queues that there are")
         if set(self._exchanges) != exchanges - {DEFAULT_EXCHANGE}:
@@ -178,7 +178,7 @@ class RoutingTable:
 def carbon_copies(headers: Headers) -> tuple[str, ...]:
     """Return further routing keys from the headers ``CC`` and ``BCC``; the latter is dropped before storing.
 
-    Raises :class:`ArgumentsError` for anything but lists; what is no string in them counts for nothing.
+    Raises :class:`ArgumentsError` for anything but lists; items other than strings are ignored.
     """
     keys: list[str] = []
     for name in ("CC", "BCC"):

@@ -17,7 +17,7 @@ from warren.queue_index.message.amqp_tables import Timestamp, type_name
 
 STREAM: Final = "stream"
 MAX_SEGMENT_SIZE_BYTES: Final = 3_000_000_000
-"""The largest ``x-stream-max-segment-size-bytes`` that RabbitMQ takes."""
+"""The largest ``x-stream-max-segment-size-bytes`` that RabbitMQ accepts."""
 
 _PERIOD: Final = re.compile("([0-9]+)([YMDhms])", re.ASCII)
 _SECONDS: Final = {"Y": 365 * 86400, "M": 30 * 86400, "D": 86400, "h": 3600, "m": 60, "s": 1}
@@ -78,17 +78,17 @@ STREAM_CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "x-initial-cluster-size": _cluster_size,
     "x-queue-leader-locator": _leader_locator,
 }
-"""What a stream knows, in the order in which a second declaration is compared."""
+"""The arguments of a stream, in the order in which a redeclaration is compared."""
 
 
 def period_ms(text: str) -> int | None:
     """Return RabbitMQ's ``"7D"``, ``"12h"`` and so on in milliseconds; ``None`` if invalid or zero."""
-    found = _PERIOD.fullmatch(text)
-    return None if found is None else int(found[1]) * _SECONDS[found[2]] * 1000 or None
+    match = _PERIOD.fullmatch(text)
+    return None if match is None else int(match[1]) * _SECONDS[match[2]] * 1000 or None
 
 
 def check_values(stream: object, arguments: Mapping[str, Any]) -> None:
-    """Raise :class:`ArgumentsError` where an argument that ``stream`` knows has a value that cannot be."""
+    """Raise :class:`ArgumentsError` if a known argument has an invalid value."""
     for name, check in STREAM_CHECKS.items():
         if name in arguments and (wrong := check(arguments[name])) is not None:
             raise ArgumentsError(f"invalid arg '{name}' for {stream}: {wrong}")
@@ -97,13 +97,17 @@ def check_values(stream: object, arguments: Mapping[str, Any]) -> None:
 def check_new(
     stream: object, arguments: Mapping[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool
 ) -> None:
-    """Raise :class:`ArgumentsError` if a stream cannot be declared so. Existing streams are not checked."""
+    """Raise :class:`ArgumentsError` if no new stream can have these properties. Existing streams are not checked."""
     for name in arguments:
         if name in FOREIGN_ARGUMENTS:
             raise ArgumentsError(f"invalid arg '{name}' for {stream} of queue type rabbit_stream_queue")
-    for wrong, what in ((auto_delete, "auto-delete"), (exclusive, "exclusive-owner"), (not durable, "non-durable")):
+    for wrong, property_name in (
+        (auto_delete, "auto-delete"),
+        (exclusive, "exclusive-owner"),
+        (not durable, "non-durable"),
+    ):
         if wrong:
-            raise ArgumentsError(f"invalid property '{what}' for {stream}")
+            raise ArgumentsError(f"invalid property '{property_name}' for {stream}")
     if arguments.get("x-stream-max-segment-size-bytes", 0) > MAX_SEGMENT_SIZE_BYTES:
         raise ArgumentsError("Exceeded max value for x-stream-max-segment-size-bytes")
 
@@ -113,7 +117,7 @@ def check_new(
 
 @attrs.frozen
 class StreamLimits:
-    """How much a stream keeps at least; ``None``: everything."""
+    """How much a stream retains at least; ``None``: everything."""
 
     max_age_ms: int | None = None
     max_length_bytes: int | None = None
@@ -121,6 +125,6 @@ class StreamLimits:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], policies: Mapping[str, Any]) -> StreamLimits:
-        """What a stream's arguments and its policies' definition say; as with RabbitMQ, these go before those."""
+        """The limits in a stream's policies or, if these set none, in its arguments; as with RabbitMQ."""
         age, length_bytes = (policies.get(name, arguments.get(f"x-{name}")) for name in ("max-age", "max-length-bytes"))
         return cls(None if age is None else period_ms(age), length_bytes)

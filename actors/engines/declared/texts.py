@@ -1,8 +1,9 @@
-"""Texts: what a name, a routing key or an argument may be, said once for all that is declared.
+"""Texts: which strings are valid names, routing keys and arguments of declarations.
 
-To AMQP a text is bytes, nearly always UTF-8; bytes that are not stand in a string as Python's ``surrogateescape`` has
-them (U+DC80 to U+DCFF). Any other half of a surrogate pair stands for no bytes at all: it could be noted in a file of
-definitions, and never be stored, sent or read again. The name of a vhost has to be UTF-8, where somebody chooses it.
+To AMQP a text is bytes, nearly always UTF-8. Bytes that are not UTF-8 are represented in a string as by Python's
+``surrogateescape`` (U+DC80 to U+DCFF). Any other half of a surrogate pair stands for no bytes at all: it could be
+written to a file of definitions, but never be stored, sent or read again. A vhost's name, if a client chooses it, must
+be UTF-8.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from warren.actors.engines.errors import ArgumentsError
 from warren.queue_index.message.amqp_tables import type_name
 
 MAX_SHORT_STRING_BYTES: Final = 255
-"""Of a name or a routing key: AMQP has one byte for the length."""
+"""The longest name or routing key: AMQP has one byte for the length."""
 
 
 MAX_LEVELS: Final = 64
-"""Of tables and lists in each other, as in :data:`warren.queue_index.message.amqp_tables.MAX_DEPTH`."""
+"""How deep tables and lists may be nested, as in :data:`warren.queue_index.message.amqp_tables.MAX_DEPTH`."""
 
 
 def check_short_string(what: str, value: Any) -> None:
-    """Raise :class:`ArgumentsError` unless it is a string that AMQP has room for."""
+    """Raise :class:`ArgumentsError` unless it is a string that is short enough for AMQP."""
     if not isinstance(value, str):
         raise ArgumentsError(f"{what} cannot be {value!r:.100}: a string is expected")
     try:
@@ -34,7 +35,7 @@ def check_short_string(what: str, value: Any) -> None:
 
 
 def check_texts(what: str, value: Any) -> None:
-    """Raise :class:`ArgumentsError` where a string in ``value``, names of a table included, is no text."""
+    """Raise :class:`ArgumentsError` if a string in ``value``, table keys included, is not a valid text."""
     if not is_text(value):
         raise ArgumentsError(f"{what} cannot be {value!r:.100}: half of a surrogate pair is no text")
 
@@ -45,20 +46,20 @@ def check_depth(what: str, value: Any, levels: int = MAX_LEVELS) -> None:
     level = [value]
     for _ in range(levels):
         inner: list[Any] = []
-        for one in level:
-            if isinstance(one, Mapping):
-                inner += one.values()
-            elif isinstance(one, list | tuple):
-                inner += one
+        for node in level:
+            if isinstance(node, Mapping):
+                inner += node.values()
+            elif isinstance(node, list | tuple):
+                inner += node
         if not inner:
             return
-        level = list({id(one): one for one in inner if isinstance(one, Mapping | list | tuple)}.values())
+        level = list({id(node): node for node in inner if isinstance(node, Mapping | list | tuple)}.values())
     if level:
         raise ArgumentsError(f"{what} cannot be nested deeper than {levels} levels")
 
 
 def check_utf8(what: str, value: str) -> None:
-    """Raise :class:`ArgumentsError` where the text is of bytes that are no UTF-8."""
+    """Raise :class:`ArgumentsError` if the text stands for bytes that are not UTF-8."""
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -66,17 +67,17 @@ def check_utf8(what: str, value: str) -> None:
 
 
 VOID: Final = object()
-"""An argument that is there, and has no value."""
+"""An argument that exists and has no value."""
 
 
 def argument(arguments: Mapping[str, Any], name: str) -> Any:
-    """What an argument is, to be compared; ``None``: it is not there."""
+    """An argument's value for comparisons; ``None`` if it is missing."""
     value = arguments.get(name)
     return VOID if value is None and name in arguments else value
 
 
 def inequivalent(name: str, what: Any, received: Any, current: Any) -> str:
-    """Of an argument, or a property, that is declared otherwise than ``what`` is there with; ``None``: not at all."""
+    """The error text for a redeclaration of ``what`` with another argument or property; ``None``: a missing one."""
     tell = _typed if received is None or current is None else _quoted
     return f"inequivalent arg '{name}' for {what}: received {tell(received)} but current is {tell(current)}"
 
@@ -94,18 +95,18 @@ def _typed(value: Any) -> str:
 
 
 def is_text(value: Any) -> bool:
-    """Whether every string in ``value`` stands for bytes; what is no string counts for nothing."""
+    """Whether every string in ``value`` stands for bytes. Other values are ignored."""
     waiting, seen = [value], set[int]()
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            if not one.isascii() and not _has_bytes(one):
+        node = waiting.pop()
+        if isinstance(node, str):
+            if not node.isascii() and not _has_bytes(node):
                 return False
-        elif isinstance(one, Mapping | list | tuple) and id(one) not in seen:
-            seen.add(id(one))
-            waiting += one
-            if isinstance(one, Mapping):
-                waiting += one.values()
+        elif isinstance(node, Mapping | list | tuple) and id(node) not in seen:
+            seen.add(id(node))
+            waiting += node
+            if isinstance(node, Mapping):
+                waiting += node.values()
     return True
 
 

@@ -1,14 +1,14 @@
 """Users: who may log in, and what they may do in which vhost. The rules and the JSON are RabbitMQ's.
 
-A user may *use* a vhost where it has permissions, and do there what their three patterns allow: ``configure`` (declare
+A user may *use* a vhost if it has permissions there. Their three patterns say what it may do: ``configure`` (declare
 and delete), ``write`` (publish, bind) and ``read`` (consume, get, purge, bind from). A pattern is a regular expression
-that is searched for in the name of a queue or exchange; an empty one matches empty names only. For a topic exchange
-there may be *topic permissions* besides, whose patterns are searched for in the routing key.
+that is searched for in the name of a queue or exchange; an empty one matches empty names only. A topic exchange may
+also have *topic permissions*, whose patterns are searched for in the routing key.
 
-Passwords are kept as a salt of 4 bytes and the hash of salt and password, never as themselves.
+Passwords are never stored, only a salt of 4 bytes and the hash of salt and password.
 
-One thread changes users; any thread may ask for them. Users and permissions are values that are put in the place of
-others, and a pattern's answers are remembered with the permissions that it stands in: no answer outlives them.
+One thread changes users; any thread may read them. Users and permissions are immutable values that are replaced as a
+whole. Permissions cache the answers of their patterns, so no answer outlives them.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _HASHES: Final[dict[str, Callable[[bytes], Any]]] = {
 }
 DEFAULT_HASHING: Final = "rabbit_password_hashing_sha256"
 DEFAULT_USER: Final = "guest"
-"""Whom a new node has, with the name for a password, as administrator, with every permission in the vhost ``/``."""
+"""The user of a new node: its password is its name, it is an administrator and has all permissions in vhost ``/``."""
 USER_LIMITS: Final = ("max-connections", "max-channels")
 DEFAULT_EXCHANGE_AS: Final = "amq.default"
-"""What patterns see of the exchange whose name is empty."""
+"""The name of the default exchange for patterns."""
 
 
 @attrs.frozen
 class User:
-    """Who may log in."""
+    """A user who may log in."""
 
     name: str
     password_hash: bytes = attrs.field(repr=False)
@@ -73,7 +73,7 @@ class User:
 
     @classmethod
     def from_json(cls, item: Any, salt: Callable[[int], bytes]) -> User:
-        """As in RabbitMQ's definitions, of earlier versions too; ``password`` is hashed. Raises
+        """Parse a user of RabbitMQ's definitions, also of earlier versions; ``password`` is hashed. Raises
         :class:`ArgumentsError`."""
         if not isinstance(item, Mapping) or not isinstance(name := item.get("name"), str):
             raise ArgumentsError("a user without a name")
@@ -82,17 +82,20 @@ class User:
             tags = tuple(tag.strip() for tag in tags.split(",") if tag.strip())
         algorithm = item.get("hashing_algorithm", DEFAULT_HASHING)
         if isinstance(password := item.get("password"), str) and "password_hash" not in item:
-            kept, algorithm = hashed(password.encode(errors="surrogateescape"), salt(_SALT_BYTES)), DEFAULT_HASHING
+            password_hash, algorithm = (
+                hashed(password.encode(errors="surrogateescape"), salt(_SALT_BYTES)),
+                DEFAULT_HASHING,
+            )
         else:
             try:
-                kept = base64.b64decode(item.get("password_hash", ""), validate=True)
+                password_hash = base64.b64decode(item.get("password_hash", ""), validate=True)
             except (binascii.Error, TypeError, ValueError):
                 raise ArgumentsError(f"user '{name}': password_hash is not base64") from None
-        return checked_user(cls(name, kept, algorithm, tags, item.get("limits") or {}))
+        return checked_user(cls(name, password_hash, algorithm, tags, item.get("limits") or {}))
 
 
 def checked_user(user: User) -> User:
-    """The user, made of values as they ought to be. Raises :class:`ArgumentsError`."""
+    """Check a user and return it with normalized values. Raises :class:`ArgumentsError`."""
     if not isinstance(user.name, str) or not user.name:
         raise ArgumentsError("a user's name cannot be empty")
     check_utf8("a user's name", user.name)
@@ -108,7 +111,7 @@ def checked_user(user: User) -> User:
 
 
 def checked_limits(whose: str, limits: Any, known: Iterable[str]) -> dict[str, int]:
-    """Numbers by the names of ``known`` limits. Raises :class:`ArgumentsError`."""
+    """Check limits and return them sorted. ``known``: the allowed names. Raises :class:`ArgumentsError`."""
     if not isinstance(limits, Mapping):
         raise ArgumentsError(f"{whose}: limits are an object, not {limits!r:.100}")
     for name, value in limits.items():
@@ -120,7 +123,7 @@ def checked_limits(whose: str, limits: Any, known: Iterable[str]) -> dict[str, i
 
 
 def hashed(password: bytes, salt: bytes) -> bytes:
-    """What is kept of a password; ``salt``: 4 random bytes."""
+    """Hash a password for storage; ``salt``: 4 random bytes."""
     if len(salt) != _SALT_BYTES:
         raise RuntimeError(f"a salt of {len(salt)} bytes")
     digest: bytes = _HASHES[DEFAULT_HASHING](salt + password).digest()
@@ -129,38 +132,43 @@ def hashed(password: bytes, salt: bytes) -> bytes:
 
 @attrs.frozen
 class _GrantedTopics:
-    """Topic permissions, as they are for the user that has them in a vhost."""
+    """Topic permissions with the patterns for their user and vhost."""
 
     permissions: TopicPermissions
     patterns: Patterns = attrs.field(eq=False)
 
 
 class Users:
-    """All users and their permissions. One thread changes them, any thread may look.
+    """All users and their permissions. One thread changes them, any thread may read.
 
-    ``random``: random bytes by their number, for salts. ``notes``: where is noted what changes.
+    ``random``: returns as many random bytes, for salts. ``notes`` collects the changes.
     """
 
     __slots__ = ("_permissions", "_random", "_topic_permissions", "_users", "version")
 
     def __init__(self, random: Callable[[int], bytes], notes: ChangeNotes | None = None) -> None:
-        told = ChangeNotes() if notes is None else notes
+        change_notes = ChangeNotes() if notes is None else notes
         self._random = random
         self.version = 0
-        """Changes with every change of a user or a permission; while it is the same, so are all rights."""
-        self._users: NotedTable[str, User] = NotedTable(told, "user", lambda _, user: user.to_json(), self._changed)
+        """Changes with every change of a user or a permission, so that other parts can cache rights."""
+        self._users: NotedTable[str, User] = NotedTable(
+            change_notes, "user", lambda _, user: user.to_json(), self._changed
+        )
         self._permissions: NotedTable[tuple[str, str], Permissions] = NotedTable(
-            told, "permission", lambda key, kept: {"user": key[0], "vhost": key[1], **kept.to_json()}, self._changed
+            change_notes,
+            "permission",
+            lambda key, permissions: {"user": key[0], "vhost": key[1], **permissions.to_json()},
+            self._changed,
         )
         """By user and vhost."""
         self._topic_permissions: NotedTable[tuple[str, str, str], _GrantedTopics] = NotedTable(
-            told,
+            change_notes,
             "topic_permission",
-            lambda key, kept: {
+            lambda key, granted: {
                 "user": key[0],
                 "vhost": key[1],
                 "exchange": key[2],
-                **kept.permissions.to_json(),
+                **granted.permissions.to_json(),
             },
             self._changed,
         )
@@ -172,7 +180,7 @@ class Users:
     # ── users ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def __iter__(self) -> Iterator[User]:
-        """By their names, as they are now."""
+        """The current users, sorted by name."""
         return iter([user for _, user in self._users])
 
     def __contains__(self, name: str) -> bool:
@@ -186,7 +194,7 @@ class Users:
         return user
 
     def add(self, name: str, password: bytes, tags: Iterable[str] = ()) -> User:
-        """A new user. Raises :class:`PreconditionFailedError` where the name is taken."""
+        """Add a user. Raises :class:`PreconditionFailedError` if the name is taken."""
         user = checked_user(User(name, self._hashed(password), tags=tuple(tags)))
         if name in self._users:
             raise PreconditionFailedError(f"there is a user '{name}'")
@@ -200,7 +208,7 @@ class Users:
             self.set_permissions(DEFAULT_USER, vhost, ".*", ".*", ".*")
 
     def put(self, user: User) -> bool:
-        """A user as it is to be, new or in the place of another one; returns whether that is news."""
+        """Add or replace a user; return whether that changed anything."""
         checked = checked_user(user)
         return self._users.put(checked.name, checked)
 
@@ -215,9 +223,9 @@ class Users:
         self._users.drop(name)
 
     def change_password(self, name: str, password: bytes | None) -> None:
-        """``None``: no password is right from now on."""
-        kept = b"" if password is None else self._hashed(password)
-        self.put(attrs.evolve(self[name], password_hash=kept, hashing_algorithm=DEFAULT_HASHING))
+        """Set a user's password; ``None``: none is accepted from now on."""
+        password_hash = b"" if password is None else self._hashed(password)
+        self.put(attrs.evolve(self[name], password_hash=password_hash, hashing_algorithm=DEFAULT_HASHING))
 
     def set_tags(self, name: str, tags: Iterable[str]) -> None:
         self.put(attrs.evolve(self[name], tags=tuple(tags)))
@@ -227,9 +235,9 @@ class Users:
         self.put(attrs.evolve(self[name], limits=limits))
 
     def authenticate(self, name: str, password: bytes) -> User:
-        """The user. Raises :class:`AccessRefusedError`, which does not tell an unknown name from a wrong password.
+        """Return the user. Raises the same :class:`AccessRefusedError` for an unknown name and a wrong password.
 
-        An empty password is never right.
+        An empty password is never accepted.
         """
         user = self._users.get(name)
         if not password or user is None or not user.has_password(password):
@@ -242,35 +250,35 @@ class Users:
     # ── permissions ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def set_permissions(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
-        """Raises :class:`ArgumentsError` for what is no pattern."""
+        """Raises :class:`ArgumentsError` for an invalid pattern."""
         self.grant(user, vhost, Permissions(configure, write, read))
 
     def grant(self, user: str, vhost: str, permissions: Permissions) -> bool:
-        """Returns whether that is news. Raises :class:`NotFoundError`."""
+        """Return whether that changed anything. Raises :class:`NotFoundError`."""
         return self._permissions.put((self[user].name, vhost), permissions)
 
     def clear_permissions(self, user: str, vhost: str) -> None:
         self._permissions.drop((self[user].name, vhost))
 
     def set_topic_permissions(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
-        """Raises :class:`ArgumentsError` for what is no pattern."""
+        """Raises :class:`ArgumentsError` for an invalid pattern."""
         self.grant_topics(user, vhost, exchange, TopicPermissions(write, read))
 
     def grant_topics(self, user: str, vhost: str, exchange: str, permissions: TopicPermissions) -> bool:
-        """Returns whether that is news. Raises :class:`NotFoundError`."""
+        """Return whether that changed anything. Raises :class:`NotFoundError`."""
         granted = _GrantedTopics(permissions, permissions.for_user(user, vhost))
         return self._topic_permissions.put((self[user].name, vhost, exchange), granted)
 
     def clear_topic_permissions(self, user: str, vhost: str, exchange: str | None = None) -> None:
-        """Of one exchange, or of all in the vhost."""
+        """Remove a user's topic permissions for one exchange, or for all in the vhost."""
         name = self[user].name
         for key, _ in self._topic_permissions:
             if key[:2] == (name, vhost) and exchange in (None, key[2]):
                 self._topic_permissions.drop(key)
 
     def forget_vhost(self, vhost: str) -> None:
-        """The vhost was deleted."""
-        self._forget(lambda _, where: where == vhost)
+        """Remove the permissions in a deleted vhost."""
+        self._forget(lambda _, granted_vhost: granted_vhost == vhost)
 
     def _forget(self, is_gone: Callable[[str, str], bool]) -> None:
         for key, _ in self._permissions:
@@ -281,34 +289,34 @@ class Users:
                 self._topic_permissions.drop(topic_key)
 
     def permissions(self, user: str) -> dict[str, Permissions]:
-        """Of a user, by vhost."""
-        return {vhost: kept for (name, vhost), kept in self._permissions if name == user}
+        """A user's permissions, by vhost."""
+        return {vhost: permissions for (name, vhost), permissions in self._permissions if name == user}
 
     def permissions_in(self, vhost: str) -> dict[str, Permissions]:
-        """In a vhost, by user."""
-        return {name: kept for (name, where), kept in self._permissions if where == vhost}
+        """The permissions in a vhost, by user."""
+        return {name: permissions for (name, granted_vhost), permissions in self._permissions if granted_vhost == vhost}
 
     def topic_permissions(self) -> dict[tuple[str, str, str], TopicPermissions]:
-        """All of them, by user, vhost and exchange."""
-        return {key: kept.permissions for key, kept in self._topic_permissions}
+        """All topic permissions, by user, vhost and exchange."""
+        return {key: granted.permissions for key, granted in self._topic_permissions}
 
     def may_use(self, user: str, vhost: str) -> bool:
         """Whether a user may open a connection to a vhost."""
         return (user, vhost) in self._permissions
 
     def check(self, user: str, vhost: str, kind: Kind, name: str, right: Right) -> None:
-        """Raises :class:`AccessRefusedError` where the user may not do this to the queue or exchange of that name."""
-        seen = DEFAULT_EXCHANGE_AS if kind == "exchange" and not name else name
-        kept = self._permissions.get((user, vhost))
-        if kept is None or not kept.allow(right, seen):
-            raise AccessRefusedError(f"access to {kind} '{seen}' in vhost '{vhost}' refused for user '{user}'")
+        """Raise :class:`AccessRefusedError` if the user may not do this to the queue or exchange of that name."""
+        resource = DEFAULT_EXCHANGE_AS if kind == "exchange" and not name else name
+        permissions = self._permissions.get((user, vhost))
+        if permissions is None or not permissions.allow(right, resource):
+            raise AccessRefusedError(f"access to {kind} '{resource}' in vhost '{vhost}' refused for user '{user}'")
 
     def check_topic(
         self, user: str, vhost: str, exchange: str, routing_key: str, right: Literal["write", "read"]
     ) -> None:
         """Raise :class:`AccessRefusedError` if the exchange has topic permissions for the user that do not match."""
-        kept = self._topic_permissions.get((user, vhost, exchange))
-        if kept is not None and not kept.patterns.match(0 if right == "write" else 1, routing_key):
+        granted = self._topic_permissions.get((user, vhost, exchange))
+        if granted is not None and not granted.patterns.match(0 if right == "write" else 1, routing_key):
             raise AccessRefusedError(
                 f"access to topic '{routing_key}' in exchange '{exchange}' in vhost '{vhost}' refused for user '{user}'"
             )
@@ -325,7 +333,7 @@ class Users:
 
     def check_invariants(self, vhosts: Iterable[str]) -> None:
         """Raise ``RuntimeError`` if permissions name a user or a vhost that does not exist."""
-        known = set(vhosts)
+        vhost_names = set(vhosts)
         for user, vhost, *_ in [*(key for key, _ in self._permissions), *(key for key, _ in self._topic_permissions)]:
-            if user not in self._users or vhost not in known:
+            if user not in self._users or vhost not in vhost_names:
                 raise RuntimeError(f"permissions of user '{user}' in vhost '{vhost}'")

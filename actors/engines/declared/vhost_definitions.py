@@ -1,14 +1,14 @@
-"""What one vhost has: its queues, exchanges, bindings and policies, and how one of them goes with another.
+"""The definitions of one vhost: its queues, exchanges, bindings and policies, and which of them are deleted together.
 
-*Declaring* again what is there, as it is, does nothing; as something else, it is refused. *Deleting* takes along the
-bindings from and to what goes, and an auto-delete exchange that lost the last binding it was the source of; and so on
-from there. What went is told in a :class:`Removed`.
+A *redeclaration* with the same properties does nothing; with other properties it is refused. *Deleting* a queue or an
+exchange also removes its bindings, and each auto-delete exchange that thereby loses its last binding as a source, and
+so on. A :class:`Removed` lists what was removed.
 
-Kept over a restart is what is durable: an exchange or a queue that says so (an exclusive queue never), a binding of
-which both ends are, every policy. Each change of that is noted (:mod:`warren.actors.engines.declared.changes`) to be
-saved.
+Durable definitions survive a restart: durable exchanges and queues (except exclusive queues), bindings whose ends are
+both durable, and all policies. Their changes are noted (:mod:`warren.actors.engines.declared.changes`) to be saved.
 
-Invariants: a binding's ends exist; each binding stands with its source, with its destination and in the routing table.
+Invariants: a binding's ends exist; each binding is listed with its source, with its destination and in the routing
+table.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from warren.actors.engines.errors import (
 
 @attrs.frozen
 class Removed:
-    """What a deletion took along."""
+    """What a deletion removed."""
 
     queues: tuple[str, ...] = ()
     exchanges: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class VhostDefinitions:
 
     name: str
     _notes: ChangeNotes
-    """Where is noted what changes of what is durable, and how to take back each step, of what is not, too."""
+    """Collects the changes of durable definitions, and the undo steps of all definitions."""
     missing_targets: MissingTargets = attrs.field(init=False)
     routing: RoutingTable = attrs.field(init=False)
     policies: VhostPolicies = attrs.field(init=False)
@@ -84,23 +84,23 @@ class VhostDefinitions:
 
     def queue(self, name: str) -> QueueDeclaration:
         """Raises :class:`NotFoundError`."""
-        found = self._queues.get(name)
-        if found is None:
+        queue = self._queues.get(name)
+        if queue is None:
             raise NotFoundError(f"no queue '{name}' in vhost '{self.name}'")
-        return found
+        return queue
 
     def exchange(self, name: str) -> ExchangeDeclaration:
         """Raises :class:`NotFoundError`."""
-        found = self._exchanges.get(name)
-        if found is None:
+        exchange = self._exchanges.get(name)
+        if exchange is None:
             raise NotFoundError(f"no exchange '{name}' in vhost '{self.name}'")
-        return found
+        return exchange
 
     def has(self, kind: DestinationType, name: str) -> bool:
         return name in (self._queues if kind == "queue" else self._exchanges)
 
     def has_ends(self, binding: Binding) -> bool:
-        """Whether there is what a binding leads from, and what it leads to.
+        """Whether both ends of a binding exist.
 
         Raises :class:`AccessRefusedError` for the default exchange.
         """
@@ -108,12 +108,12 @@ class VhostDefinitions:
         return self.has("exchange", binding.source) and self.has(binding.destination_type, binding.destination)
 
     def has_binding(self, binding: Binding) -> bool:
-        """Whether it was made; raises as :meth:`has_ends` does."""
+        """Whether a binding exists; raises as :meth:`has_ends` does."""
         self._check_ends(binding)
         return binding.identity in self._by_source.get(binding.source, ())
 
     def check_targets(self, declared: QueueDeclaration | ExchangeDeclaration | Policy) -> None:
-        """Log where its messages should go, as it says or policies do, if that does not exist."""
+        """Log the missing targets that it, or its policies, name."""
         match declared:
             case QueueDeclaration(name=name):
                 arguments = effective(declared, self.policies.of("queue", name).definition)
@@ -134,17 +134,17 @@ class VhostDefinitions:
         return list(self._exchanges.values())
 
     def bindings(self) -> list[Binding]:
-        """Those that were made; without the default exchange's."""
+        """All bindings except those of the default exchange."""
         return [binding for bindings in self._by_source.values() for binding in bindings.values()]
 
     def bindings_from(self, exchange: str) -> list[Binding]:
-        """With the default exchange's, which every queue has from the start."""
+        """The bindings from an exchange, also from the default exchange, to which every queue is bound."""
         if exchange == DEFAULT_EXCHANGE:
             return [self._implicit(queue) for queue in self._queues]
         return list(self._by_source.get(exchange, {}).values())
 
     def bindings_to(self, kind: DestinationType, name: str) -> list[Binding]:
-        """With the default exchange's."""
+        """The bindings to a queue or an exchange, also that from the default exchange."""
         implicit = [self._implicit(name)] if kind == "queue" and name in self._queues else []
         return implicit + list(self._by_destination.get((kind, name), {}).values())
 
@@ -161,9 +161,9 @@ class VhostDefinitions:
         """
         existing = self._queues.get(declaration.name)
         if existing is not None:
-            if (why := existing.equivalent(declaration)) is not None:
+            if (difference := existing.equivalent(declaration)) is not None:
                 raise (PreconditionFailedError if existing.exclusive == declaration.exclusive else ResourceLockedError)(
-                    why
+                    difference
                 )
             return False
         if not declaration.name:
@@ -177,7 +177,7 @@ class VhostDefinitions:
         return True
 
     def delete_queue(self, name: str) -> Removed:
-        """With its bindings, and what goes with these. One that is not there is fine."""
+        """Delete a queue, if it exists, with its bindings and their auto-delete exchanges."""
         declaration = self._queues.get(name)
         if declaration is None:
             return NOTHING_REMOVED
@@ -210,8 +210,8 @@ class VhostDefinitions:
             raise AccessRefusedError("operation not permitted on the default exchange")
         existing = self._exchanges.get(declaration.name)
         if existing is not None:
-            if (why := existing.equivalent(declaration)) is not None:
-                raise PreconditionFailedError(why)
+            if (difference := existing.equivalent(declaration)) is not None:
+                raise PreconditionFailedError(difference)
             return False
         self._check_name("exchange", declaration.name)
         if declaration.durable:
@@ -226,16 +226,20 @@ class VhostDefinitions:
         self._notes.undo.append(lambda: self._drop_exchange(declaration))
 
     def _alternate_of(self, exchange: ExchangeDeclaration) -> str | None:
-        """What the exchange was declared with, or what a policy gives it."""
-        own = exchange.alternate_exchange
-        return self.policies.of("exchange", exchange.name).definition.get(ALTERNATE_EXCHANGE) if own is None else own
+        """The alternate exchange of its declaration, or else of its policies."""
+        declared = exchange.alternate_exchange
+        return (
+            self.policies.of("exchange", exchange.name).definition.get(ALTERNATE_EXCHANGE)
+            if declared is None
+            else declared
+        )
 
     def _policies_changed(self) -> None:
         for exchange in self._exchanges.values():
             self.routing.set_alternate(exchange.name, self._alternate_of(exchange))
 
     def _drop_exchange(self, declaration: ExchangeDeclaration) -> None:
-        """One that is the source of nothing."""
+        """Remove an exchange that is the source of no binding."""
         del self._exchanges[declaration.name]
         del self._by_source[declaration.name]
         self.routing.remove_exchange(declaration.name)
@@ -243,10 +247,10 @@ class VhostDefinitions:
         self._notes.undo.append(lambda: self._put_exchange(declaration))
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> Removed:
-        """With the bindings from it and to it, and what goes with these. One that is not there is fine.
+        """Delete an exchange, if it exists, with its bindings and their auto-delete exchanges.
 
-        Raises :class:`PreconditionFailedError` where ``if_unused`` and it is the source of a binding, and
-        :class:`AccessRefusedError` for those that every vhost has.
+        Raises :class:`PreconditionFailedError` if it is the source of a binding (``if_unused``), and
+        :class:`AccessRefusedError` for an exchange that every vhost has.
         """
         self.check_deletable(name)
         if name not in self._exchanges:
@@ -264,10 +268,10 @@ class VhostDefinitions:
     # ── bindings ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def bind(self, binding: Binding) -> bool:
-        """See that the binding is there; returns whether it is new.
+        """Declare a binding; return whether it is new.
 
-        Raises :class:`NotFoundError` where one of its ends is missing, :class:`ArgumentsError` where the exchange's
-        type cannot have it, :class:`AccessRefusedError` for the default exchange.
+        Raises :class:`NotFoundError` if one of its ends is missing, :class:`ArgumentsError` if the exchange's type
+        cannot have it, :class:`AccessRefusedError` for the default exchange.
         """
         self._check_ends(binding)
         source = self.exchange(binding.source)
@@ -291,23 +295,23 @@ class VhostDefinitions:
         self._notes.undo.append(lambda: self._drop_binding(binding))
 
     def unbind(self, binding: Binding) -> Removed:
-        """Take the binding away, and what goes with it. One that is not there is fine.
+        """Remove a binding, if it exists, and its source, if that is auto-delete and has no other binding.
 
         Raises :class:`AccessRefusedError` for the default exchange.
         """
         self._check_ends(binding)
-        found = self._by_source.get(binding.source, {}).get(binding.identity)
-        return NOTHING_REMOVED if found is None else self._unbind_all([found])
+        existing = self._by_source.get(binding.source, {}).get(binding.identity)
+        return NOTHING_REMOVED if existing is None else self._unbind_all([existing])
 
     def _unbind_all(self, bindings: Iterable[Binding], exchange: str | None = None) -> Removed:
-        """Take bindings away, and ``exchange`` with them, and exchanges that wait for the loss of their last one."""
+        """Remove bindings, ``exchange``, and each auto-delete exchange that loses its last binding."""
         waiting = deque(bindings)
         doomed = {} if exchange is None else {exchange: None}
         count = 0
         while waiting:
             binding = waiting.popleft()
             if not self._unbind(binding):
-                continue  # it led from one that goes to another one
+                continue  # removed already: it connects two exchanges that are deleted
             count += 1
             source = self._exchanges[binding.source]
             if source.auto_delete and not self._by_source[source.name]:
@@ -340,15 +344,15 @@ class VhostDefinitions:
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def delete_all(self) -> Removed:
-        """The vhost goes. Returns what was declared in it."""
+        """Delete everything, because the vhost is deleted. Returns what was declared in it."""
         queues, exchanges, count = self.queues(), self.exchanges(), len(self.bindings())
-        own = [exchange for exchange in exchanges if not is_builtin(exchange.name)]
+        declared = [exchange for exchange in exchanges if not is_builtin(exchange.name)]
         for binding in self.bindings():
             if self._is_durable(binding):
                 self._notes.note("drop", "binding", binding.to_json())
         for queue in filter(is_kept, queues):
             self._notes.note("drop", "queue", queue.to_json())
-        for exchange in own:
+        for exchange in declared:
             if exchange.durable:
                 self._notes.note("drop", "exchange", exchange.to_json())
         for binding in self.bindings():
@@ -358,7 +362,7 @@ class VhostDefinitions:
         for exchange in exchanges:
             self._drop_exchange(exchange)
         self.policies.clear_all()
-        return Removed(tuple(queue.name for queue in queues), tuple(exchange.name for exchange in own), count)
+        return Removed(tuple(queue.name for queue in queues), tuple(exchange.name for exchange in declared), count)
 
     # ── how ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -381,11 +385,11 @@ class VhostDefinitions:
         return self._exchanges[binding.destination].durable
 
     def kept_bindings(self) -> list[Binding]:
-        """Those that a restart leaves."""
+        """The bindings that survive a restart."""
         return [binding for binding in self.bindings() if self._is_durable(binding)]
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the definitions contradict themselves or the routing table."""
+        """Raise ``RuntimeError`` if the definitions contradict themselves or the routing table."""
         bindings = self.bindings()
         for binding in bindings:
             if binding.identity not in self._by_destination[binding.destination_type, binding.destination]:
@@ -402,7 +406,7 @@ class VhostDefinitions:
 
 
 def is_kept(queue: QueueDeclaration) -> bool:
-    """Whether a queue outlives the node: an exclusive one's owner does not come back, so why should it?"""
+    """Whether a queue survives a restart; an exclusive one does not, because its owner is gone then."""
     return queue.durable and not queue.exclusive
 
 

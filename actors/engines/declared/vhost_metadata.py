@@ -13,28 +13,30 @@ from warren.actors.engines.errors import ArgumentsError
 
 @attrs.frozen(kw_only=True)
 class VhostMetadata:
-    """Of one vhost; for people and their tools. Making one raises :class:`ArgumentsError` for what it cannot be."""
+    """The metadata of one vhost, for people and their tools. Raises :class:`ArgumentsError` for invalid values."""
 
     description: str = ""
     tags: tuple[str, ...] = ()
     default_queue_type: str | None = None
-    """Kept, and nothing more."""
+    """Stored, without effect."""
 
     def __attrs_post_init__(self) -> None:
-        for what, value, is_right in (
+        for field, value, is_right in (
             ("description", self.description, isinstance(self.description, str)),
             ("tags", self.tags, isinstance(self.tags, tuple) and all(isinstance(tag, str) for tag in self.tags)),
             ("default_queue_type", self.default_queue_type, isinstance(self.default_queue_type, str | None)),
         ):
             if not is_right:
-                check_depth(f"a vhost's {what}", value)
-                raise ArgumentsError(f"a vhost's {what} cannot be {value!r:.100}")
-            check_texts(f"a vhost's {what}", value)
+                check_depth(f"a vhost's {field}", value)
+                raise ArgumentsError(f"a vhost's {field} cannot be {value!r:.100}")
+            check_texts(f"a vhost's {field}", value)
 
     def to_json(self) -> dict[str, Any]:
         """The ``metadata`` of a vhost in RabbitMQ's definitions."""
-        said: dict[str, Any] = {"description": self.description, "tags": list(self.tags)}
-        return said if self.default_queue_type is None else said | {"default_queue_type": self.default_queue_type}
+        metadata: dict[str, Any] = {"description": self.description, "tags": list(self.tags)}
+        return (
+            metadata if self.default_queue_type is None else metadata | {"default_queue_type": self.default_queue_type}
+        )
 
     def in_file(self) -> dict[str, Any]:
         """Return the item for the definitions file: as :meth:`to_json`, empty if everything is at its default."""
@@ -42,18 +44,18 @@ class VhostMetadata:
 
     @classmethod
     def from_json(cls, vhost: Mapping[str, Any]) -> Self | None:
-        """Of a vhost in RabbitMQ's definitions; ``None`` where they say nothing. Raises :class:`ArgumentsError`."""
+        """Parse a vhost of RabbitMQ's definitions; ``None`` if it has no metadata. Raises :class:`ArgumentsError`."""
         metadata = vhost.get("metadata") or {}
         if not isinstance(metadata, Mapping):
             raise ArgumentsError(f"a vhost's metadata are an object, not {metadata!r:.100}")
-        said = {name: vhost.get(name, metadata.get(name)) for name in ("description", "tags", "default_queue_type")}
-        if all(value is None for value in said.values()):
+        fields = {name: vhost.get(name, metadata.get(name)) for name in ("description", "tags", "default_queue_type")}
+        if all(value is None for value in fields.values()):
             return None
-        tags = said["tags"] or ()
+        tags = fields["tags"] or ()
         if isinstance(tags, str):
             tags = [tag.strip() for tag in tags.split(",")] if tags not in ("null", "undefined") else ()
         return cls(
-            description="" if said["description"] is None else said["description"],
+            description="" if fields["description"] is None else fields["description"],
             tags=tuple(tags) if isinstance(tags, list) else tags,
-            default_queue_type=said["default_queue_type"],
+            default_queue_type=fields["default_queue_type"],
         )

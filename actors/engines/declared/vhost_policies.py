@@ -24,17 +24,17 @@ class VhostPolicies:
 
     _notes: ChangeNotes
     _changed: Callable[[], object]
-    """Called after each step, and after it was taken back."""
+    """Called after each change, and after it was undone."""
     _by_kind: dict[PolicyKind, dict[str, Policy]] = attrs.field(init=False)
     _ordered: dict[PolicyKind, list[Policy]] = attrs.field(init=False)
-    """As they go before each other."""
+    """In order of precedence."""
 
     def __attrs_post_init__(self) -> None:
         self._by_kind = {"policy": {}, "operator_policy": {}}
         self._ordered = {"policy": [], "operator_policy": []}
 
     def all(self, kind: PolicyKind) -> list[Policy]:
-        """As a broker lists them: what goes before others comes after them."""
+        """In the order of a broker's lists, which is the reverse order of precedence."""
         return self._ordered[kind][::-1]
 
     def get(self, kind: PolicyKind, name: str) -> Policy | None:
@@ -42,7 +42,7 @@ class VhostPolicies:
         return self._by_kind[kind].get(name)
 
     def put(self, policy: Policy) -> bool:
-        """See that it is there, in place of one of its name; returns whether that changed anything."""
+        """Set a policy, replacing one of the same name; return whether that changed anything."""
         before = self.get(policy.kind, policy.name)
         if before == policy:
             return False
@@ -51,7 +51,7 @@ class VhostPolicies:
         return True
 
     def clear(self, kind: PolicyKind, name: str) -> None:
-        """Raises :class:`NotFoundError`."""
+        """Remove a policy. Raises :class:`NotFoundError`."""
         policy = self.get(kind, name)
         if policy is None:
             raise NotFoundError("Parameter does not exist")
@@ -59,7 +59,7 @@ class VhostPolicies:
         self._set(kind, name, None)
 
     def clear_all(self) -> None:
-        """The vhost goes."""
+        """Remove all policies, because the vhost is deleted."""
         for kind, policies in self._by_kind.items():
             for name in list(policies):
                 self.clear(kind, name)
@@ -74,11 +74,11 @@ class VhostPolicies:
         self._changed()
 
     def of(self, target: PolicyTarget, name: str) -> AppliedPolicies:
-        """Those that a queue or an exchange has."""
+        """The policies of a queue or an exchange."""
         if not any(self._ordered.values()):
             return NO_POLICIES
-        found = {
+        applied = {
             kind: next((policy for policy in policies if policy.matches(target, name)), None)
             for kind, policies in self._ordered.items()
         }
-        return AppliedPolicies(**found) if any(found.values()) else NO_POLICIES
+        return AppliedPolicies(**applied) if any(applied.values()) else NO_POLICIES

@@ -1,11 +1,11 @@
-"""One log of delayed messages: the one that is written, whose messages are listed in RAM, or one that is sealed.
+"""One log of delayed messages: the open one, which is appended to and lists its messages in RAM, or a sealed one.
 
-A :class:`SealedFile` has its messages in an index on disk, in order of time, and keeps in RAM a few numbers, a bit for
-each message once one of them is taken or gone, and a small block of those that are next. So what waits for long costs
-nearly nothing.
+A :class:`SealedFile` has an index of its messages on disk, in order of time. In RAM it keeps a few numbers, a small
+block of the next messages, and, once one of them is taken or gone, a bit for each message. So messages that wait for
+long cost nearly nothing.
 
-Terms. *taken*: handed out to be published; *gone*: known to be published, or called back: written down as such. A
-message that is taken is still *live*, until it is gone. *Waiting*: neither.
+Terms. *Taken*: handed out to be published. *Gone*: published or cancelled, and recorded as such. A message that is
+taken is still *live*, until it is gone. *Waiting*: neither taken nor gone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from warren.storage.filesystem import FileSystem
 from warren.storage.record_log import RecordLog
 
 BLOCK: Final = 64
-"""How many of a sealed file's next messages are in RAM: 2 KiB."""
+"""How many of a sealed file's next messages are kept in RAM: 2 KiB."""
 
 
 def log_path(directory: str, number: int) -> str:
@@ -36,7 +36,7 @@ def index_path(directory: str, number: int) -> str:
 
 @attrs.define(eq=False, repr=False)
 class DelayFile:
-    """What the two have in common."""
+    """The common part of open and sealed files."""
 
     number: int
     log: RecordLog
@@ -44,36 +44,36 @@ class DelayFile:
     live_bytes: int = 0
     taken: int = 0
     damaged: bool = False
-    """Whether something in it cannot be read: then it is kept, whatever becomes of the rest."""
+    """Whether something in it cannot be read. Such a file is never deleted."""
 
     def next_due_ms(self) -> int | None:
-        """When the first is due that waits."""
+        """When the first waiting message is due."""
         raise NotImplementedError
 
     def take(self) -> Entry:
-        """The message that :meth:`next_due_ms` speaks of is handed out."""
+        """Take the message that is due at :meth:`next_due_ms`."""
         raise NotImplementedError
 
     def waiting(self) -> Iterator[Entry]:
-        """Those that wait, the next one first. To be read before anything changes."""
+        """The waiting messages, the next one first. To be read before anything changes."""
         raise NotImplementedError
 
     def find(self, column: str, value: int) -> list[tuple[int, Entry]]:
-        """Those that wait and have this value, each with its number for :meth:`kill`."""
+        """The waiting messages with this value, each with its number for :meth:`kill`."""
         raise NotImplementedError
 
     def kill(self, number: int) -> None:
-        """Take out one that waits; whoever asks settles it."""
+        """Remove a waiting message. The caller settles it."""
         raise NotImplementedError
 
     def settle(self, size: int, *, was_taken: bool) -> None:
-        """One of it is gone."""
+        """Note that one of its messages is gone."""
         self.live -= 1
         self.live_bytes -= size
         self.taken -= was_taken
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the file contradicts itself."""
+        """Raise ``RuntimeError`` if the file contradicts itself."""
         if not 0 <= self.taken <= self.live or self.live_bytes < 0 or bool(self.live) != bool(self.live_bytes):
             raise RuntimeError(f"{self.log.path}: {self.taken} taken of {self.live} live, {self.live_bytes} bytes")
         if sum(1 for _ in self.waiting()) != self.live - self.taken:
@@ -82,19 +82,19 @@ class DelayFile:
 
 @attrs.define(eq=False, repr=False)
 class OpenFile(DelayFile):
-    """The log that is written."""
+    """The log that is appended to."""
 
     entries: list[Entry] = attrs.Factory(list)
-    """All that were ever in it, in the order of the file."""
+    """All entries that were ever in it, in the order of the file."""
     gone: list[Place] = attrs.Factory(list)
-    """What it says of others."""
+    """The places that its records mark as gone."""
     _heap: list[tuple[int, int]] = attrs.Factory(list)
-    """When which entry is due; those that were killed stay until they come up."""
+    """When each entry is due, and its index; killed entries stay until they come up."""
     _out: set[int] = attrs.Factory(set)
     """Entries that are taken or gone."""
 
     def add(self, entry: Entry, *, is_gone: bool = False) -> None:
-        """One more. ``is_gone``: of a log that is read again."""
+        """Add an entry. ``is_gone``: it is gone already, when a log is replayed."""
         index = len(self.entries)
         self.entries.append(entry)
         if is_gone:
@@ -128,7 +128,7 @@ class OpenFile(DelayFile):
         self._out.add(number)
 
     def sealed(self, files: FileSystem, path: str) -> SealedFile:
-        """The same, once its index stands at ``path``."""
+        """Return this file as a sealed one, after its index was written to ``path``."""
         entries = f.entries_of(self.entries)
         order = np.lexsort((entries["offset"], entries["due_ms"]))
         out = np.zeros(len(entries), bool)
@@ -149,7 +149,7 @@ class OpenFile(DelayFile):
         return sealed
 
     def check_invariants(self) -> None:
-        """With what the module says."""
+        """Check the module's terms, too."""
         DelayFile.check_invariants(self)
         if {index for _, index in self._heap} | self._out != set(range(len(self.entries))):
             raise RuntimeError(f"{self.log.path}: an entry neither waits nor is out")
@@ -157,23 +157,23 @@ class OpenFile(DelayFile):
 
 @attrs.define(eq=False, repr=False)
 class SealedFile(DelayFile):
-    """A log that is full."""
+    """A full log with an index."""
 
     _files: FileSystem = attrs.field(kw_only=True)
     path: str = attrs.field(kw_only=True)
-    """Of the index."""
+    """The path of the index."""
     count: int = attrs.field(kw_only=True)
-    """Messages that were ever in it."""
+    """How many messages were ever in it."""
     log_bytes: int = attrs.field(kw_only=True)
     _out: bytearray | None = None
     """A bit for each entry, set if taken or gone, in order of time; ``None`` if no entry is."""
     _next: int = 0
-    """All before this one are out."""
+    """All entries before this one are taken or gone."""
     _block: f.Entries | None = None
     _block_at: int = 0
 
     def mark(self, out: f.Entries) -> None:
-        """These are out."""
+        """Mark entries as taken or gone."""
         self._out = bytearray(np.packbits(out, bitorder="little").tobytes()) if out.any() else None
         self._next, self._block = 0, None
 
@@ -220,10 +220,10 @@ class SealedFile(DelayFile):
         return np.unpackbits(np.frombuffer(self._out, np.uint8), count=self.count, bitorder="little").astype(bool)
 
     def find(self, column: str, value: int) -> list[tuple[int, Entry]]:
-        same = f.read_column(self._files, self.path, self.count, column) == value
-        if not same.any():
+        matching = f.read_column(self._files, self.path, self.count, column) == value
+        if not matching.any():
             return []
-        places = np.flatnonzero(same & ~self._are_out())
+        places = np.flatnonzero(matching & ~self._are_out())
         if not len(places):
             return []
         first = int(places[0])
@@ -235,11 +235,11 @@ class SealedFile(DelayFile):
 
     @property
     def is_garbage(self) -> bool:
-        """Whether it is worth while to write again what lives in it; nobody may be about to publish any of that."""
+        """Whether most of it is garbage, and no message is taken, so that its live messages can be rewritten."""
         return not self.damaged and not self.taken and 2 * self.live_bytes < self.log_bytes
 
     def all_live(self) -> list[tuple[int, Entry]]:
-        """Those that wait, in the order of the log, each with its number for :meth:`kill`."""
+        """The waiting messages, in the order of the log, each with its number for :meth:`kill`."""
         places = np.flatnonzero(~self._are_out())
         rows = f.read_rows(self._files, self.path, self.count, 0, self.count)[places]
         order = np.argsort(rows["offset"])

@@ -1,8 +1,8 @@
-"""DelayFiles: the files of one vhost's delayed messages, the heap of them by time, and the counts. The inner half of
-:class:`~warren.actors.engines.delays.delay_log.DelayLog`, which says what is done with them and what a crash leaves.
+"""DelayFiles: the files of one vhost's delayed messages, their heap by time, and the counts. The inner half of
+:class:`~warren.actors.engines.delays.delay_log.DelayLog`, which describes their use and what a crash leaves.
 
-Invariants: a file's counts are those of its messages; every file with something that waits stands in the heap, at a
-time that is not after its first message; targets' counts add up.
+Invariants: a file's counts are those of its messages; every sealed file with waiting messages is in the heap, at a time
+that is not after its first message; targets' counts add up.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from warren.storage.record_log import HEAD, RecordLog
 _LOG = logger("delays")
 
 FILE_ENTRIES: Final = 16384
-"""How many messages a file has in RAM while it is written; then it is sealed, however small."""
+"""How many messages the open file may list in RAM before it is sealed, however small it is."""
 GONE_AT_ONCE: Final = 65536
-"""Places in one record, and those that may wait to be written."""
+"""The most places in one record, and the most that may wait to be written."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -52,7 +52,7 @@ class DelayFiles:
     _open: OpenFile | None = attrs.field(init=False, default=None)
     _last_number: int = attrs.field(init=False, default=0)
     _heap: list[tuple[int, int]] = attrs.field(init=False, factory=list)
-    """When the first message of which sealed file is due, or was: it may have been called back."""
+    """When the first message of a sealed file is due, or was before it was cancelled, and the file's number."""
     _by_target: Counter[int] = attrs.field(init=False, factory=Counter)
     _unwritten_gone: list[Place] = attrs.field(init=False, factory=list)
     _garbage: set[int] = attrs.field(init=False, factory=set)
@@ -71,25 +71,25 @@ class DelayFiles:
         file_size_limit_bytes: int,
         file_entries: int = FILE_ENTRIES,
     ) -> Self:
-        """The log in a directory, which need not be there. Raises :class:`DataError` for files of another kind."""
-        found = recover(files, directory)
-        log = cls(files, directory, file_size_limit_bytes, file_entries, found.damage)
-        log._sealed, log._open, log._last_number = found.sealed, found.open, found.last_number
-        log._by_target, log._count = found.by_target, found.by_target.total()
-        log._garbage |= found.sealed.keys()
-        for sealed in found.sealed.values():
+        """Open the log in a directory, which need not exist. Raises :class:`DataError` for files of another kind."""
+        recovered = recover(files, directory)
+        log = cls(files, directory, file_size_limit_bytes, file_entries, recovered.damage)
+        log._sealed, log._open, log._last_number = recovered.sealed, recovered.open, recovered.last_number
+        log._by_target, log._count = recovered.by_target, recovered.by_target.total()
+        log._garbage |= recovered.sealed.keys()
+        for sealed in recovered.sealed.values():
             log._push(sealed)
         return log
 
     # ── what there is ───────────────────────────────────────────────────────────────────────────────────────────
 
     def __len__(self) -> int:
-        """Messages that wait."""
+        """How many messages wait."""
         return self._count - self._taken
 
     @property
     def taken(self) -> int:
-        """Messages that were taken and are not gone."""
+        """How many messages were taken and are not gone."""
         return self._taken
 
     def waiting_of(self, target: int) -> int:
@@ -98,8 +98,8 @@ class DelayFiles:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files' logs."""
-        return sum(self._files.size(one.log.path) for one in self._all() if self._files.exists(one.log.path))
+        """The size of all logs."""
+        return sum(self._files.size(file.log.path) for file in self._all() if self._files.exists(file.log.path))
 
     def next_due_ms(self) -> int | None:
         """When the next message is due."""
@@ -135,12 +135,12 @@ class DelayFiles:
             heapq.heappush(self._heap, (due_ms, sealed.number))
 
     def waiting(self, target: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """Messages that wait, in order of time: when they are due, and themselves. To be read before anything changes.
+        """The waiting messages in order of time: when due, and encoded. To be read before anything changes.
 
-        ``target``: of this one only.
+        ``target``: only the messages of this target.
         """
-        streams = [zip(one.waiting(), itertools.repeat(one.number)) for one in self._all()]
-        for entry, number in heapq.merge(*streams, key=lambda one: (one[0].due_ms, one[1], one[0].offset)):
+        streams = [zip(file.waiting(), itertools.repeat(file.number)) for file in self._all()]
+        for entry, number in heapq.merge(*streams, key=lambda pair: (pair[0].due_ms, pair[1], pair[0].offset)):
             if target is None or entry.target == target:
                 term = self._read(number, entry)
                 if term is not None:
@@ -153,14 +153,14 @@ class DelayFiles:
         return self._sealed[number]
 
     def _read(self, number: int, entry: Entry) -> bytes | None:
-        """The encoded message; ``None``: it cannot be read, and that was told."""
+        """The encoded message; ``None`` if it cannot be read, which is logged."""
         file = self._file(number)
         try:
             return f.message_in(file.log.read(entry.offset)).term
         except ValueError:
             error = DataError(file.log.path, entry.offset, "no delayed message")
-        except DataError as found:
-            error = found
+        except DataError as data_error:
+            error = data_error
         if not file.damaged:
             file.damaged = True
             self.damage.append(error)
@@ -174,11 +174,11 @@ class DelayFiles:
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _append(self, payloads: list[bytes], heads: list[tuple[int, int, int]], replaced: Sequence[Place] = ()) -> None:
-        """Write records of messages, and what is gone. ``replaced``: where they stood before."""
+        """Write records of messages, and what is gone. ``replaced``: the messages' previous places."""
         log = self._written_file()
-        gone = self._unwritten_gone
-        for first in range(0, len(gone), GONE_AT_ONCE):
-            log.log.append(f.encode_gone(gone[first : first + GONE_AT_ONCE]))
+        places = self._unwritten_gone
+        for first in range(0, len(places), GONE_AT_ONCE):
+            log.log.append(f.encode_gone(places[first : first + GONE_AT_ONCE]))
         entries = [
             Entry(*head, log.log.append(payload), HEAD.size + len(payload))
             for payload, head in zip(payloads, heads, strict=True)
@@ -188,7 +188,7 @@ class DelayFiles:
         except NoRoomError:
             log.log.drop()
             raise
-        log.gone += (*gone, *replaced)
+        log.gone += (*places, *replaced)
         self._unwritten_gone = []
         for entry in entries:
             log.add(entry)
@@ -222,7 +222,7 @@ class DelayFiles:
         self._push(sealed)
 
     def sync(self) -> None:
-        """What was added survives a power loss."""
+        """Make additions survive a power loss."""
         if self._open is not None:
             self._open.log.sync()
 
@@ -230,9 +230,9 @@ class DelayFiles:
         file.settle(entry.size, was_taken=was_taken)
         self._count -= 1
         self._taken -= was_taken
-        left = self._by_target[entry.target] - 1
-        if left:
-            self._by_target[entry.target] = left
+        remaining = self._by_target[entry.target] - 1
+        if remaining:
+            self._by_target[entry.target] = remaining
         else:
             del self._by_target[entry.target]
         self._unwritten_gone.append(Place(file.number, entry.offset))
@@ -240,17 +240,17 @@ class DelayFiles:
             self._garbage.add(file.number)
 
     def write_gone(self) -> None:
-        """Write down what is gone; without room on the disk, later."""
+        """Record what is gone; later if the disk is full."""
         if self._unwritten_gone:
             with contextlib.suppress(NoRoomError):
                 self._append([], [])
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the log contradicts itself."""
+        """Raise ``RuntimeError`` if the log contradicts itself."""
         files = self._all()
-        for one in files:
-            one.check_invariants()
-        if (self._count, self._taken) != (sum(one.live for one in files), sum(one.taken for one in files)):
+        for file in files:
+            file.check_invariants()
+        if (self._count, self._taken) != (sum(file.live for file in files), sum(file.taken for file in files)):
             raise RuntimeError(f"{self._count} live and {self._taken} taken are not those of the files")
         if sum(self._by_target.values()) != self._count or min(self._by_target.values(), default=1) < 1:
             raise RuntimeError("targets' counts do not add up")

@@ -1,7 +1,7 @@
-"""The two formats of delayed messages on disk: the records of a log, and the index of a log that is full.
+"""The two formats of delayed messages on disk: the records of a log, and the index of a full log.
 
-**Records** stand in a :class:`~warren.storage.record_log.RecordLog` of the kind ``delayed``. A payload is a message
-that waits, or says of others that they do so no more; big-endian::
+**Records** are stored in a :class:`~warren.storage.record_log.RecordLog` of the kind ``delayed``. A payload is a
+delayed message, or a list of messages that are gone; big-endian::
 
     "M"  due  id digest  target  replaces: file  offset   encoded message
     (:mod:`warren.queue_index.message.message_format`)
@@ -9,20 +9,20 @@ that waits, or says of others that they do so no more; big-endian::
     "G"  file  offset   file  offset  …
      1    4      4
 
-*due*: milliseconds since 1970. *id digest* (:func:`digest_of_id`): by which a message is found that is called back; 0:
-it has no id. *target* (:func:`target_of_queue`, :func:`target_of_exchange`): whose it is. *replaces*: where the message
-stood before, which it does no more; 0 and 0: it is new. One record says both, so no crash comes between.
+*due*: milliseconds since 1970. *id digest* (:func:`digest_of_id`): finds a message to be cancelled; 0: it has no id.
+*target* (:func:`target_of_queue`, :func:`target_of_exchange`): whose message it is. *replaces*: the message's previous
+place, where it is gone now; 0 and 0: it is new. One record says both, so no crash comes between.
 
-**An index** says in columns, sorted by due and then by offset, what messages a log has, and with them what the log says
-of others; little-endian::
+**An index** lists the messages of a log, in columns sorted by due and then by offset, and the places that the log marks
+as gone; little-endian::
 
     "warren due 1\\n"   CRC-32 of all that follows   the log's size   messages   gone   damaged
                                   4                      8              4        4        4
     due i64 …  id digest u64 …  target u64 …  offset u32 …  size u32 …      one of each for every message
     file u32  offset u32  …                                                 for every one that is gone
 
-*size*: of the whole record. *damaged*: 1 where the log has something that cannot be read. An index that is missing or
-damaged, or of a log of another size, is rebuilt from the log.
+*size*: of the whole record. *damaged*: 1 if part of the log cannot be read. An index that is missing or damaged, or
+belongs to a log of another size, is rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ ENTRY: Final = np.dtype(list(_COLUMNS))
 GONE: Final = np.dtype([("file", "<u4"), ("offset", "<u4")])
 
 Entries = npt.NDArray[Any]
-"""Of :data:`ENTRY`."""
+"""An array of :data:`ENTRY`."""
 Gone = npt.NDArray[Any]
-"""Of :data:`GONE`."""
+"""An array of :data:`GONE`."""
 
 
 class Entry(NamedTuple):
@@ -71,7 +71,7 @@ class Entry(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a record stands: in which file, and where in it."""
+    """The place of a record: the number of its file, and the offset in it."""
 
     file: int
     offset: int
@@ -81,26 +81,26 @@ NOWHERE: Final = Place(0, 0)
 
 
 def digest_of_id(message_id: bytes) -> int:
-    """What a ``message_id`` is looked for by; 0 for none."""
+    """The digest by which a ``message_id`` is looked up; 0 for an empty one."""
     return _digest(message_id) if message_id else 0
 
 
 def has_id(term: bytes, message_id: bytes) -> bool:
     """Whether an encoded message has this ``message_id``."""
     try:
-        found = decode_message(term).properties.message_id
+        decoded_id = decode_message(term).properties.message_id
     except MessageError:
         return False
-    return message_id == (found.encode() if isinstance(found, str) else found)
+    return message_id == (decoded_id.encode() if isinstance(decoded_id, str) else decoded_id)
 
 
 def target_of_queue(name: bytes) -> int:
-    """Of messages that were published to a queue itself."""
+    """The target of messages that were published to a queue directly."""
     return _digest(b"q" + name)
 
 
 def target_of_exchange(name: bytes) -> int:
-    """Of messages that were published to an exchange."""
+    """The target of messages that were published to an exchange."""
     return _digest(b"x" + name)
 
 
@@ -112,7 +112,7 @@ def _digest(data: bytes) -> int:
 
 
 class Record(NamedTuple):
-    """A message that waits."""
+    """A delayed message."""
 
     due_ms: int
     id_digest: int
@@ -123,12 +123,12 @@ class Record(NamedTuple):
 
 
 def encode_message_record(due_ms: int, id_digest: int, target: int, term: bytes, replaces: Place = NOWHERE) -> bytes:
-    """The payload for a message."""
+    """The payload of a message."""
     return _HEAD.pack(_MESSAGE, due_ms, id_digest, target, *replaces) + term
 
 
 def moved(payload: bytes, replaces: Place, due_ms: int | None = None) -> bytes:
-    """The payload of a message that is written again elsewhere; ``due_ms``: it is due then, not as it was."""
+    """The payload of a message that is rewritten elsewhere; ``due_ms``: its new due time, if that changes."""
     if due_ms is not None:
         record = message_in(payload)
         return encode_message_record(due_ms, record.id_digest, record.target, record.term, replaces)
@@ -136,7 +136,7 @@ def moved(payload: bytes, replaces: Place, due_ms: int | None = None) -> bytes:
 
 
 def message_in(payload: bytes) -> Record:
-    """The message in a payload. Raises ``ValueError`` for another one."""
+    """The message in a payload. Raises ``ValueError`` for any other payload."""
     if len(payload) < _HEAD.size or not payload.startswith(_MESSAGE):
         raise ValueError("no delayed message")
     _, due_ms, id_digest, target, file, offset = _HEAD.unpack_from(payload)
@@ -144,12 +144,12 @@ def message_in(payload: bytes) -> Record:
 
 
 def encode_gone(places: Iterable[Place]) -> bytes:
-    """The payload that says that these wait no more."""
+    """The payload that marks these places as gone."""
     return _GONE + b"".join([_REPLACES.pack(*place) for place in places])
 
 
 def gone_in(payload: bytes) -> list[Place] | None:
-    """What a payload says of others; ``None``: it is a message. Raises ``ValueError`` for what is neither."""
+    """The places that a payload marks as gone; ``None`` if it is a message. Raises ``ValueError`` if it is neither."""
     if payload.startswith(_GONE) and not (len(payload) - 1) % _REPLACES.size:
         return [Place(*pair) for pair in _REPLACES.iter_unpack(memoryview(payload)[1:])]
     if payload.startswith(_MESSAGE):
@@ -161,7 +161,7 @@ def gone_in(payload: bytes) -> list[Place] | None:
 
 
 class Index(NamedTuple):
-    """What an index says."""
+    """The contents of an index."""
 
     entries: Entries
     gone: Gone
@@ -169,16 +169,16 @@ class Index(NamedTuple):
 
 
 def encode_index(index: Index, log_bytes: int) -> bytes:
-    """The index of a log of that size; its entries in any order."""
-    entries, gone, damaged = index
+    """The bytes of an index. ``log_bytes``: the log's size; the entries may be in any order."""
+    entries, places, damaged = index
     ordered = entries[np.lexsort((entries["offset"], entries["due_ms"]))]
-    body = b"".join([*(ordered[name].tobytes() for name, _ in _COLUMNS), gone.tobytes()])
-    head = _INDEX_HEAD.pack(0, log_bytes, len(entries), len(gone), damaged)[4:]
+    body = b"".join([*(ordered[name].tobytes() for name, _ in _COLUMNS), places.tobytes()])
+    head = _INDEX_HEAD.pack(0, log_bytes, len(entries), len(places), damaged)[4:]
     return b"".join((LINE, zlib.crc32(body, zlib.crc32(head)).to_bytes(4, "little"), head, body))
 
 
 def decode_index(data: bytes, path: str, log_bytes: int) -> Index:
-    """What an index says. Raises :class:`DataError` for one that is damaged, or of a log of another size."""
+    """Parse an index. Raises :class:`DataError` if it is damaged, or belongs to a log of another size."""
     start = len(LINE) + _INDEX_HEAD.size
     if not data.startswith(LINE) or len(data) < start:
         raise DataError(path, 0, "not an index of delayed messages")
@@ -200,7 +200,7 @@ def decode_index(data: bytes, path: str, log_bytes: int) -> Index:
 
 
 def read_rows(files: FileSystem, path: str, count: int, first: int, number: int) -> Entries:
-    """Messages of an index with ``count`` from place ``first`` on, at most so many. Raises :class:`DataError`."""
+    """At most ``number`` messages, from place ``first``, of an index of ``count``. Raises :class:`DataError`."""
     file = files.open_read(path)
     try:
         rows = np.empty(min(number, count - first), ENTRY)

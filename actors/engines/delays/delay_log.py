@@ -1,23 +1,23 @@
 """DelayLog: the delayed messages of one vhost on disk, in order of time.
 
-They are appended to a log (:class:`~warren.storage.record_log.RecordLog`), one file after the other. A file that is
-full is *sealed*: an index in order of time is written beside it, and nothing of it stays in RAM but a few numbers
-(:mod:`warren.actors.engines.delays.delay_file`). What is due next comes from a heap of the files by their first
-message.
+They are appended to a log (:class:`~warren.storage.record_log.RecordLog`) of several files. A full file is *sealed*: an
+index in order of time is written beside it, and only a few numbers stay in RAM
+(:mod:`warren.actors.engines.delays.delay_file`). A heap of the files, ordered by their first message, yields the next
+due message.
 
-A message is *taken* when it is due, and *gone* once it is reported as published, or when it is called back. That
-is written down in the file that is written then, whichever the message's own is. A file of which no message is left is
-deleted. One that is mostly garbage is *reclaimed*: what lives in it, and what it says of others that are still there,
-is written again at the end, and the file is deleted.
+A message is *taken* when it is due. It is *gone* once it is reported as published, or when it is cancelled. That is
+recorded in the file that is open at that time, not in the message's own file. A file without messages is deleted. One
+that is mostly garbage is *reclaimed*: its live messages, and its records about messages of other files that still
+exist, are rewritten at the end of the log, and the file is deleted.
 
-*A crash* leaves files of which the last may be torn at its end. What was taken and is not known to be gone waits again:
-a message may be published twice, and none is lost that was written (or, with a power loss, synced). A record that says
-where a message stands now says also that it does no more where it stood.
+*A crash* may leave the last file torn at its end. A message that was taken and is not known to be gone waits again: it
+may be published twice, but no message is lost that was written (or, after a power loss, synced). A record that moves a
+message also marks its old position as gone.
 
-*A full disk* refuses what is added (:class:`~warren.storage.errors.NoRoomError`, nothing has changed); what is gone is
-written down later.
+*A full disk* refuses additions (:class:`~warren.storage.errors.NoRoomError`, nothing has changed); messages that are
+gone are recorded later.
 
-*Damage.* Messages that cannot be read are told (:attr:`DelayLog.damage`) and passed over; their file is kept.
+*Damage.* Unreadable messages are reported (:attr:`DelayLog.damage`) and skipped; their file is kept.
 
 Invariants: those of :class:`~warren.actors.engines.delays.delay_files.DelayFiles`.
 """
@@ -66,7 +66,7 @@ class DelayLog(DelayFiles):
     """See the module's prose. One caller at a time; :meth:`waiting_of` and ``len`` may be asked from any thread."""
 
     def add(self, messages: Sequence[NewMessage]) -> None:
-        """Let messages wait, all of them or (:class:`NoRoomError`) none; on return they survive the process."""
+        """Add all messages or, raising :class:`NoRoomError`, none. On return they survive a crash of the process."""
         self._append(
             [f.encode_message_record(*message) for message in messages],
             [(message.due_ms, message.id_digest, message.target) for message in messages],
@@ -75,10 +75,10 @@ class DelayLog(DelayFiles):
     # ── when they are due ───────────────────────────────────────────────────────────────────────────────────────
 
     def take_due(self, now_ms: int, count: int, size_bytes: int) -> list[DueMessage]:
-        """Take messages that are due, the first first: at most ``count``, and of ``size_bytes`` or one."""
+        """Take due messages, the earliest first: at most ``count``, up to ``size_bytes`` but at least one."""
         taken: list[DueMessage] = []
         if len(self._unwritten_gone) >= GONE_AT_ONCE:
-            return taken  # their outcome could not be written down
+            return taken  # their outcome could not be recorded
         while len(taken) < count and size_bytes > 0:
             first = self._first()
             if first is None or first[0] > now_ms:
@@ -94,16 +94,16 @@ class DelayLog(DelayFiles):
         return taken
 
     def settle(self, messages: Iterable[DueMessage]) -> None:
-        """Messages that were taken are published, or lead nowhere: they are gone."""
+        """Note that taken messages are gone: they were published, or have no target."""
         for message in messages:
             self._settle(self._file(message.file), message.entry, was_taken=True)
         self.write_gone()
 
     def postpone(self, messages: Sequence[DueMessage], due_ms: int) -> None:
-        """Messages that were taken could not be published: they wait again. Raises :class:`NoRoomError`.
+        """Let taken messages that could not be published wait again. Raises :class:`NoRoomError`.
 
-        What is not synced is synced before: a power loss that took the record in between, and left the first and the
-        last one, would leave a message twice.
+        Syncs first: a power loss that took only the record in between, and left the first and the last one, would leave
+        a message twice.
         """
         self.sync()
         payloads, heads = [], []
@@ -120,12 +120,12 @@ class DelayLog(DelayFiles):
     # ── calling back ────────────────────────────────────────────────────────────────────────────────────────────
 
     def cancel(self, message_id: bytes, target: int | None = None) -> list[bytes]:
-        """Call back those that wait and have this id (``target``: of this one only); returns the encoded messages.
+        """Cancel the waiting messages with this id; return the encoded messages. ``target``: only those of this target.
 
-        They are gone when this returns, as far as the process lives.
+        They are gone when this returns, but a crash may bring them back.
         """
         digest = f.digest_of_id(message_id)
-        found = []
+        cancelled = []
         for file in self._all():
             for number, entry in file.find("id_digest", digest):
                 if target is not None and entry.target != target:
@@ -134,18 +134,18 @@ class DelayLog(DelayFiles):
                 if term is not None and f.has_id(term, message_id):
                     file.kill(number)
                     self._settle(file, entry, was_taken=False)
-                    found.append(term)
+                    cancelled.append(term)
         self._close_sealed()
         self.write_gone()
-        return found
+        return cancelled
 
     def drop(self, target: int) -> int:
-        """Call back all that wait of one target; returns how many."""
+        """Cancel all waiting messages of one target; return their number."""
         dropped = 0
         if not self.waiting_of(target):
             return dropped
-        for one in [file.number for file in self._all()]:
-            file = self._file(one)  # that which was written may be sealed meanwhile
+        for file_number in [file.number for file in self._all()]:
+            file = self._file(file_number)  # the open file may have been sealed meanwhile
             for number, entry in file.find("target", target):
                 file.kill(number)
                 self._settle(file, entry, was_taken=False)
@@ -169,7 +169,7 @@ class DelayLog(DelayFiles):
         return None
 
     def reclaim(self) -> bool:
-        """Give back the room of one file that is mostly garbage; whether there was one. Raises :class:`NoRoomError`."""
+        """Reclaim one file that is mostly garbage; return whether there was one. Raises :class:`NoRoomError`."""
         file = self._reclaimable()
         if file is None:
             return False
@@ -186,12 +186,12 @@ class DelayLog(DelayFiles):
         return True
 
     def _say_again(self, file: SealedFile) -> None:
-        """What a file says of others that are still there must not go with it."""
+        """Rewrite a file's records about messages of other files that still exist, before it is deleted."""
         places = index_of(self._files, file.log, file.path, self.damage).gone
-        there = {one.number for one in self._all()} - {file.number}
-        again = [Place(*pair) for pair in places[np.isin(places["file"], list(there))].tolist()]
+        file_numbers = {other.number for other in self._all()} - {file.number}
+        repeated = [Place(*pair) for pair in places[np.isin(places["file"], list(file_numbers))].tolist()]
         before = len(self._unwritten_gone)
-        self._unwritten_gone += again
+        self._unwritten_gone += repeated
         try:
             if self._unwritten_gone:
                 self._append([], [])
@@ -200,7 +200,7 @@ class DelayLog(DelayFiles):
             raise
 
     def _move(self, file: SealedFile, live: list[tuple[int, Entry]]) -> None:
-        """Write messages of a file again at the end."""
+        """Rewrite messages of a file at the end of the log."""
         payloads = []
         places = [Place(file.number, entry.offset) for _, entry in live]
         for place in places:
@@ -225,34 +225,36 @@ class DelayLog(DelayFiles):
         file.log.delete()
         if self._files.exists(file.path):
             self._files.delete(file.path)
-        self._files.sync_directory(self.directory)  # no power loss may bring it back when it is not said what is gone
+        # A power loss must not restore the file after the records of what is gone in it were deleted.
+        self._files.sync_directory(self.directory)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Write down what is gone, make safe what was added. Where nothing waits, nothing is left on disk."""
+        """Record what is gone and make additions safe. Delete all files if nothing is left and none is damaged."""
         self.write_gone()
         self.sync()
         self.abandon()
-        if not self._count and not any(one.damaged for one in self._all()):
-            for one in sorted(self._sealed.values(), key=lambda one: one.number):  # those go last that say what is gone
-                self._delete(one)
+        if not self._count and not any(file.damaged for file in self._all()):
+            # Oldest first: later files record which messages of earlier ones are gone.
+            for file in sorted(self._sealed.values(), key=lambda file: file.number):
+                self._delete(file)
             self._files.delete_tree(self.directory)
 
     def abandon(self) -> None:
         """Leave the files as a crash would."""
-        for one in self._all():
+        for file in self._all():
             with contextlib.suppress(StorageError):
-                one.log.close()
+                file.log.close()
 
 
 def _chunks(live: list[tuple[int, Entry]]) -> Iterator[list[tuple[int, Entry]]]:
-    """The same in parts of about a mebibyte."""
+    """Split messages into parts of about a mebibyte."""
     chunk: list[tuple[int, Entry]] = []
     size_bytes = 0
-    for one in live:
-        chunk.append(one)
-        size_bytes += one[1].size
+    for pair in live:
+        chunk.append(pair)
+        size_bytes += pair[1].size
         if size_bytes >= _CHUNK_BYTES:
             yield chunk
             chunk, size_bytes = [], 0

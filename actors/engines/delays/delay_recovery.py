@@ -1,7 +1,7 @@
-"""What a stop or a crash has left of delayed messages: sealed files as their indexes say, the last file by reading it.
+"""Recovery of delayed messages after a stop or a crash: sealed files from their indexes, the last one by replaying it.
 
-What is gone of a file stands in that file or in a later one, so they are looked at from the last to the first. An index
-that is missing or damaged is rebuilt from its log.
+Which messages of a file are gone is recorded in that file or in a later one, so files are read from the last to the
+first. A missing or damaged index is rebuilt from its log.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from warren.storage.record_log import HEAD, RecordLog
 _LOG = logger("delays")
 
 _GoneOf = defaultdict[int, bytearray]
-"""The offsets of what is gone of each file, four bytes each: there may be millions."""
+"""The offsets of each file's messages that are gone, four bytes each: there may be millions."""
 
 
 @attrs.define(eq=False, repr=False)
 class Recovered:
-    """What was found."""
+    """The recovered files and counts."""
 
     sealed: dict[int, SealedFile] = attrs.Factory(dict)
     open: OpenFile | None = None
@@ -40,34 +40,34 @@ class Recovered:
 
 
 def recover(files: FileSystem, directory: str) -> Recovered:
-    """Look at all files of a directory. Raises :class:`DataError` for those of another kind."""
+    """Recover all files of a directory. Raises :class:`DataError` for files of another kind."""
     names = [name.partition(".") for name in files.list(directory) if name.isascii()]
     numbers = {int(stem) for stem, _, kind in names if stem.isdigit() and kind == "delayed"}
     for stem, _, kind in names:
         if stem.isdigit() and kind.startswith("due") and (kind != "due" or int(stem) not in numbers):
             files.delete(f"{directory}/{stem}.{kind}")  # half written, or of a log that was just deleted
-    found = Recovered(last_number=max(numbers, default=0))
-    gone: _GoneOf = defaultdict(bytearray)
+    recovered = Recovered(last_number=max(numbers, default=0))
+    gone_offsets: _GoneOf = defaultdict(bytearray)
     for number in sorted(numbers, reverse=True):
         log, path = RecordLog(files, log_path(directory, number), f.KIND), index_path(directory, number)
-        if number == found.last_number and not files.exists(path):
-            found.open = _open_file(number, log, gone, found)
+        if number == recovered.last_number and not files.exists(path):
+            recovered.open = _open_file(number, log, gone_offsets, recovered)
         else:
-            found.sealed[number] = _sealed_file(number, files, log, path, gone, found)
-    return found
+            recovered.sealed[number] = _sealed_file(number, files, log, path, gone_offsets, recovered)
+    return recovered
 
 
-def _open_file(number: int, log: RecordLog, gone: _GoneOf, found: Recovered) -> OpenFile:
-    entries, places, damaged = _replayed(log, found.damage)
-    _note(f.gone_of(places), gone)
-    there = OpenFile(number, log, damaged=damaged, gone=places)
-    out = set(_offsets(gone.pop(number, b"")).tolist())
+def _open_file(number: int, log: RecordLog, gone_offsets: _GoneOf, recovered: Recovered) -> OpenFile:
+    entries, places, damaged = _replayed(log, recovered.damage)
+    _note(f.gone_of(places), gone_offsets)
+    file = OpenFile(number, log, damaged=damaged, gone=places)
+    out = set(_offsets(gone_offsets.pop(number, b"")).tolist())
     for entry in entries:
         is_gone = entry.offset in out
-        there.add(entry, is_gone=is_gone)
+        file.add(entry, is_gone=is_gone)
         if not is_gone:
-            found.by_target[entry.target] += 1
-    return there
+            recovered.by_target[entry.target] += 1
+    return file
 
 
 def _sealed_file(  # noqa: PLR0917
@@ -75,12 +75,12 @@ def _sealed_file(  # noqa: PLR0917
     files: FileSystem,
     log: RecordLog,
     path: str,
-    gone: _GoneOf,
-    found: Recovered,
+    gone_offsets: _GoneOf,
+    recovered: Recovered,
 ) -> SealedFile:
-    entries, places, damaged = index_of(files, log, path, found.damage)
-    _note(places, gone)
-    out = np.isin(entries["offset"], _offsets(gone.pop(number, b"")))
+    entries, places, damaged = index_of(files, log, path, recovered.damage)
+    _note(places, gone_offsets)
+    out = np.isin(entries["offset"], _offsets(gone_offsets.pop(number, b"")))
     live = entries[~out]
     sealed = SealedFile(
         number,
@@ -95,16 +95,16 @@ def _sealed_file(  # noqa: PLR0917
     )
     sealed.mark(out)
     targets, counts = np.unique(live["target"], return_counts=True)
-    found.by_target.update(dict(zip(targets.tolist(), counts.tolist(), strict=True)))
+    recovered.by_target.update(dict(zip(targets.tolist(), counts.tolist(), strict=True)))
     return sealed
 
 
-def _note(places: f.Gone, gone: _GoneOf) -> None:
-    """Add the offsets of what is gone to those of each file."""
+def _note(places: f.Gone, gone_offsets: _GoneOf) -> None:
+    """Add the offsets of these places to those of each file."""
     ordered = places[np.argsort(places["file"], kind="stable")]
     files, starts = np.unique(ordered["file"], return_index=True)
     for file, start, stop in zip(files.tolist(), starts.tolist(), [*starts[1:].tolist(), len(ordered)], strict=False):
-        gone[file] += ordered["offset"][start:stop].tobytes()
+        gone_offsets[file] += ordered["offset"][start:stop].tobytes()
 
 
 def _offsets(data: bytes | bytearray) -> npt.NDArray[Any]:
@@ -126,21 +126,21 @@ def index_of(files: FileSystem, log: RecordLog, path: str, damage: list[DataErro
 
 
 def _replayed(log: RecordLog, damage: list[DataError]) -> tuple[list[Entry], list[Place], bool]:
-    """What a log says: its messages, what is gone of this and older ones, and whether something cannot be read."""
+    """Replay a log: return its messages, the places that it marks as gone, and whether it is damaged."""
     entries: list[Entry] = []
-    gone: list[Place] = []
+    gone_places: list[Place] = []
     error: DataError | None = None
     for offset, payload in log.replay():
         try:
             places = f.gone_in(payload)
             record = None if places is not None else f.message_in(payload)
-        except ValueError as why:
-            error = DataError(log.path, offset, str(why))
+        except ValueError as invalid:
+            error = DataError(log.path, offset, str(invalid))
             continue
-        gone += places or ()
+        gone_places += places or ()
         if record is not None:
             if record.replaces != f.NOWHERE:
-                gone.append(record.replaces)
+                gone_places.append(record.replaces)
             entries.append(Entry(record.due_ms, record.id_digest, record.target, offset, HEAD.size + len(payload)))
     if log.torn is not None:
         _LOG.warning("a log of delayed messages is torn: %s", log.torn, extra=log_event("log_torn", log.torn))
@@ -148,4 +148,4 @@ def _replayed(log: RecordLog, damage: list[DataError]) -> tuple[list[Entry], lis
     if error is not None:
         _LOG.error("delayed messages are lost, and the file is kept: %s", error, extra=log_event("delayed_lost", error))
         damage.append(error)
-    return entries, gone, error is not None
+    return entries, gone_places, error is not None

@@ -1,4 +1,4 @@
-"""Messages that are due, as they are published: in runs that go to one place together, in the order of time."""
+"""How due messages are published: in runs that go to one target together, in order of time."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _LOG = logger("delays")
 
 @attrs.define(eq=False, repr=False)
 class Run:
-    """Messages that have exchange, routing keys and all that they share on their way in common; or one with headers."""
+    """Consecutive messages with the same exchange, routing keys, headers, priority and expiration."""
 
     envelope: Envelope
     expiration_ms: int | None
     priority: int
     headers: Mapping[str, Any] | None
-    """By which it is routed; ``None``: the default exchange's, which asks for none."""
+    """The headers for routing; ``None`` for the default exchange, which needs none."""
     messages: list[DueMessage] = attrs.Factory(list)
     given: list[bytes] = attrs.Factory(list)
-    """Their contents or bodies, as the envelope says."""
+    """Their contents or bodies, depending on the envelope."""
 
     @property
     def size_bytes(self) -> int:
-        """Of the messages."""
+        """The size of the messages' records."""
         return sum(message.entry.size for message in self.messages)
 
     @property
@@ -43,7 +43,7 @@ class Run:
         return tuple(key.decode("utf-8", "surrogateescape") for key in self.envelope.routing_keys)
 
     def takes(self, other: Run) -> bool:
-        """Whether another one can go with it."""
+        """Whether the messages of another run can be published with these."""
         return (self.envelope, self.expiration_ms, self.priority, self.headers) == (
             other.envelope,
             other.expiration_ms,

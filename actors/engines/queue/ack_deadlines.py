@@ -1,13 +1,12 @@
 """AckDeadlines: which deliveries of one queue have been held for too long.
 
-Of channels, or consumers, that have a *timeout*; others are not noted. A message is due between its timeout and a
-sixteenth more: deliveries of that time are one mark, however many they are. The holder of a message may *extend* its
-time any number of times.
+Only channels and consumers with a *timeout* are tracked. A message is due between its timeout and a sixteenth more:
+all deliveries within that time share one mark. The holder of a message may *extend* its time any number of times.
 
-What is due and not settled goes back to the queue: it has *lapsed*. Its holder may not know, so that it may settle it
-all the same: that means nothing then.
+A message that is due and not settled goes back to the queue: it has *lapsed*. Its holder may still settle it, because
+it may not know; that has no effect.
 
-Invariants: the marks of a channel do not overlap, and are in the order of their deadlines but for extended ones.
+Invariants: the marks of a channel do not overlap, and are in the order of their deadlines, except for extended ones.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from warren.actors.engines.queue.seq_id_map import SeqIdMap, stretches
 
 _SHARE: Final = 16
 _TAGS: Final = 0
-"""The level of a map of delivery tags."""
+"""The level under which maps hold delivery tags."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -31,24 +30,24 @@ class _Mark:
     channel: str
     tags: range
     until_us: int
-    """Up to when deliveries of the same kind join it."""
+    """Until when deliveries with the same timeout join it."""
     timeout_us: int
 
 
 @attrs.define(eq=False, repr=False)
 class AckDeadlines:
-    """Of one queue."""
+    """The deadlines of one queue."""
 
     _due: SortedDict[int, list[_Mark]] = attrs.field(factory=SortedDict)
     _last: dict[str, _Mark] = attrs.field(factory=dict)
-    """Of each channel the mark that the next delivery may join."""
+    """By channel: the mark that the next delivery may join."""
     _extended: dict[str, SeqIdMap] = attrs.field(factory=dict)
-    """Until when (µs since the epoch) what was extended may be held, by tag."""
+    """By channel and tag: until when (µs since the epoch) extended messages may be held."""
     _lapsed: dict[str, SeqIdMap] = attrs.field(factory=dict)
-    """Tags that may be settled still, and are not with their channel any more."""
+    """By channel: the tags of lapsed messages, which their holder may still settle."""
 
     def given(self, channel: str, first: int, count: int, timeout_ms: int, now_us: int) -> None:
-        """A channel got messages under the tags from ``first`` on."""
+        """Note that a channel got ``count`` messages, under the tags from ``first`` on."""
         timeout_us = timeout_ms * 1000
         last = self._last.get(channel)
         if last is not None and now_us < last.until_us and (last.tags.stop, last.timeout_us) == (first, timeout_us):
@@ -62,16 +61,16 @@ class AckDeadlines:
         self._due.setdefault(due_us, []).append(mark)
 
     def extend(self, channel: str, tag: int, until_us: int) -> None:
-        """A message may be held until then, or for as long as it may be already."""
+        """Let a message be held until then, if that is later than its present deadline."""
         extended, tags = self._extended.setdefault(channel, SeqIdMap()), range(tag, tag + 1)
         extended.put(_TAGS, tags, max(until_us, *extended.of(_TAGS, tags, 0)))
 
     def next_due_us(self) -> int | None:
-        """When something is due next, if it is not settled before; ``None``: nothing is."""
+        """When the next deadline is, unless its messages are settled before; ``None`` if there is none."""
         return self._due.peekitem(0)[0] if self._due else None
 
     def take_due(self, now_us: int) -> list[tuple[str, range]]:
-        """What is due, by channel and tags; it may have been settled long since."""
+        """Take what is due, by channel and tags; it may have been settled already."""
         due: list[tuple[str, range]] = []
         while self._due and self._due.peekitem(0)[0] <= now_us:
             _, marks = self._due.popitem(0)
@@ -101,7 +100,7 @@ class AckDeadlines:
         return due
 
     def lapse(self, channel: str, tags: range) -> None:
-        """These went back to the queue."""
+        """Note that messages went back to the queue."""
         for part in stretches(tags):
             self._lapsed.setdefault(channel, SeqIdMap()).put(_TAGS, part, 1)
 
@@ -111,43 +110,43 @@ class AckDeadlines:
         return lapsed is not None and lapsed.of(_TAGS, range(tag, tag + 1), 0) == [1]
 
     def without_lapsed(self, channel: str, tags: list[range]) -> list[range]:
-        """The tags that a channel settles, but for those that have lapsed; these are settled now."""
+        """Return the tags that a channel settles, without lapsed ones, which are forgotten."""
         lapsed = self._lapsed.get(channel)
         if lapsed is None:
             return tags
-        left: list[range] = []
+        remaining: list[range] = []
         for part in tags:
             start = part.start
-            for tag, gone in zip(part, lapsed.of(_TAGS, part, 0), strict=True):
-                if gone:
+            for tag, is_lapsed in zip(part, lapsed.of(_TAGS, part, 0), strict=True):
+                if is_lapsed:
                     if start < tag:
-                        left.append(range(start, tag))
+                        remaining.append(range(start, tag))
                     start = tag + 1
             if start < part.stop:
-                left.append(range(start, part.stop))
+                remaining.append(range(start, part.stop))
             lapsed.forget(_TAGS, part)
         if not lapsed:
             del self._lapsed[channel]
-        return left
+        return remaining
 
     def close_channel(self, channel: str) -> None:
-        """A channel is gone."""
-        for one in (self._last, self._extended, self._lapsed):
-            one.pop(channel, None)
+        """Forget a closed channel."""
+        for table in (self._last, self._extended, self._lapsed):
+            table.pop(channel, None)
         for due_us, marks in list(self._due.items()):
-            left = [mark for mark in marks if mark.channel != channel]
-            if left:
-                self._due[due_us] = left
+            remaining = [mark for mark in marks if mark.channel != channel]
+            if remaining:
+                self._due[due_us] = remaining
             else:
                 del self._due[due_us]
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where marks overlap, or are not where they belong."""
+        """Raise ``RuntimeError`` if marks overlap, or are not listed where they belong."""
         for maps in (*self._extended.values(), *self._lapsed.values()):
             maps.check_invariants()
-        there = [mark for marks in self._due.values() for mark in marks]
-        tags = [(mark.channel, tag) for mark in there for tag in mark.tags]
-        if len(set(tags)) != len(tags) or any(not mark.tags for mark in there):
+        due_marks = [mark for marks in self._due.values() for mark in marks]
+        tags = [(mark.channel, tag) for mark in due_marks for tag in mark.tags]
+        if len(set(tags)) != len(tags) or any(not mark.tags for mark in due_marks):
             raise RuntimeError("two marks have the same delivery, or one has none")
-        if any(not any(mark is one for one in there) for mark in self._last.values()):
+        if any(not any(mark is due_mark for due_mark in due_marks) for mark in self._last.values()):
             raise RuntimeError("the last mark of a channel is not due at any time")

@@ -12,10 +12,10 @@ untouched  it has not been used yet and has no files
 
 :meth:`Backing.level` wakes a level. A level can be put to sleep while nothing of it is pending, nothing waits to be
 confirmed, and all its messages are persistent, so only caches and the history of its rates are lost. It is put to sleep
-if nothing of it is in RAM, if it is lazy, or if a duration has been set, which means that memory is wanted. Its counts
+if nothing of it is in RAM, if it is lazy, or if a duration has been set, which means that memory is short. Its counts
 and sizes can be read without waking it.
 
-A crash finds a sleeping level's files as a clean stop left them; without recovery terms they are scanned like others.
+A crash leaves a sleeping level's files as a clean stop would; without recovery terms they are scanned like others.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ PartsOf = Callable[[int | None], QueueFiles]
 RandomBytes = Callable[[int], bytes]
 
 _ASLEEP_REF: Final = bytes(16)
-"""Stands for the store's reference in terms that never reach a file; a stop draws a real one."""
+"""A placeholder for the store's reference in terms that never reach a file; a stop generates a real one."""
 
 
 @attrs.frozen
 class Asleep:
-    """A level that is not in memory. The counters of its reads and writes go on when it wakes."""
+    """A level that is not in memory. Its read and write counters continue when it wakes."""
 
     terms: RecoveryTerms | None
     """``None``: untouched, or nothing was left of it."""
@@ -73,17 +73,22 @@ class Backing:
         opened: Mapping[int, VariableQueue] | None = None,
         terms: Mapping[int, RecoveryTerms] | None = None,
     ) -> None:
-        """``terms``: of levels that were stopped cleanly, the store too: these begin asleep. All others: untouched."""
+        """``terms``: of levels that, like the store, were stopped cleanly; these begin asleep. Others are untouched."""
         self._parts_of = parts_of
         self.durable = durable
         self.levels: int | None = max_priority
         """The highest level; ``None``: a queue without priorities."""
         self._queues: dict[int, VariableQueue] = dict(opened or {})
         self._asleep: dict[int, Asleep] | None = None
-        for number, known in (terms or {}).items():
-            if number in self._queues or known.persistent_ref is None or known.persistent_count is None or not durable:
+        for number, level_terms in (terms or {}).items():
+            if (
+                number in self._queues
+                or level_terms.persistent_ref is None
+                or level_terms.persistent_count is None
+                or not durable
+            ):
                 raise ValueError(f"level {number} cannot begin asleep")
-            self._sleep(number, Asleep(known))
+            self._sleep(number, Asleep(level_terms))
         self._mode: Mode = "default"
         self._duration_s: float | None = None
         self._read: dict[int, tuple[int, int]] | None = None
@@ -98,11 +103,11 @@ class Backing:
         return range(self.levels or 0, -1, -1)
 
     def level_of(self, priority: int) -> int:
-        """Where a message of that priority belongs: one that is too high, in the highest."""
+        """The level for a message of that priority; the highest level if the priority is too high."""
         return min(max(priority, 0), self.levels or 0)
 
     def level(self, number: int) -> VariableQueue:
-        """A level, awake."""
+        """Return a level, waking it if necessary."""
         queue = self._queues.get(number)
         return self._wake(number) if queue is None else queue
 
@@ -163,7 +168,7 @@ class Backing:
 
     @property
     def asleep(self) -> bool:
-        """Whether nothing of it is in memory."""
+        """Whether no level is in memory."""
         return not self._queues
 
     @property
@@ -182,7 +187,7 @@ class Backing:
         if self.single is not None:
             return self.single.state.length
         count = sum(queue.state.length for queue in self._queues.values())
-        return count + (sum(one.length for one in self._asleep.values()) if self._asleep else 0)
+        return count + (sum(asleep.length for asleep in self._asleep.values()) if self._asleep else 0)
 
     def __bool__(self) -> bool:
         return True
@@ -193,7 +198,7 @@ class Backing:
         if self.single is not None:
             return self.single.state.bytes
         size = sum(queue.state.bytes for queue in self._queues.values())
-        return size + (sum(one.bytes for one in self._asleep.values()) if self._asleep else 0)
+        return size + (sum(asleep.bytes for asleep in self._asleep.values()) if self._asleep else 0)
 
     @property
     def depth(self) -> int:
@@ -231,7 +236,7 @@ class Backing:
         return reads + queue.state.disk_read_count, writes + queue.state.disk_write_count
 
     def status_of(self, number: int) -> dict[str, Any]:
-        """What :meth:`VariableQueue.status` says of one level, or would say of it."""
+        """What :meth:`VariableQueue.status` returns for a level, or would return if the level were awake."""
         queue = self._queues.get(number)
         if queue is None:
             status = _status_asleep(self._sleeping(number), self._mode)
@@ -268,7 +273,7 @@ class Backing:
         return deleted
 
     def set_mode(self, mode: Mode) -> None:
-        """``lazy`` or ``default``, for every level; a sleeping one hears it when it wakes."""
+        """Set the mode of every level, ``lazy`` or ``default``; a sleeping one gets it when it wakes."""
         self._mode = mode
         for queue in self._queues.values():
             queue.set_mode(mode)
@@ -284,7 +289,7 @@ class Backing:
             queue.set_ram_duration_target(duration_s)
 
     def ram_duration(self) -> float | None:
-        """The shortest of the levels' durations (seconds); ``None``: for ever."""
+        """The shortest of the levels' durations (seconds); ``None``: infinite."""
         durations = [queue.ram_duration() for queue in self._queues.values()]
         return min((duration for duration in durations if duration is not None), default=None)
 
@@ -294,7 +299,7 @@ class Backing:
         return any(queue.state.ram_msg_count or queue.state.ram_ack_count for queue in self._queues.values())
 
     def resume(self) -> None:
-        """Go on paging, where a store's credit or the bound had ended it."""
+        """Continue paging that was stopped by a store's credit or by the bound."""
         for _, queue in self.awake():
             queue.bump()
 
@@ -350,7 +355,7 @@ class Backing:
             queue.abandon()
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where a level contradicts itself, or stands in two states."""
+        """Raise ``RuntimeError`` if a level contradicts itself, or is in two states."""
         for number, queue in self._queues.items():
             queue.check_invariants()
             if number not in self.numbers or (self._asleep and number in self._asleep):
@@ -366,11 +371,11 @@ def _may_sleep(queue: VariableQueue) -> bool:
 
 
 def _added(value: Any, before: Any) -> Any:
-    """A level's value joined to what higher levels say: as the broker joins them."""
+    """Add a level's value to those of higher levels, as the broker does."""
     if before is None or isinstance(value, str) or isinstance(before, str):
         return before if before == "infinity" else value
     if isinstance(value, dict):
-        return {key: _added(one, before[key]) if one is not None else before[key] for key, one in value.items()}
+        return {key: _added(part, before[key]) if part is not None else before[key] for key, part in value.items()}
     return before + value
 
 

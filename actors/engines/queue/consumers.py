@@ -1,20 +1,20 @@
 """Consumers of one queue: which gets the next message, and what each channel has not settled.
 
-A consumer has *room* while fewer messages than its prefetch are unacked with it, and there is room in what it shares
-with others, if it does; one that acks nothing, or has no prefetch, always has. Consumers stand in one ring for each
-priority. The next message goes to the first one of the highest ring, which then goes to the end of it. One that has no
-room when it is its turn leaves its ring, and comes back to the end when an ack makes room; one that has room again
-before its turn has kept its place. Consumers that left because what they share was used up come back together, in the
-order in which they left, so that none of them gets everything.
+A consumer has *room* while it has fewer unacked messages than its prefetch, and while the prefetch that it may share
+with others is not used up; one that does not ack, or has no prefetch, always has room. Each priority has a ring of
+consumers. The next message goes to the first one of the highest ring, which then moves to the end. A consumer without
+room leaves its ring when it is its turn, and comes back to the end when an ack makes room; one that has room again
+before its turn keeps its place. Consumers that left because their shared prefetch was used up come back together, in
+the order in which they left, so that none of them gets everything.
 
-*Exclusive*: the only consumer, while it is there. *Single active consumer*: the first one that came gets everything;
-when it goes, the next one of the rings does. It does not lose its place because it has no room, nor to one of higher
-priority. If it is cancelled with unsettled messages, its *successor* waits until they are settled, or until another
+*Exclusive*: the only consumer, as long as it exists. *Single active consumer*: the first one gets everything; when it
+leaves, the next one of the rings does. It stays active even if it has no room, or another one has a higher priority. If
+it is cancelled with unsettled messages, its *successor* waits until they are settled, or until another
 event restarts delivery: messages are requeued, a consumer is added, or a channel closes. So requeued messages are
 delivered before those that followed them.
 
-Invariants: a consumer that has room, and shares none, is in its ring; what counts as unacked with a consumer is the
-number of its tags.
+Invariants: a consumer with room and without a shared prefetch is in its ring; a consumer's count of unacked messages is
+the number of its tags.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ UNLIMITED_ROOM = 1 << 62
 
 
 class Shared(Protocol):
-    """What several consumers, of any queues, may have unacked together. Others take and give at the same time."""
+    """A prefetch that several consumers, of any queues, share. Other threads use it at the same time."""
 
     @property
     def room(self) -> int:
-        """How many messages more there is room for, at the moment."""
+        """How many more messages there is room for at the moment."""
 
     def take(self, count: int) -> int:
         """Take room for up to ``count`` messages; return how many fit."""
@@ -51,32 +51,32 @@ class Consumer:
 
     channel: str
     tag: str
-    """Its name; no other consumer of the queue has it."""
+    """Its name, unique among the queue's consumers."""
     prefetch: int = 0
-    """How many messages may be unacked with it; 0: any number. Means nothing where no ack is required."""
+    """How many unacked messages it may have; 0: any number. Ignored if no ack is required."""
     ack_required: bool = True
     acks_unseen: bool = False
-    """It acks whatever it gets as it gets it; so a message may go to it past an empty queue."""
+    """Whether it acks every message on arrival, so that messages may bypass an empty queue on the way to it."""
     exclusive: bool = False
     priority: int = 0
-    """Lower ones get only what higher ones have no room for."""
+    """Consumers of a lower priority get only messages for which higher ones have no room."""
     arguments: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     shared: Shared | None = attrs.field(default=None, eq=False)
-    """Beside its own prefetch, which is not 0 then unless it acks unseen."""
+    """A shared prefetch besides its own, which then is not 0 unless it acks unseen."""
     ack_timeout_ms: int | None = None
-    """How long a message may be unacked with it; ``None``: as the queue says."""
+    """How long it may hold an unacked message; ``None``: as the queue's arguments say."""
 
 
 @attrs.define(eq=False, repr=False)
 class ConsumerState:
-    """A consumer, and how many messages are unacked with it."""
+    """A consumer, and how many unacked messages it has."""
 
     consumer: Consumer
     unacked: int = 0
     ringing: bool = False
-    """Whether it stands in its ring."""
+    """Whether it is in its ring."""
     left: int = 0
-    """A number that is higher the later it left its ring because what it shares was used up; 0 in all other cases."""
+    """Orders the consumers that left their ring because their shared prefetch was used up; 0 for all others."""
     gone: bool = False
 
     @property
@@ -121,7 +121,7 @@ class Consumers:
     had_one: bool = False
     """Whether there ever was a consumer."""
     _times_left: int = 0
-    """How often a consumer has left its ring because what it shares was used up."""
+    """How often a consumer has left its ring because its shared prefetch was used up."""
 
     # ── who is there ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -132,7 +132,7 @@ class Consumers:
         return iter([state.consumer for state in self._by_tag.values()] if self._by_tag else [])
 
     def add(self, consumer: Consumer) -> None:
-        """Let a consumer in. Raises :class:`AccessRefusedError` where it, or another one, is exclusive."""
+        """Add a consumer. Raises :class:`AccessRefusedError` if it is exclusive and not alone, or another one is."""
         if consumer.prefetch < 0:
             raise PreconditionFailedError(f"a prefetch of {consumer.prefetch}")
         if self._by_tag and consumer.tag in self._by_tag:
@@ -171,7 +171,7 @@ class Consumers:
         return state.consumer
 
     def set_prefetch(self, tag: str, prefetch: int, shared: Shared | None = None) -> None:
-        """Let a consumer have another prefetch from now on; what is unacked counts. Of one that is gone: nothing."""
+        """Set a consumer's prefetch; its unacked messages count. Does nothing if there is no such consumer."""
         if prefetch < 0:
             raise PreconditionFailedError(f"a prefetch of {prefetch}")
         state = self._by_tag.get(tag) if self._by_tag else None
@@ -182,7 +182,7 @@ class Consumers:
             self._enter_ring(state)
 
     def resume(self, shared: Shared) -> None:
-        """There is room again in what consumers share. If it is used up already, another call will follow."""
+        """Note that a shared prefetch has room again. If that is used up already, another call will follow."""
         if not self._by_tag or not shared.room:
             return
         waiting = [state for state in self._by_tag.values() if state.consumer.shared is shared and not state.ringing]
@@ -198,7 +198,7 @@ class Consumers:
             self.set_prefetch(tag, max(state.unacked + room, 1), state.consumer.shared)
 
     def remove_channel(self, channel: str) -> tuple[list[str], list[Run]]:
-        """Let a channel go; the tags of its consumers, and what was unacked with it."""
+        """Remove a channel; return the tags of its consumers, and its unacked messages."""
         here = [consumer.tag for consumer in self if consumer.channel == channel]
         for tag in here:
             self.remove(tag)
@@ -231,11 +231,11 @@ class Consumers:
         return None
 
     def hand_out_anew(self) -> None:
-        """Let the single active consumer wait no more for what its predecessor has unacked."""
+        """Let the single active consumer no longer wait for its predecessor's unacked messages."""
         self._predecessor = None
 
     def round(self) -> tuple[bool, int] | None:
-        """Whether several consumers, whose turn it is, want acks, and how many messages they can take; or ``None``."""
+        """If several consumers can be served in turn: whether they ack, and how much room they have; else ``None``."""
         if self._single_active or not self._rings or len(self._rings[0][1]) == 1:
             return None
         ring = self._rings[0][1]
@@ -248,13 +248,13 @@ class Consumers:
         """Return the consumers whose turn it is, in order, for ``count`` messages of a :meth:`round`, and how many each
         gets (every n-th); then it is the first one's turn again. If they cannot share evenly, return the next alone."""
         ring = self._rings[0][1] if self._rings else ()
-        each = min([state.room for state in ring], default=0)
+        share = min([state.room for state in ring], default=0)
         if len(ring) > 1:
-            each = min(each, count // len(ring))
-            if each > 1 and len({state.consumer.channel for state in ring}) < len(ring):
-                each = 1  # a channel has its messages in their order
-        if each:
-            return list(ring), min(each, count)
+            share = min(share, count // len(ring))
+            if share > 1 and len({state.consumer.channel for state in ring}) < len(ring):
+                share = 1  # each channel must get its messages in order
+        if share:
+            return list(ring), min(share, count)
         chosen = self.next()
         return ([], 0) if chosen is None else ([chosen[0]], 1)
 
@@ -278,7 +278,7 @@ class Consumers:
         return min(total, UNLIMITED_ROOM)
 
     def give(self, state: ConsumerState, level: int, seq_ids: range) -> int:
-        """Hand messages to the consumer that :meth:`next` named; the first one's delivery tag, 0 where none counts."""
+        """Give messages to the consumer that :meth:`next` returned; return the first tag, 0 if it does not ack."""
         consumer, first = state.consumer, 0
         if consumer.ack_required:
             first = self.channel(consumer.channel).give(level, seq_ids, state)
@@ -287,8 +287,8 @@ class Consumers:
         return first
 
     def lone(self, held: int) -> Consumer | None:
-        """The only consumer, if it acks, shares nothing, may hold what it has for ever, and has room while it holds
-        ``held`` more than are counted."""
+        """The only consumer, if it acks, shares no prefetch, has no ack timeout, and has room for more than ``held``
+        messages."""
         if self._by_tag is None or len(self._by_tag) != 1 or self._predecessor is not None:
             return None
         (state,) = self._by_tag.values()
@@ -298,7 +298,7 @@ class Consumers:
         return consumer if consumer.ack_timeout_ms is None else None
 
     def have(self, channel: str, tag: str | None, given: Iterable[tuple[int, range]]) -> None:
-        """Note messages of level 0 that a channel has got: their first delivery tags, which were passed by, and
+        """Note messages of level 0 that a channel already got: their first delivery tags, which were skipped, and
         seq_ids."""
         state = self._by_tag.get(tag) if tag is not None and self._by_tag else None
         runs = [TagRun(first, len(seq_ids), 0, seq_ids.start, state) for first, seq_ids in given]
@@ -308,7 +308,7 @@ class Consumers:
                 state.unacked += sum(run.count for run in runs)
 
     def pass_turn(self, state: ConsumerState) -> None:
-        """A consumer that stands first in its ring has had its turn."""
+        """Move a consumer that is first in its ring to the end."""
         if not self._single_active and self._rings is not None:
             ring = self._rings[0][1]
             if len(ring) > 1 and ring[0] is state:
@@ -344,7 +344,7 @@ class Consumers:
     # ── what is unacked ─────────────────────────────────────────────────────────────────────────────────────────
 
     def channel(self, channel: str) -> DeliveryTags[ConsumerState | None]:
-        """The tags of a channel, which may be new."""
+        """The tags of a channel, which is created if it is new."""
         if self._channels is None:
             self._channels = {}
         tags = self._channels.get(channel)
@@ -361,11 +361,11 @@ class Consumers:
         return self._settled(self._known(channel).take_up_to(tag))
 
     def settle_present(self, channel: str, tags: range) -> list[Run]:
-        """Take off a channel what is there of consecutive tags."""
+        """Take those of consecutive tags off a channel that it has."""
         return self._settled(self._known(channel).take_present(tags))
 
     def check_present(self, channel: str, tag: int) -> None:
-        """Raise :class:`~warren.actors.engines.errors.UnknownTagError` for a tag that a channel has not, or no more."""
+        """Raise :class:`~warren.actors.engines.errors.UnknownTagError` if a channel does not have this tag."""
         self._known(channel).check_present(tag)
 
     def _known(self, channel: str) -> DeliveryTags[ConsumerState | None]:
@@ -390,11 +390,11 @@ class Consumers:
         return {channel: len(tags) for channel, tags in self._channels.items()} if self._channels else {}
 
     def runs(self) -> list[Run]:
-        """Everything that is unacked."""
+        """All unacked messages."""
         return [run for tags in self._channels.values() for run in tags.runs] if self._channels else []
 
     def oldest_runs(self) -> list[Run]:
-        """Of each channel the run that it has had for the longest."""
+        """The oldest run of each channel."""
         return [tags.runs[0] for tags in self._channels.values() if tags.runs] if self._channels else []
 
     def oldest_tag(self, channel: str) -> int | None:
@@ -404,7 +404,7 @@ class Consumers:
     # ── what must hold ──────────────────────────────────────────────────────────────────────────────────────────
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where rings, counts or the active consumer contradict one another."""
+        """Raise ``RuntimeError`` if rings, counts or the active consumer contradict one another."""
         problems, states = [], list(self._by_tag.values()) if self._by_tag else []
         counted: dict[int, int] = {}
         for tags in self._channels.values() if self._channels else ():
@@ -422,13 +422,13 @@ class Consumers:
                 problems.append(
                     f"{state.consumer.tag}: {state.unacked} unacked counted, {counted.get(id(state), 0)} there"
                 )
-            stands = any(state is one for one in ringing)
+            is_ringing = any(state is member for member in ringing)
             if (
-                state.ringing != stands
-                or (stands and state.left)
-                or (state.room and not stands and state.consumer.shared is None)
+                state.ringing != is_ringing
+                or (is_ringing and state.left)
+                or (state.room and not is_ringing and state.consumer.shared is None)
             ):
-                problems.append(f"{state.consumer.tag} has room for {state.room}, and stands in its ring: {stands}")
+                problems.append(f"{state.consumer.tag} has room for {state.room}, and stands in its ring: {is_ringing}")
         if self.active is not None and not any(self.active is state for state in states):
             problems.append("the active consumer is gone")
         if self._single_active and states and self.active is None:

@@ -1,7 +1,7 @@
-"""DeadLetterOutbox: the dead letters of one queue that are on their way and not yet known to be safe where they go.
+"""DeadLetterOutbox: the dead letters of one queue that are on their way, and not yet known to be safe at their target.
 
 They leave in numbered batches. Until :meth:`DeadLetterOutbox.safe` the queue holds their messages as pending, as if a
-channel had them; so a stop or a crash on the way brings them back, and what was confirmed is not lost.
+channel had them. So a stop or a crash meanwhile brings them back, and confirmed messages are not lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from warren.storage.errors import MessageError
 _LOG = logger("queue")
 
 BATCH_MESSAGES: Final = 1024
-"""The largest number that die together: their bodies are in memory while they are on their way."""
+"""The largest batch: the bodies are in memory while the batch is on its way."""
 
 _NO_ID: Final = bytes(16)
 
@@ -33,7 +33,7 @@ Held = list[tuple[int, range]]
 
 @attrs.define(eq=False, repr=False)
 class DeadLetterOutbox:
-    """What a queue with a dead-letter exchange has on its way there. Truth value: whether there is any."""
+    """The dead letters that a queue has on their way. Truth value: whether there are any."""
 
     arguments: QueueArguments
     _backing: Backing
@@ -45,13 +45,13 @@ class DeadLetterOutbox:
         return bool(self._held)
 
     def take_head(self, level: int, count: int, reason: Reason, now_us: int) -> None:
-        """Messages at the head of a level die."""
+        """Dead-letter messages at the head of a level."""
         fetched = self._backing.level(level).fetch_many(count, ack_required=True)
         messages = _readable(term for part in fetched for term in part.terms)
         self._send_letters(messages, reason, [(level, part.seq_ids) for part in fetched], now_us, lazy=self._lazy)
 
     def take_held(self, held: Held, reason: Reason, now_us: int) -> None:
-        """Messages that a channel had die."""
+        """Dead-letter messages that a channel had."""
         for batch in _in_batches(held):
             messages = _readable(
                 term for level, seq_ids in batch for _, term in self._backing.level(level).read_pending([seq_ids])
@@ -59,7 +59,7 @@ class DeadLetterOutbox:
             self._send_letters(messages, reason, batch, now_us, lazy=self._lazy)
 
     def take_refused(self, envelope: Envelope, bodies: Sequence[bytes], now_us: int) -> None:
-        """Messages die that the queue would not take: nothing is held of them."""
+        """Dead-letter messages that the queue refused; nothing is held for them."""
         e, properties = envelope, decode_properties(envelope.properties)
         messages = [
             Message(_NO_ID, e.vhost, e.exchange, e.routing_keys, properties, body, e.persistent, None, e.properties)
@@ -92,7 +92,7 @@ class DeadLetterOutbox:
             self._forget(held)
 
     def safe(self, number: int) -> None:
-        """A batch is safe where it went, or goes nowhere: its messages are forgotten."""
+        """Remove the messages of a batch that is safe at its target, or has none."""
         held = self._held.pop(number, None)
         if held is None:
             raise RuntimeError(f"there is no batch {number} of dead letters on its way")
@@ -108,7 +108,7 @@ class DeadLetterOutbox:
 
 
 def _readable(terms: Iterable[bytes]) -> list[Message]:
-    """The messages; one whose bytes on disk are none cannot be a dead letter, and goes with the others."""
+    """The decoded messages. A message that cannot be decoded is dropped, because it cannot be a dead letter."""
     messages = []
     for term in terms:
         try:
@@ -123,16 +123,16 @@ def _readable(terms: Iterable[bytes]) -> list[Message]:
 
 
 def _in_batches(held: Held) -> list[Held]:
-    """The same messages in lists of at most as many as die together."""
+    """Split messages into lists of at most :data:`BATCH_MESSAGES`."""
     batches: list[Held] = []
     room = 0
     for level, seq_ids in held:
-        rest = seq_ids
-        while rest:
+        remaining = seq_ids
+        while remaining:
             if not room:
                 batches.append([])
                 room = BATCH_MESSAGES
-            part, rest = rest[:room], rest[room:]
+            part, remaining = remaining[:room], remaining[room:]
             batches[-1].append((level, part))
             room -= len(part)
     return batches

@@ -1,14 +1,14 @@
-"""Dead letters: what a message says when it leaves a queue because it expired, was rejected, was one too many, or came
-back once too often.
+"""Dead letters: the headers of a message that leaves a queue because it expired, was rejected, exceeded a limit, or
+came back too often.
 
-Its header ``x-death`` is an array of tables, one for each queue and reason for which it died, the newest event first;
-a second death in the same queue for the same reason counts on in the table that is there, which goes to the front.
-(Only the front is sure: two tables or more change their order whenever another one joins them.) The first event of all
+Its header ``x-death`` is an array of tables, one for each queue and reason for which it died, the newest event first.
+Another death in the same queue for the same reason increments the count in the existing table, which moves to the
+front. (Only the front is certain: two or more tables change their order whenever another one is added.) The first event
 is repeated in ``x-first-death-reason``, ``-queue`` and ``-exchange``. Headers are sorted by name.
 
-The expiration goes into ``x-death`` (``original-expiration``) and out of the properties. A lazy queue, whose messages
-come from the disk, does not tell it: RabbitMQ looks for it in what it has decoded, and these it has not. With a routing
-key of the queue's own the message forgets its others; its header CC goes too.
+The expiration moves from the properties into ``x-death`` (``original-expiration``). A lazy queue, whose messages come
+from the disk, omits it, because RabbitMQ looks for it in decoded messages, and these are not. If the queue has a
+dead-letter routing key, the message loses its other keys, and its header CC.
 
 Pure functions.
 """
@@ -35,20 +35,20 @@ FIRST_DEATH: Final = {
     "x-first-death-queue": "queue",
     "x-first-death-exchange": "exchange",
 }
-"""What repeats the first event of all: headers, and fields of ``x-death``."""
+"""The headers that repeat the first event, and the fields of ``x-death`` that they repeat."""
 
 Table = Mapping[str, Any]
 
 
 @attrs.frozen(eq=False, repr=False)
 class DeadLetterBuilder:
-    """How messages leave one queue at one moment: what a batch of dead letters has in common."""
+    """Builds the dead letters of one batch: the common part of messages that leave a queue at the same time."""
 
     queue: str
     exchange: str
-    """Where they go: the queue's dead-letter exchange."""
+    """The queue's dead-letter exchange."""
     routing_key: str | None
-    """With this key; ``None``: with their own."""
+    """The queue's dead-letter routing key; ``None``: the messages' own."""
     reason: Reason
     time_s: int
     """Since the epoch."""
@@ -57,7 +57,7 @@ class DeadLetterBuilder:
     _known: dict[Any, DeadLetter] = attrs.field(factory=dict, init=False, eq=False)
 
     def build(self, messages: Iterable[Message]) -> list[DeadLetter]:
-        """The messages as they are to be published. Those alike but for their bodies share an envelope."""
+        """Return the messages to publish. Messages that differ only in their bodies share an envelope."""
         return [self._letter(message) for message in messages]
 
     def _letter(self, message: Message) -> DeadLetter:
@@ -92,7 +92,7 @@ class DeadLetterBuilder:
 
 
 def _unchanged(message: Message, headers: Table) -> dict[str, Any]:
-    """Those of a letter's headers that are the message's, as they stand in it: reading forgets how wide a number is."""
+    """The headers that a letter has from its message, as encoded there: decoding loses the width of numbers."""
     before, encoded = message.properties.headers, message.encoded_properties
     if not before or encoded is None or all(isinstance(value, str) for value in before.values()):
         return {}
@@ -110,7 +110,7 @@ def death_headers(
     routing_key: bytes,
     tells_expiration: bool = True,
 ) -> dict[str, Any]:
-    """The headers of a message after it died there; ``exchange`` and ``routing_key`` are what it was published with."""
+    """The headers of a message after it died in ``queue``. It was published with ``exchange`` and ``routing_key``."""
     headers: dict[str, Any] = dict(properties.headers or {})
     event: dict[str, Any] = {
         "reason": reason,
@@ -127,25 +127,25 @@ def death_headers(
         headers[DEATHS] = [{"count": LongInteger(1), **event}]
     elif isinstance(headers[DEATHS], list):
         headers[DEATHS] = _with_event(headers[DEATHS], event)
-    else:  # somebody published it again and made text of it
+    else:  # a client published the message again, with the header as text
         headers[DEATHS] = [{"count": LongInteger(1), **event}]
     return _sorted(headers)
 
 
 def _with_event(deaths: list[Any], event: Table) -> list[Any]:
-    known = [_wide(death) for death in _grouped(deaths)]
-    same = [death for death in known if _cause(death) == _cause(event)]
-    others = [death for death in known if _cause(death) != _cause(event)]
-    if same:
-        count = same[0].get("count")
-        newest = {**same[0], "count": LongInteger(count + 1 if isinstance(count, int) else 1)}
+    grouped = [_wide(death) for death in _grouped(deaths)]
+    matching = [death for death in grouped if _cause(death) == _cause(event)]
+    others = [death for death in grouped if _cause(death) != _cause(event)]
+    if matching:
+        count = matching[0].get("count")
+        newest = {**matching[0], "count": LongInteger(count + 1 if isinstance(count, int) else 1)}
     else:
         newest = {"count": LongInteger(1), **event}
     return [_sorted(newest), *others]
 
 
 def _wide(death: Any) -> Any:
-    """The count as it was written: reading forgets how wide a number was."""
+    """Restore the width of the count, which decoding loses."""
     count = death.get("count") if isinstance(death, Mapping) else None
     return {**death, "count": LongInteger(count)} if isinstance(count, int) else death
 
@@ -169,15 +169,15 @@ def _grouped(deaths: list[Any]) -> list[Any]:
 
 
 def _cause(death: Any) -> tuple[Any, Any] | None:
-    """For what, and where; ``None`` for what is no table: a client put it there."""
+    """The queue and the reason of a death; ``None`` if a client put something other than a table there."""
     return (repr(death.get("queue")), repr(death.get("reason"))) if isinstance(death, Mapping) else None
 
 
 def is_cycle(headers: Table | None, queue: str) -> bool:
     """Whether a dead letter with these headers must not go (again) into ``queue``.
 
-    It was there before and has not been rejected since, so it would go round for ever. A letter that has just been
-    rejected goes anywhere.
+    It was there before and has not been rejected since, so it would circulate forever. A letter that was just rejected
+    may go anywhere.
     """
     deaths = (headers or {}).get(DEATHS)
     if not isinstance(deaths, list):
@@ -191,9 +191,9 @@ def is_cycle(headers: Table | None, queue: str) -> bool:
 def copies(
     batch: DeadLetterBatch, msg_ids: MsgIds, targets: Callable[[DeadLetter], Iterable[tuple[str, T]]]
 ) -> Iterator[tuple[str, T, DeadLetter, bytes]]:
-    """Who gets which dead letter of a batch: the queue's name and what ``targets`` says of it, the letter, its new id.
+    """Yield a batch's copies for each queue: its name and value from ``targets``, the letter, and its new id.
 
-    ``targets``: the queues that a letter is routed to. Those in which it would go round for ever are left out.
+    ``targets``: returns the queues to which a letter is routed. Queues that would make it circulate are left out.
     """
     for letter in batch.publications:
         msg_id = msg_ids.one()
@@ -203,7 +203,7 @@ def copies(
 
 
 def _copied_to(headers: Table) -> list[str | LongString]:
-    """The keys that the headers CC and BCC say."""
+    """The routing keys in the headers CC and BCC."""
     copies: list[str | LongString] = []
     for name in ("CC", "BCC"):
         keys = headers.get(name)

@@ -1,10 +1,10 @@
-"""Delivery tags: what a channel was given and has not settled yet.
+"""Delivery tags: the messages that a channel got and has not settled yet.
 
-A channel counts what it is given, from 1 on; the number is the message's *delivery tag* there. Tags are kept as runs:
-tags that follow one another, of messages that stand at equal distances in one level of the queue and went to one
-consumer, are one :class:`TagRun`, however many they are. The distance is 1, but where consumers got them in turns.
+A channel numbers its messages from 1 on; the number is the message's *delivery tag*. Tags are stored as runs:
+consecutive tags, of messages at equal distances in one level of the queue that went to one consumer, are one
+:class:`TagRun`. The distance is 1, unless several consumers were served in turn.
 
-Invariants: runs are not empty, stand in the order of their tags, and do not overlap.
+Invariants: runs are not empty, are in the order of their tags, and do not overlap.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _first = attrgetter("first")
 
 @attrs.define(eq=False, repr=False)
 class TagRun(Generic[Owner]):
-    """Tags ``first … first + count - 1``, for a level's messages ``seq_id``, ``seq_id + step`` and so on."""
+    """Tags ``first … first + count - 1``, of a level's messages ``seq_id``, ``seq_id + step`` and so on."""
 
     first: int
     count: int
@@ -46,7 +46,7 @@ class TagRun(Generic[Owner]):
         return range(self.seq_id, self.seq_id + self.count * self.step, self.step)
 
     def part(self, first: int, end: int) -> TagRun[Owner]:
-        """A run of its own over the tags ``first … end-1``."""
+        """A separate run of the tags ``first … end-1``."""
         seq_id = self.seq_id + (first - self.first) * self.step
         return TagRun(first, end - first, self.level, seq_id, self.owner, self.step)
 
@@ -64,7 +64,7 @@ class DeliveryTags(Generic[Owner]):
 
     @property
     def runs(self) -> Sequence[TagRun[Owner]]:
-        """To be looked at only."""
+        """All runs. Read-only."""
         return self._runs
 
     @property
@@ -74,11 +74,11 @@ class DeliveryTags(Generic[Owner]):
 
     @property
     def next_tag(self) -> int:
-        """The tag of what comes next."""
+        """The tag that the next message gets."""
         return self._next
 
     def give(self, level: int, seq_ids: range, owner: Owner) -> int:
-        """Number messages that go to the channel; the first one's tag."""
+        """Number messages that go to the channel; return the first one's tag."""
         first, count = self._next, len(seq_ids)
         self._next += count
         self._count += count
@@ -115,23 +115,23 @@ class DeliveryTags(Generic[Owner]):
         return [run for part in parts for run in self._cut(part.start, part.stop)]
 
     def take_up_to(self, tag: int) -> list[TagRun[Owner]]:
-        """Settle everything up to a tag, which must be there; 0: everything. Raises :class:`UnknownTagError`."""
+        """Settle everything up to a tag, which must exist; 0: everything. Raises :class:`UnknownTagError`."""
         if tag == 0:
             return self.take_all()
         self.check_present(tag)
         return self._cut(0, tag + 1)
 
     def check_present(self, tag: int) -> None:
-        """Raise :class:`UnknownTagError` for a tag that is not there."""
+        """Raise :class:`UnknownTagError` if there is no such tag."""
         if not self._covers(range(tag, tag + 1)):
             raise UnknownTagError(f"unknown delivery tag {tag}: not given to this channel, or settled already")
 
     def take_present(self, tags: range) -> list[TagRun[Owner]]:
-        """Settle what is here of consecutive tags; the runs that had it."""
+        """Settle those of consecutive tags that exist; return their runs."""
         return self._cut(tags.start, tags.stop)
 
     def put_back(self, runs: Iterable[TagRun[Owner]]) -> None:
-        """Have runs again that were taken."""
+        """Put back runs that were taken."""
         self._runs += runs
         self._runs.sort(key=_first)
         self._count = sum(run.count for run in self._runs)
@@ -142,14 +142,14 @@ class DeliveryTags(Generic[Owner]):
         return taken
 
     def _index(self, tag: int) -> int:
-        """The place of the run that holds ``tag``, or else of the one before it; -1 for none."""
+        """The index of the run that holds ``tag``, or else of the one before it; -1 if there is none."""
         runs = self._runs
         if runs and runs[0].first <= tag < runs[0].first + runs[0].count:
-            return 0  # acks come in the order of the deliveries, mostly
+            return 0  # acks mostly come in the order of the deliveries
         return bisect_right(runs, tag, key=_first) - 1
 
     def _covers(self, part: range) -> bool:
-        """Return whether all tags of ``part`` are here."""
+        """Return whether all tags of ``part`` exist."""
         runs, at, tag = self._runs, self._index(part.start), part.start
         if at < 0:
             return False
@@ -161,29 +161,29 @@ class DeliveryTags(Generic[Owner]):
         return True
 
     def _cut(self, start: int, stop: int) -> list[TagRun[Owner]]:
-        """Take out what is here of ``start … stop-1``."""
+        """Remove the existing tags of ``start … stop-1``."""
         runs = self._runs
         at = max(self._index(start), 0)
         if at < len(runs) and runs[at].end <= start:
             at += 1
         taken: list[TagRun[Owner]] = []
-        rest: list[TagRun[Owner]] = []
+        remaining: list[TagRun[Owner]] = []
         end = at
         while end < len(runs) and runs[end].first < stop:
             run = runs[end]
             end += 1
             low, high = max(start, run.first), min(stop, run.end)
             if run.first < low:
-                rest.append(run.part(run.first, low))
+                remaining.append(run.part(run.first, low))
             if high < run.end:
-                rest.append(run.part(high, run.end))
-            taken.append(run if not rest else run.part(low, high))
+                remaining.append(run.part(high, run.end))
+            taken.append(run if not remaining else run.part(low, high))
             self._count -= high - low
-        runs[at:end] = rest
+        runs[at:end] = remaining
         return taken
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where runs are empty, out of order or counted wrongly."""
+        """Raise ``RuntimeError`` if runs are empty, out of order or counted wrongly."""
         position = 1
         for run in self._runs:
             if run.count < 1 or run.first < position:

@@ -1,4 +1,4 @@
-"""What a queue answers with: the values that leave a :class:`~warren.actors.engines.queue.queue_process.QueueProcess`.
+"""Effects: the output of a :class:`~warren.actors.engines.queue.queue_process.QueueProcess`.
 
 A queue makes no outgoing calls. Its output collects in one :class:`Effects`, which the host takes
 (:meth:`~warren.actors.engines.queue.queue_process.QueueProcess.drain_effects`) and passes on.
@@ -20,10 +20,10 @@ class Delivered:
     """Messages for one channel: consecutive ones of the queue, all redelivered or none."""
 
     consumer: str | None
-    """``None``: they were asked for by a get."""
+    """``None``: they went to a get."""
     channel: str
     first_tag: int
-    """The messages have the tags ``first_tag … first_tag + count - 1``; 0 where no ack is expected."""
+    """The messages have the tags ``first_tag … first_tag + count - 1``; 0 if no ack is expected."""
     fetched: Fetched
 
     @property
@@ -32,63 +32,63 @@ class Delivered:
 
     @property
     def tags(self) -> range:
-        """Their delivery tags; empty where no ack is expected."""
+        """Their delivery tags; empty if no ack is expected."""
         return range(self.first_tag, self.first_tag + self.fetched.count) if self.first_tag else range(0)
 
 
 @attrs.frozen
 class DeliveredEarly:
-    """Messages that went out before the queue took them in: to one channel, under consecutive tags."""
+    """Messages that were delivered before the queue took them in: to one channel, under consecutive tags."""
 
     channel: str
     consumer: str | None
-    """``None``: they were asked for by a get."""
+    """``None``: they went to a get."""
     first_tag: int
     bodies: Sequence[bytes | None]
-    """``None``: acked already."""
+    """``None`` for a message that was acked already."""
     gone_bytes: int
-    """The bytes of the bodies of those."""
+    """The bytes of the bodies that were acked already."""
 
 
 @attrs.frozen
 class DeadLetter:
-    """A message that died, as it has to be published now."""
+    """A message that died, in the form in which it is published again."""
 
     envelope: Envelope
-    """With the dead-letter exchange, the routing keys and the headers that tell its story."""
+    """With the dead-letter exchange, the routing keys and the ``x-death`` headers."""
     routing_keys: tuple[str, ...]
-    """By which it is to be routed: its own one, then CC's and BCC's."""
+    """The keys to route it by: its own, then those of CC and BCC."""
     headers: dict[str, Any]
-    """Those of the envelope, decoded: :func:`warren.actors.engines.queue.dead_letters.is_cycle` asks them."""
+    """The envelope's headers, decoded, for :func:`warren.actors.engines.queue.dead_letters.is_cycle`."""
     body: bytes
     priority: int = 0
     expiration_ms: None = None
-    """Never: a message does not expire where it went because it had expired."""
+    """Never: a message that expired does not expire again as a dead letter."""
 
 
 @attrs.frozen
 class DeadLetterBatch:
-    """Messages that died together. The queue keeps them until it is told that they are safe elsewhere."""
+    """Messages that died together. The queue keeps them until their targets confirm that they are safe."""
 
     number: int
-    """By which :meth:`~warren.actors.engines.queue.queue_process.QueueProcess.dead_letters_safe` knows them."""
+    """For :meth:`~warren.actors.engines.queue.queue_process.QueueProcess.dead_letters_safe`."""
     exchange: str
     publications: list[DeadLetter]
 
 
 @attrs.define
 class Effects:
-    """What a queue has for others, in the order in which it came."""
+    """What the queue's host has to pass on, each list in order."""
 
     deliveries: list[Delivered] = attrs.Factory(list)
     dead_letters: list[DeadLetterBatch] = attrs.Factory(list)
     confirmed: list[object] = attrs.Factory(list)
     """Tokens of publishes that are safe now."""
     refused: list[object] = attrs.Factory(list)
-    """Tokens of publishes of which a message was not taken."""
+    """Tokens of publishes with a refused message."""
     cancelled: list[str] = attrs.Factory(list)
-    """Tags of consumers that are gone because the queue is."""
+    """Tags of consumers that were cancelled because the queue was deleted."""
     activated: list[str] = attrs.Factory(list)
     """Tags of consumers that have become the single active one."""
     lapsed: list[tuple[str, range]] = attrs.Factory(list)
-    """Consumers that held messages for too long, by tag, and the delivery tags that these had."""
+    """Tags of consumers that held messages for too long, and the delivery tags of these messages."""

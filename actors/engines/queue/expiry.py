@@ -1,11 +1,10 @@
-"""Expiry: which messages of a queue die, and when: expired, one too many, rejected, refused.
+"""Expiry: which messages of a queue die, and when: because they expired, exceeded a limit, were rejected or refused.
 
-*Expiry* is looked at where messages leave: at the head. A message that is due and not at the head stays, and counts,
-until it gets there.
+*Expiry* is checked only at the head. A message that is due and not at the head stays, and counts, until it gets there.
 
-*Limits* hold for ready messages. ``drop-head`` is done after messages came, from the head: of a priority queue's
-highest level; with what a stop has brought back it is done whatever ``x-overflow`` says, as a broker does. Where a
-whole batch came and some of what goes is due as well, either reason may be told.
+*Limits* apply to ready messages. ``drop-head`` drops messages after others arrived, from the head of a priority queue's
+highest level. As in a broker, messages restored at the start are dropped so whatever ``x-overflow`` says. If a whole
+batch arrived and some of the dropped messages are also due, either reason may be reported.
 
 Without a dead-letter exchange such messages are removed; with one they go to the
 :mod:`~warren.actors.engines.queue.dead_letter_outbox`.
@@ -35,21 +34,21 @@ class DeathWatcher(Protocol):
     """Is notified of messages that die or come back by themselves."""
 
     def dying(self, queue: VariableQueue, count: int, reason: Reason) -> None:
-        """``count`` messages at the head of a level are about to die."""
+        """Called when ``count`` messages at the head of a level are about to die."""
 
     def over_limit(self, held: list[tuple[VariableQueue, range]]) -> None:
-        """These messages, by levels and seq_ids, came back too often and are about to die."""
+        """Called when messages, by level and seq_ids, came back too often and are about to die."""
 
     def lapsed(self, channel: str, tags: range) -> None:
-        """A channel has held these, by their delivery tags, for too long: they come back."""
+        """Called when a channel has held messages, by their delivery tags, for too long, and they come back."""
 
     def refused(self, bodies: Sequence[bytes]) -> None:
-        """The queue does not take messages with these bodies, or contents."""
+        """Called when the queue refuses messages with these bodies, or contents."""
 
 
 @attrs.define(eq=False, repr=False)
 class Expiry:
-    """Which messages of one queue die. ``send``: takes dead letters that are to be published."""
+    """Decides which messages of one queue die. ``send``: takes the dead letters to publish."""
 
     _arguments: QueueArguments
     _backing: Backing
@@ -79,10 +78,10 @@ class Expiry:
         self.ttl_us = None if ttl_ms is None else ttl_ms * 1000
 
     def set_arguments(self, arguments: QueueArguments) -> None:
-        """Other arguments hold from now on; what they make one too many dies.
+        """Replace the arguments; messages that exceed the new limits die.
 
-        As in a broker, which puts the new limits in force before the new overflow: under ``drop-head`` before or after,
-        what is too many goes from the head. What waits keeps the expiry that it came with.
+        As in a broker, the new limits apply before the new overflow: if either the old or the new one is ``drop-head``,
+        excess messages are dropped from the head. Messages in the queue keep their expiry.
         """
         overflow = self._arguments.overflow
         self._arguments = arguments
@@ -110,14 +109,14 @@ class Expiry:
     # ── when ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def expiry_us(self, expiration_ms: int | None) -> int:
-        """When a message that comes now expires; 0: never."""
+        """When a message that arrives now expires; 0: never."""
         ttl_us = self.ttl_us
         if expiration_ms is not None:
             ttl_us = expiration_ms * 1000 if ttl_us is None else min(ttl_us, expiration_ms * 1000)
         return 0 if ttl_us is None else self._wall_clock() + ttl_us
 
     def next_deadline_us(self) -> int | None:
-        """When there is something to do next; ``None``: never, for what is here now. Wakes nothing."""
+        """When there is something to do next; ``None``: never, for the present messages. Wakes nothing."""
         if self.is_over:
             return 0
         if not self.expiring:
@@ -129,29 +128,29 @@ class Expiry:
 
     @property
     def _sheds(self) -> Limits | None:
-        """The limits, where what is too many goes from the head."""
+        """The limits, if excess messages are dropped from the head."""
         limits = self.limits
         return None if limits is None or (limits.refuses and not self._starting) else limits
 
     @property
     def is_over(self) -> bool:
-        """Whether there is more than the limits allow, which :meth:`shed` sees to."""
+        """Whether messages exceed the limits, so that :meth:`shed` would drop some."""
         return self._sheds is not None and self._sheds.excess(self._backing) is not None
 
     @property
     def discards(self) -> bool:
-        """Whether a message that comes goes at once, wherever it would stand, unless a consumer takes it."""
+        """Whether an arriving message is dropped at once, at any position, unless a consumer takes it."""
         return self.ttl_us == 0 and self._arguments.dead_letter_exchange is None
 
     def fall_asleep(self) -> None:
-        """The queue is about to: remember what cannot be looked at then."""
+        """Prepare for the queue's sleep: remember the deadline, which cannot be looked up then."""
         self._deadline_us = self.next_deadline_us()
         self.expiring = self.expiring and len(self._backing) > 0
 
     # ── who ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def expire(self) -> None:
-        """What is due at the head dies."""
+        """Drop or dead-letter the due messages at the head."""
         if not self.expiring:
             return
         now_us = self._wall_clock()
@@ -170,7 +169,7 @@ class Expiry:
         return 0 if due else count
 
     def shed(self) -> None:
-        """What is more than the limits allow dies, from the head."""
+        """Drop or dead-letter messages that exceed the limits, from the head."""
         limits = self._sheds
         if limits is None:
             return
@@ -181,7 +180,7 @@ class Expiry:
                 return
             queue = self._backing.level(level)
             count = min(queue.head_excess(*excess), BATCH_MESSAGES)
-            if self.expiring:  # as if messages had come one by one: what is due after the first ones expires
+            if self.expiring:  # as if messages had arrived one by one: due messages after the first ones expire
                 fresh, due = queue.head_due(self._wall_clock(), count)
                 count = 1 if due else fresh
             self._take_head(level, queue, count, "maxlen")
@@ -204,13 +203,13 @@ class Expiry:
             outbox.take_refused(envelope, bodies, self._wall_clock())
 
     def safe(self, number: int) -> None:
-        """A batch of dead letters is safe where it went."""
+        """Note that a batch of dead letters is safe at its target."""
         if self._outbox is None:
             raise RuntimeError(f"no dead letters are on their way, batch {number} least of all")
         self._outbox.safe(number)
 
     def forget(self) -> None:
-        """The queue ends: nothing is on its way any more, as far as it goes."""
+        """Forget the dead letters that are on their way, because the queue ends."""
         self._outbox = None
         self.expiring = False
 
@@ -224,7 +223,7 @@ class Expiry:
             outbox.take_head(level, count, reason, self._wall_clock())
 
     def _open_outbox(self) -> DeadLetterOutbox | None:
-        """Where the dead go; ``None``: the queue has no exchange for them, and they are gone."""
+        """Return the outbox; ``None`` if the queue has no dead-letter exchange, so that messages are dropped."""
         if self._arguments.dead_letter_exchange is None:
             return None
         if self._outbox is None:

@@ -1,8 +1,7 @@
-"""PendingConfirms: publishers that wait to hear that their messages are safe.
+"""PendingConfirms: the tokens of publishes that wait until their messages are safe.
 
-A publisher's *token* stands for one call. A level tells that publishes are safe in the order in which they came
-(:meth:`~warren.queue_index.queue.variable_queue.VariableQueue.drain_confirmed`), so tokens wait in one line for each
-level.
+A publisher's *token* stands for one call. A level reports publishes as safe in the order in which they arrived
+(:meth:`~warren.queue_index.queue.variable_queue.VariableQueue.drain_confirmed`), so each level has one line of tokens.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from warren.actors.engines.queue.backing import Backing
 
 
 class PendingConfirms:
-    """Tokens that wait for confirms, by level. Truth value: whether any does."""
+    """Tokens that wait for confirms, by level. Truth value: whether there are any."""
 
     __slots__ = ("_waiting",)
 
@@ -24,14 +23,14 @@ class PendingConfirms:
         return any(self._waiting.values())
 
     def add(self, level: int, token: object) -> None:
-        """The last publish into that level asked for a confirm."""
+        """Add the token of the last publish to that level."""
         waiting = self._waiting.get(level)
         if waiting is None:
             waiting = self._waiting[level] = deque()
         waiting.append(token)
 
     def take_safe(self, backing: Backing) -> list[object]:
-        """Take the tokens of what has become safe since the last time."""
+        """Take the tokens of publishes that have become safe since the last call."""
         tokens: list[object] = []
         for level, waiting in self._waiting.items():
             if waiting:

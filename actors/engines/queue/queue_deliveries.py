@@ -1,8 +1,8 @@
-"""QueueDeliveries: what goes out of one queue, to its consumers and to gets.
+"""QueueDeliveries: deliveries of one queue to its consumers and to gets.
 
-The part of a queue (:class:`~warren.actors.engines.queue.queue_process.QueueProcess`) that hands out. A message that is
-handed to a waiting consumer as it comes never expires, and never counts for a limit. What is delivered again is counted
-(:mod:`~warren.actors.engines.queue.retries`); where it came back too often it dies in place of that.
+The delivering part of a queue (:class:`~warren.actors.engines.queue.queue_process.QueueProcess`). A message that goes
+to a waiting consumer on arrival never expires, and never counts for a limit. Redeliveries are counted
+(:mod:`~warren.actors.engines.queue.retries`); a message that came back too often dies instead.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _ROUND_MESSAGES: Final = 1024
 
 @attrs.define(eq=False, repr=False)
 class QueueDeliveries(QueueSettlements):
-    """What goes out of one queue. See the module's prose."""
+    """The deliveries of one queue. See the module's prose."""
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────────────────────
 
     def get_many(
         self, channel: str, count: int, *, ack_required: bool, wanted: Mapping[int, Wanted] | None = None
     ) -> list[Delivered]:
-        """At most ``count`` messages from the head for one who asks, or those ``wanted``, by level, that are ready.
+        """Get at most ``count`` messages from the head, or those of ``wanted``, by level, that are ready.
 
-        They do not show in the effects.
+        They are returned, and not added to the effects.
 
-        Raises :class:`~warren.actors.engines.errors.PreconditionFailedError` where that is no number of messages.
+        Raises :class:`~warren.actors.engines.errors.PreconditionFailedError` if ``count`` is not a valid number.
         """
         if not hasattr(count, "__index__") or count < 0:
             raise PreconditionFailedError(f"{count!r} is no number of messages that can be taken")
@@ -57,11 +57,13 @@ class QueueDeliveries(QueueSettlements):
         return delivered
 
     def remove(self, wanted: Mapping[int, Wanted]) -> int:
-        """Delete those messages that are ready, wherever they stand; returns how many there were."""
+        """Delete those messages that are ready, at any position; return their number."""
         self._used_at_us = self._wall_clock()
         self.tick()
         held = [
-            (level, part) for level, some in self._of_levels(wanted) for part in self.backing.level(level).remove(some)
+            (level, part)
+            for level, msg_ids in self._of_levels(wanted)
+            for part in self.backing.level(level).remove(msg_ids)
         ]
         if self._retries is not None:
             self._retries.forget(held)
@@ -70,23 +72,25 @@ class QueueDeliveries(QueueSettlements):
             self.counts.purged += removed
         return removed
 
-    def _take_wanted(self, wanted: Mapping[int, Wanted]) -> list[tuple[int, Fetched]]:
-        """Those messages that are ready, wherever they stand; by level."""
+    def _take_wanted(self, selection: Mapping[int, Wanted]) -> list[tuple[int, Fetched]]:
+        """Take those messages that are ready, at any position; by level."""
         self.tick()
         taken = [
-            (level, one) for level, some in self._of_levels(wanted) for one in self.backing.level(level).take(some)
+            (level, fetched)
+            for level, msg_ids in self._of_levels(selection)
+            for fetched in self.backing.level(level).take(msg_ids)
         ]
         return self._counted(taken, True) if self._remembers else taken
 
-    def _of_levels(self, wanted: Mapping[int, Wanted]) -> list[tuple[int, Wanted]]:
-        """What is wanted of levels that have messages, highest first."""
-        levels = (level for level in self.backing.numbers if level in wanted and self.backing.length_of(level))
-        return [(level, wanted[level]) for level in levels]
+    def _of_levels(self, selection: Mapping[int, Wanted]) -> list[tuple[int, Wanted]]:
+        """The selection for each level that has messages, highest first."""
+        levels = (level for level in self.backing.numbers if level in selection and self.backing.length_of(level))
+        return [(level, selection[level]) for level in levels]
 
     def hand_off(self, envelope: Envelope, body: bytes, give: Callable[[Delivered], bool]) -> bool:
-        """Give a message straight to a consumer that acks unseen, past the empty queue; ``False``: publish it.
+        """Give a message directly to a consumer that acks unseen, bypassing the empty queue; ``False``: publish it.
 
-        ``give``: whether its receiver takes it. It is done with then: nothing is written, and no rate counts it.
+        ``give``: returns whether the receiver takes it. If so, nothing is written, and no rate counts it.
         """
         chosen = self._consumers.next() if not len(self.backing) else None
         if chosen is None or not chosen[0].consumer.acks_unseen or self.backing.recovering:
@@ -118,34 +122,36 @@ class QueueDeliveries(QueueSettlements):
         return bool(ready) and consumers.next() is not None
 
     def _hand_out(self, count: int) -> None:
-        """Deliver ``count`` messages, due or not, to consumers, which have room for them."""
+        """Deliver ``count`` messages, due or not, to consumers with room for them."""
         while count and (chosen := self._consumers.next()) is not None:
             state, room = chosen
             given = self._give(state, min(room, count), fresh=True)
             if not given and state.consumer.shared is not None:
-                continue  # others of those who share have taken the room meanwhile
+                continue  # other consumers have used up the shared room meanwhile
             if not given:
                 raise RuntimeError("messages that were just published are not at the head")
             count -= given
 
     def _give_in_turns(self, limit: int) -> int:
-        """Take messages off the head for several consumers at once, one each in turn; 0: that cannot be done here."""
+        """Deliver messages from the head to several consumers in turn; return their number, 0 if that is impossible."""
         consumers, single = self._consumers, self.backing.single
         if single is None or self._expiry.expiring or (turns := consumers.round()) is None:
             return 0
         ack_required, room = turns
         deliveries, given = self.effects.deliveries, 0
-        taken = [(0, one) for one in single.fetch_many(min(limit, room, _ROUND_MESSAGES), ack_required=ack_required)]
+        taken = [
+            (0, fetched) for fetched in single.fetch_many(min(limit, room, _ROUND_MESSAGES), ack_required=ack_required)
+        ]
         for _, fetched in self._counted(taken, ack_required) if self._remembers else taken:
             if self.counts is not None:
                 self.counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
             offset = 0
             while offset < fetched.count:
-                states, each = consumers.turns(fetched.count - offset)
+                states, share = consumers.turns(fetched.count - offset)
                 if not states:
                     raise RuntimeError("consumers had room for less than they said")
                 for place, state in enumerate(states, offset):
-                    part, consumer = fetched.every(place, len(states), each), state.consumer
+                    part, consumer = fetched.every(place, len(states), share), state.consumer
                     first = consumers.give(state, 0, part.seq_ids)
                     if (
                         first
@@ -153,12 +159,12 @@ class QueueDeliveries(QueueSettlements):
                     ):
                         self._limit_time(consumer.channel, first, part.count, timeout_ms)
                     deliveries.append(Delivered(consumer.tag, consumer.channel, first, part))
-                offset += len(states) * each
+                offset += len(states) * share
             given += fetched.count
         return given
 
     def _give(self, state: ConsumerState, count: int, *, fresh: bool) -> int:
-        """Take messages off the head for one consumer; returns how many there were."""
+        """Deliver messages from the head to one consumer; return their number."""
         consumer, given = state.consumer, 0
         if consumer.shared is not None and not (count := state.take_shared(count)):
             return 0
@@ -180,9 +186,9 @@ class QueueDeliveries(QueueSettlements):
     def _take(
         self, count: int, *, ack_required: bool, fresh: bool = False, counted: bool = True
     ) -> list[tuple[int, Fetched]]:
-        """At most ``count`` messages off the head, none of them due (``fresh``: they may be); by level.
+        """Take at most ``count`` messages off the head, by level. ``fresh``: due messages are taken, too.
 
-        ``counted``: with how often they came back, and without what is not to be delivered.
+        ``counted``: with their delivery counts, and without those that must not be delivered.
         """
         backing, expiry = self.backing, self._expiry
         expiring = expiry.expiring and not fresh
@@ -204,24 +210,25 @@ class QueueDeliveries(QueueSettlements):
         return self._counted(taken, ack_required, count) if counted and self._remembers else taken
 
     def _counted(
-        self, taken: list[tuple[int, Fetched]], ack_required: bool, wanted: int = 0
+        self, taken: list[tuple[int, Fetched]], ack_required: bool, missing: int = 0
     ) -> list[tuple[int, Fetched]]:
-        """The same messages, those that were delivered before with their counts.
+        """Return the taken messages, redelivered ones with their delivery counts.
 
-        What waits still, or came back too often, is not among them; as many more as are ``wanted`` then are.
+        Messages that still wait, or exceed the delivery limit, are left out. ``missing``: how many messages are
+        requested; if some are left out, others are taken instead.
         """
-        found: list[tuple[int, Fetched]] = []
+        deliverable: list[tuple[int, Fetched]] = []
         while taken:
-            before, wanted = wanted, wanted - sum(fetched.count for _, fetched in taken)
+            previous, missing = missing, missing - sum(fetched.count for _, fetched in taken)
             for level, fetched in taken:
                 parts = self._to_deliver(level, fetched, ack_required) if fetched.redelivered else [fetched]
-                found += [(level, part) for part in parts]
-                wanted += fetched.count - sum(part.count for part in parts)
-            taken = self._take(wanted, ack_required=ack_required, counted=False) if 0 < wanted <= before else []
-        return found
+                deliverable += [(level, part) for part in parts]
+                missing += fetched.count - sum(part.count for part in parts)
+            taken = self._take(missing, ack_required=ack_required, counted=False) if 0 < missing <= previous else []
+        return deliverable
 
     def _to_deliver(self, level: int, fetched: Fetched, ack_required: bool) -> list[Fetched]:
-        """Messages that were delivered before, with their counts; those of them that are to go out now."""
+        """Return those of redelivered messages that may be delivered now, with their delivery counts."""
         retries = self._open_retries()
         if ack_required and (waiting := retries.go_on_waiting(level, fetched.seq_ids, self._wall_clock())) is not None:
             return [
@@ -234,12 +241,12 @@ class QueueDeliveries(QueueSettlements):
         counts = retries.delivered_again(level, fetched.seq_ids, was_out=was_out)
         if counts is None:
             return [fetched]
-        again = FetchedAgain.of(fetched, counts, tells_count=self.arguments.tells_delivery_count)
+        redelivered = FetchedAgain.of(fetched, counts, tells_count=self.arguments.tells_delivery_count)
         if not ack_required:
             retries.forget([(level, fetched.seq_ids)])
-            return [again]
+            return [redelivered]
         over = retries.over_limit(counts)
         if over is None:
-            return [again]
-        self._die_of_limit([(level, fetched.seq_ids[at : at + 1]) for at, one in enumerate(over) if one])
-        return [again.part(at, 1) for at, one in enumerate(over) if not one]
+            return [redelivered]
+        self._die_of_limit([(level, fetched.seq_ids[at : at + 1]) for at, is_over in enumerate(over) if is_over])
+        return [redelivered.part(at, 1) for at, is_over in enumerate(over) if not is_over]

@@ -42,9 +42,9 @@ class QueueProcess(QueueEarly):
     """One queue. See the module's prose."""
 
     single_below_bytes: ClassVar[int] = 1 << 62
-    """A message that comes alone joins the one before it, encoded, if its body is smaller than this.
+    """A single message whose body is smaller than this is stored encoded, together with the message before it.
 
-    So it takes the least memory, unless bodies are one object that many messages share, as simulated ones are.
+    That takes the least memory, unless many messages share one body object, as simulated ones do.
     """
 
     def __attrs_post_init__(self) -> None:
@@ -97,10 +97,10 @@ class QueueProcess(QueueEarly):
     ) -> None:
         """Take messages that share an envelope. ``msg_ids``: 16 bytes each; ``token``: comes back once (see above).
 
-        ``bodies``: contents, where the envelope says so.
+        ``bodies``: contents, if the envelope says so.
 
-        Consumers get them from :meth:`deliver`; but where the queue has limits, or messages expire at once, those that
-        consumers have room for go out here.
+        :meth:`deliver` gives them to consumers. But if the queue has limits, or messages expire, those for which
+        consumers have room are delivered here.
         """
         if not self.is_plain or expiration_ms is not None:
             self._publish_carefully(
@@ -134,14 +134,14 @@ class QueueProcess(QueueEarly):
         token: object | None,
     ) -> None:
         if self.backing.levels is not None and len(self._consumers):
-            self.deliver()  # a waiting consumer gets the earlier messages, whatever follows them
+            self.deliver()  # a waiting consumer gets the earlier messages, whatever arrives now
         self.tick()
         if self.counts is not None:
             self.counts.note_published(len(bodies), envelope.bodies_bytes(bodies), envelope.persistent)
         level = self.backing.level_of(priority)
         expiry_us = self._expiry.expiry_us(expiration_ms)
         confirm = token is not None and envelope.persistent and self.backing.durable and not self._expiry.discards
-        # What expires at once makes room for the next: the limits see such messages one by one.
+        # A message that expires at once makes room for the next, so limits are applied to such messages one by one.
         limits = self._expiry.limits
         singly = limits is not None and (0 < expiry_us <= self._wall_clock() or envelope.of_contents)
         step, all_taken = 1 if singly else max(len(bodies), 1), True
@@ -149,11 +149,11 @@ class QueueProcess(QueueEarly):
             high = min(low + step, len(bodies))
             ids, part = (msg_ids[16 * low : 16 * high], bodies[low:high]) if singly else (msg_ids, bodies)
             safe = confirm and all_taken and high == len(bodies)
-            own = envelope
+            part_envelope = envelope
             if singly and envelope.of_contents:
-                own, body = envelope.with_content(part[0])
+                part_envelope, body = envelope.with_content(part[0])
                 part = (body,)
-            all_taken &= self._take_in(level, own, ids, part, expiry_us=expiry_us, confirm=safe)
+            all_taken &= self._take_in(level, part_envelope, ids, part, expiry_us=expiry_us, confirm=safe)
         if token is not None and not all_taken:
             self.effects.refused.append(token)
         elif token is not None:
@@ -169,7 +169,7 @@ class QueueProcess(QueueEarly):
         expiry_us: int,
         confirm: bool,
     ) -> bool:
-        """Take messages as far as the limits let; returns whether all were taken. ``confirm``: only if all are."""
+        """Take messages as far as the limits allow; return whether all were taken. ``confirm``: only if all are."""
         queue, limits, at_once = self.backing.level(level), self._expiry.limits, 0
         if self._consumers.room and (limits is not None or expiry_us):
             self.deliver()
@@ -186,11 +186,11 @@ class QueueProcess(QueueEarly):
         if self._expiry.discards:
             msg_ids, bodies = msg_ids[: 16 * at_once], bodies[:at_once]
         if expiry_us and bodies:
-            self._expiry.expiring = True  # only now: what stood here before may have been the last that expires
+            self._expiry.expiring = True  # only now: delivering above may have reset it
         for part in (range(at_once), range(at_once, len(bodies))):
             if part:
                 if part.start == at_once:
-                    self._consumers.next()  # a message is there, though none of them can have it
+                    self._consumers.next()  # there is a message, so consumers without room lose their turn
                 last = part.stop == len(bodies) and not refused
                 self._put(queue, envelope, msg_ids, bodies, part, expiry_us=expiry_us, confirm=confirm and last)
             if part.start == 0 and at_once:
@@ -215,11 +215,11 @@ class QueueProcess(QueueEarly):
             queue.publish(envelope, msg_id, bodies[low], expiry_us=expiry_us, confirm=confirm)
         else:
             whole = high - low == len(bodies)
-            ids, some = (msg_ids, bodies) if whole else (msg_ids[16 * low : 16 * high], bodies[low:high])
-            queue.publish_many(envelope, ids, some, expiries_us=expiry_us, confirm=confirm)
+            ids, part_bodies = (msg_ids, bodies) if whole else (msg_ids[16 * low : 16 * high], bodies[low:high])
+            queue.publish_many(envelope, ids, part_bodies, expiries_us=expiry_us, confirm=confirm)
 
     def confirm_when_safe(self, level: int, token: object) -> None:
-        """Answer when all that was published into a level until now is safe; ``token``: as for a publish."""
+        """Return ``token`` when everything published to a level until now is safe."""
         confirm = self.backing.durable
         if confirm:
             self.backing.level(level).expect_confirm()
@@ -232,12 +232,12 @@ class QueueProcess(QueueEarly):
         return self.backing.level(level).ids_at(seq_ids)
 
     def expiry_us(self, expiration_ms: int | None) -> int:
-        """When a message that comes now expires; 0: never."""
+        """When a message that arrives now expires; 0: never."""
         return self._expiry.expiry_us(expiration_ms)
 
     @property
     def discards(self) -> bool:
-        """Whether a message that comes goes at once, unless a consumer takes it."""
+        """Whether an arriving message is dropped at once, unless a consumer takes it."""
         return self._expiry.discards
 
     # ── death and time ──────────────────────────────────────────────────────────────────────────────────────────
@@ -248,11 +248,11 @@ class QueueProcess(QueueEarly):
         return not self._expiry.idle
 
     def dead_letters_safe(self, number: int) -> None:
-        """A batch of dead letters is safe where it went, or goes nowhere: forget the messages."""
+        """Remove the messages of a batch of dead letters that is safe at its target, or has none."""
         self._expiry.safe(number)
 
     def next_deadline_us(self) -> int | None:
-        """When :meth:`tick` next has something to do; ``None``: not for anything that is here."""
+        """When :meth:`tick` next has something to do; ``None``: never, for the present messages."""
         of_message = self._expiry.next_deadline_us()
         if self._retries is None and self._deadlines is None:
             return of_message
@@ -261,7 +261,7 @@ class QueueProcess(QueueEarly):
 
     @property
     def is_over_limits(self) -> bool:
-        """Whether :meth:`tick` has something to drop that is one too many."""
+        """Whether messages exceed the limits, so that :meth:`tick` would drop some."""
         return self._expiry.is_over
 
     def expires_at_us(self) -> int | None:
@@ -274,7 +274,7 @@ class QueueProcess(QueueEarly):
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
     def purge(self) -> int:
-        """Delete every ready message, and those that wait to be ready again; returns how many."""
+        """Delete every ready message, and those that wait to be redelivered; return their number."""
         purged = self._purge_waiting() + self.backing.purge()
         if self.counts is not None:
             self.counts.purged += purged
@@ -283,9 +283,9 @@ class QueueProcess(QueueEarly):
     def delete(self, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete the queue; returns how many messages were ready. It must not be used again.
 
-        Publishes that wait are answered as if they were safe, for nothing can be lost any more. Raises
-        :class:`~warren.actors.engines.errors.PreconditionFailedError` where it has consumers, or messages, and must
-        not.
+        Waiting publishes are confirmed, because nothing can be lost any more. Raises
+        :class:`~warren.actors.engines.errors.PreconditionFailedError` if it has consumers (``if_unused``) or messages
+        (``if_empty``).
         """
         if if_empty and len(self.backing):
             raise PreconditionFailedError(f"{self.declaration} not empty")
@@ -306,11 +306,11 @@ class QueueProcess(QueueEarly):
 
     @property
     def is_auto_delete_due(self) -> bool:
-        """Whether the last consumer of a queue that goes with it is gone."""
+        """Whether the queue is auto-delete and has lost its last consumer."""
         return self.declaration.auto_delete and self._consumers.had_one and not len(self._consumers)
 
     def close(self, random: RandomBytes) -> dict[bytes, RecoveryTerms]:
-        """Stop cleanly; the recovery terms of every level, by the name under which it is stored."""
+        """Stop cleanly; return the recovery terms of every level, by the name under which it is stored."""
         if self._retries is not None or self._consumers.unacked:
             consumers = self._consumers
             out = [(run.level, run.seq_ids) for run in consumers.runs()]
@@ -327,9 +327,9 @@ class QueueProcess(QueueEarly):
         self.backing.abandon()
 
     def hibernate(self) -> bool:
-        """Take as little memory as can be; returns whether nothing of the messages is left in memory.
+        """Take as little memory as possible; return whether no message is left in memory.
 
-        Any later call may wake it; looking does not (lengths, :meth:`stats`, deadlines).
+        Any later call may wake the queue, except reading lengths, :meth:`stats` and deadlines.
         """
         if self._consumers.unacked or not self._expiry.idle or self._pending_confirms:
             return False
@@ -353,12 +353,12 @@ class QueueProcess(QueueEarly):
     # ── answers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def drain_effects(self) -> Effects:
-        """Take away what has collected for others."""
+        """Take the collected effects."""
         effects, self._effects = self._effects, None
         return Effects() if effects is None else effects
 
     def drain_confirms(self) -> None:
-        """Move the tokens of what has become safe since the last call into the effects."""
+        """Move the tokens of publishes that have become safe into the effects."""
         if self._pending_confirms:
             self.effects.confirmed += self._pending_confirms.take_safe(self.backing)
 
@@ -397,12 +397,12 @@ class QueueProcess(QueueEarly):
         return self.counts is not None and self.counts.any
 
     def stats(self) -> dict[str, Any]:
-        """All there is to say, under RabbitMQ's names; wakes nothing."""
+        """The queue's statistics, under RabbitMQ's names; wakes nothing."""
         waiting = 0 if self._retries is None else self._retries.waiting
         return queue_stats(self.declaration, self.policies, self.backing, self._consumers, waiting)
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where the queue contradicts itself."""
+        """Raise ``RuntimeError`` if the queue contradicts itself."""
         self._consumers.check_invariants()
         self.backing.check_invariants()
         held: dict[int, list[int]] = {}

@@ -1,8 +1,8 @@
-"""QueueSettlements: one queue's consumers and channels, their messages, and how they settle them.
+"""QueueSettlements: one queue's consumers and channels, their unacked messages, and how they settle them.
 
-The part of a queue (:class:`~warren.actors.engines.queue.queue_process.QueueProcess`) that takes back. A message that
-is not acked comes back to its old place, now or later (:mod:`~warren.actors.engines.queue.retries`), or dies. If a
-consumer has an ack timeout, this happens by itself (:mod:`~warren.actors.engines.queue.ack_deadlines`).
+A part of a queue (:class:`~warren.actors.engines.queue.queue_process.QueueProcess`). A message that is not acked comes
+back to its old position, now or later (:mod:`~warren.actors.engines.queue.retries`), or dies. After an ack timeout this
+happens automatically (:mod:`~warren.actors.engines.queue.ack_deadlines`).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _LOG = logger("queue")
 
 @attrs.define(eq=False, repr=False)
 class QueueSettlements:
-    """Who has what of one queue. See the module's prose."""
+    """The unacked messages of one queue. See the module's prose."""
 
     declaration: QueueDeclaration
     backing: Backing
-    """For what its files and memory need: paging, syncs, recovery. Messages come and go by the queue's own calls."""
+    """Public for paging, syncs and recovery. Messages are published and taken only by the queue's own methods."""
     _wall_clock: WallClock = attrs.field(kw_only=True)
     counts: Counts | None = attrs.field(default=None, kw_only=True)
     """Event counts; ``None`` if they are not wanted."""
     policies: AppliedPolicies = attrs.field(default=NO_POLICIES, kw_only=True)
     arguments: QueueArguments = attrs.field(init=False)
-    """What the declaration and the policies come to."""
+    """The declaration's arguments merged with the policies."""
     _consumers: Consumers = attrs.field(init=False)
     _effects: Effects | None = attrs.field(init=False, default=None)
     _expiry: Expiry = attrs.field(init=False)
@@ -50,17 +50,17 @@ class QueueSettlements:
     _returned_log: Callable[[QueueDeclaration], RecordLog] | None = attrs.field(default=None, kw_only=True)
     """Creates a queue's log of requeued messages; ``None`` for a queue that does not survive a restart."""
     _sync: bool = attrs.field(default=True, kw_only=True)
-    """Whether what is called safe survives a power loss, or only the process."""
+    """Whether safe messages survive a power loss, or only a crash of the process."""
     _tells_out: bool = attrs.field(default=True, kw_only=True)
-    """Whether the files tell which messages were out when the queue stopped."""
+    """Whether the files record which messages were out when the queue stopped."""
     _crashed: bool = attrs.field(default=False, kw_only=True)
-    """Whether it was found as a crash had left it."""
+    """Whether the queue was recovered after a crash."""
     _remembers: bool = attrs.field(init=False)
-    """Whether messages may be there that came back, or were out before the queue was started."""
+    """Whether there may be messages that came back, or were out before the queue was started."""
     _retries: Retries | None = attrs.field(init=False, default=None)
-    """Made when the first message comes back, or goes out that may have come back in an earlier life."""
+    """Created when the first message comes back, or when one is delivered that may have come back before a restart."""
     _deadlines: AckDeadlines | None = attrs.field(init=False, default=None)
-    """Made for the first delivery that has a timeout."""
+    """Created for the first delivery with a timeout."""
 
     def __attrs_post_init__(self) -> None:
         self._consumers = Consumers(single_active=self.declaration.single_active_consumer)
@@ -70,7 +70,7 @@ class QueueSettlements:
         self._remembers = len(self.backing) > 0 or self.backing.recovering
 
     def load_returned(self) -> None:
-        """There is a log of what came back, of the time before a stop: read it."""
+        """Read the log of messages that came back before the last stop."""
         self._open_retries().load(self.backing.next_seq_id)
 
     def _open_retries(self) -> Retries:
@@ -84,12 +84,12 @@ class QueueSettlements:
 
     @property
     def retries(self) -> Retries | None:
-        """What came back; ``None``: nothing has."""
+        """The retries; ``None`` if no message came back."""
         return self._retries
 
     @property
     def effects(self) -> Effects:
-        """What has collected for others; :meth:`drain_effects` takes it away."""
+        """The collected effects; :meth:`drain_effects` takes them."""
         if self._effects is None:
             self._effects = Effects()
         return self._effects
@@ -106,10 +106,10 @@ class QueueSettlements:
     # ── consumers and channels ──────────────────────────────────────────────────────────────────────────────────
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Let a consumer in; its messages come from :meth:`deliver`.
+        """Add a consumer; :meth:`deliver` gives it messages.
 
-        Raises :class:`~warren.actors.engines.errors.AccessRefusedError` where it, or another one, is the only one
-        allowed.
+        Raises :class:`~warren.actors.engines.errors.AccessRefusedError` if it is exclusive and not alone, or another
+        one is exclusive.
         """
         before = self._consumers.active
         self._consumers.add(consumer)
@@ -120,15 +120,15 @@ class QueueSettlements:
         self._consumers.set_room(tag, room)
 
     def set_prefetch(self, tag: str, prefetch: int, shared: Shared | None = None) -> None:
-        """Let a consumer have another prefetch; :meth:`deliver` goes by it."""
+        """Set a consumer's prefetch for the next :meth:`deliver`."""
         self._consumers.set_prefetch(tag, prefetch, shared)
 
     def resume(self, shared: Shared) -> None:
-        """There is room again in what consumers share."""
+        """Note that a shared prefetch has room again."""
         self._consumers.resume(shared)
 
     def cancel_consumer(self, tag: str) -> bool:
-        """Let a consumer go; what is unacked stays with its channel. Returns whether it was there."""
+        """Remove a consumer; its unacked messages stay with the channel. Return whether it existed."""
         before = self._consumers.active
         if self._consumers.remove(tag) is None:
             return False
@@ -164,21 +164,21 @@ class QueueSettlements:
             self.effects.activated.append(active.consumer.tag)
 
     def ack(self, channel: str, tags: Sequence[range]) -> None:
-        """Done with: messages by their delivery tags. Raises :class:`~warren.actors.engines.errors.UnknownTagError`."""
+        """Ack messages by their delivery tags. Raises :class:`~warren.actors.engines.errors.UnknownTagError`."""
         runs = self._ack(self._settled(channel, tags))
         if self.counts is not None:
             self.counts.note_acked(runs)
 
     def ack_up_to(self, channel: str, tag: int) -> None:
-        """Done with everything up to a tag; 0: everything."""
+        """Ack everything up to a tag; 0: everything."""
         runs = self._ack(self._settled_up_to(channel, tag))
         if self.counts is not None:
             self.counts.note_acked(runs)
 
     def nack(self, channel: str, tags: Sequence[range], *, requeue: bool, failed: bool = False) -> None:
-        """Not done with: back to their old places, or away: dead letters, where the queue has an exchange for them.
+        """Requeue messages to their old positions, or reject them; then they become dead letters, or are dropped.
 
-        ``failed``: those that go back failed, which says whether they wait (``x-delayed-retry-type``).
+        ``failed``: whether requeued ones count as failed (``x-delayed-retry-type``).
         """
         self._nack(self._settled(channel, tags), requeue=requeue, failed=failed)
 
@@ -187,8 +187,8 @@ class QueueSettlements:
         self._nack(self._settled_up_to(channel, tag), requeue=requeue)
 
     def retry(self, channel: str, tags: Sequence[range], wait_ms: int | None = None) -> None:
-        """Not done with, for something failed: back to their old places, but not at once. ``None``: when the queue's
-        arguments say so."""
+        """Requeue messages that failed to their old positions after a wait. ``wait_ms`` ``None``: as the queue's
+        arguments say."""
         self._come_back(self._settled(channel, tags), retried=True, wait_ms=wait_ms)
 
     def extend(self, channel: str, tag: int, time_ms: int) -> None:
@@ -239,15 +239,15 @@ class QueueSettlements:
         retried: bool = False,
         wait_ms: int | None = None,
     ) -> int:
-        """Messages are not with their channel any more; returns how many that were."""
+        """Put messages back that a channel no longer has; return their number."""
         if not runs:
             return 0
         held = [(run.level, run.seq_ids) for run in runs]
-        came = self._open_retries().came_back(
+        returned = self._open_retries().came_back(
             held, self._wall_clock(), seen=seen, failed=failed, retried=retried, wait_ms=wait_ms
         )
-        self._put_back(came.ready)
-        self._die_of_limit(came.over)
+        self._put_back(returned.ready)
+        self._die_of_limit(returned.over)
         count = sum(run.count for run in runs)
         if self.counts is not None:
             self.counts.requeued += count
@@ -256,7 +256,7 @@ class QueueSettlements:
         return count
 
     def _put_back(self, held: Iterable[tuple[int, range]]) -> None:
-        """Let pending messages stand in their old places again."""
+        """Put pending messages back in their old positions."""
         levels: dict[int, list[range]] = {}
         for level, seq_ids in held:
             levels.setdefault(level, []).append(seq_ids)
@@ -264,7 +264,7 @@ class QueueSettlements:
             self.backing.level(level).requeue(parts)
 
     def _die_of_limit(self, held: list[tuple[int, range]]) -> None:
-        """Pending messages came back more often than the queue's limit allows."""
+        """Dead-letter or drop pending messages that exceed the delivery limit."""
         if not held:
             return
         if self._expiry.watcher is not None:
@@ -285,7 +285,7 @@ class QueueSettlements:
                 self.backing.level(level).ack([seq_ids])
 
     def tick(self) -> None:
-        """See to what is due: what waited, what was held for too long, what expires, what is past the limits."""
+        """Handle due messages: those that waited, were held for too long, expired, or exceed the limits."""
         if self._retries is not None or self._deadlines is not None:
             self._come_due(self._wall_clock())
         self._expiry.shed()
@@ -299,7 +299,7 @@ class QueueSettlements:
             self._consumers.hand_out_anew()
 
     def _purge_waiting(self) -> int:
-        """Delete what waits to be delivered again; returns how many messages that were."""
+        """Delete the messages that wait to be redelivered; return their number."""
         if self._retries is None:
             return 0
         held = self._retries.take_all()
@@ -317,16 +317,16 @@ class QueueSettlements:
         self._deadlines.given(channel, first, count, timeout_ms, self._wall_clock())
 
     def _lapse(self, deadlines: AckDeadlines, due: Iterable[tuple[str, range]]) -> None:
-        """What was held for too long comes back."""
+        """Take back messages that were held for too long."""
         runs: list[Run] = []
         for channel, tags in due:
             for run in self._consumers.settle_present(channel, tags):
-                gone = range(run.first, run.end)
-                deadlines.lapse(channel, gone)
+                lapsed_tags = range(run.first, run.end)
+                deadlines.lapse(channel, lapsed_tags)
                 if self._expiry.watcher is not None:
-                    self._expiry.watcher.lapsed(channel, gone)
+                    self._expiry.watcher.lapsed(channel, lapsed_tags)
                 if run.owner is not None:
-                    self.effects.lapsed.append((run.owner.consumer.tag, gone))
+                    self.effects.lapsed.append((run.owner.consumer.tag, lapsed_tags))
                 runs.append(run)
         if runs:
             count = sum(run.count for run in runs)
@@ -340,7 +340,7 @@ class QueueSettlements:
 
     @property
     def next_due_us(self) -> int | None:
-        """When what waits, or was held for too long, is due; ``None``: never, for what is here now."""
+        """When the next wait or ack timeout ends; ``None``: never, for the present messages."""
         times = (
             None if self._retries is None else self._retries.next_due_us(),
             None if self._deadlines is None else self._deadlines.next_due_us(),

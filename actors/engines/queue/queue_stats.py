@@ -1,4 +1,4 @@
-"""What a queue says of itself, under RabbitMQ's names."""
+"""A queue's statistics, under RabbitMQ's names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from warren.actors.engines.queue.consumers import Consumers
 def queue_stats(
     declaration: QueueDeclaration, policies: AppliedPolicies, backing: Backing, consumers: Consumers, waiting: int
 ) -> dict[str, Any]:
-    """All there is to say. Wakes nothing. ``waiting``: messages that came back and wait to be delivered again.
+    """All statistics. Wakes nothing. ``waiting``: messages that came back and wait to be redelivered.
 
-    Warren's own are ``messages_retrying``, those that wait so, ``messages_dead_lettering``, dead letters that are not
-    safe yet where they went, and ``recovering``: what a crash has left is still being counted, and the counts are of
-    what was found so far.
+    Warren's own are ``messages_retrying``, the waiting ones; ``messages_dead_lettering``, dead letters that are not
+    safe yet at their target; and ``recovering``: the queue is still being scanned after a crash, and the counts are
+    preliminary.
     """
     status = backing.status()
     counts = {key: status.pop(key) for key in list(status) if key.startswith(("message", "disk_"))}

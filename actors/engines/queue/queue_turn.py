@@ -1,16 +1,16 @@
 """QueueTurn: what a queue does in one turn, independent of the host that runs it.
 
-A *turn* works off what waits in the queue's inbox, and ends in three steps:
+A *turn* handles what waits in the queue's inbox, and ends in three steps:
 
 1. :meth:`QueueTurn.make_safe` hands ready messages to consumers with room, and writes and syncs what has to be safe. It
-   returns the :class:`~warren.actors.engines.queue.effects.Effects`: what others are to be told.
-2. :meth:`QueueTurn.tell` tells them. A host that has to wait for its disk, or to check something first, does so before.
+   returns the :class:`~warren.actors.engines.queue.effects.Effects`, which are to be passed on.
+2. :meth:`QueueTurn.tell` passes them on. A host that must wait for its disk, or check something, does so before.
 3. :meth:`QueueTurn.finish` sets the timers, if the turn had something to do.
 
 The two hosts are :class:`warren.actors.queue.queue_actor.QueueActor` and
-:class:`warren.simulation.simulated_queue.SimulatedQueue`. A host has the inbox, runs the turns, and is what
-:class:`~warren.actors.engines.queue.queue_turn_host.QueueTurnHost` says. The clock is handed in; there is no thread,
-file or randomness here.
+:class:`warren.simulation.simulated_queue.SimulatedQueue`. A host has the inbox, runs the turns, and implements
+:class:`~warren.actors.engines.queue.queue_turn_host.QueueTurnHost`. The clock is passed in; there is no thread, file or
+randomness here.
 
 *Syncs* are grouped. What was published is synced after the node's sync interval
 (:class:`~warren.actors.engines.queue.sync_group.SyncGroup`), or at once if a publisher waits; after every turn with
@@ -20,11 +20,11 @@ publishes, or within the same time.
 *Reports.* A queue at work tells the memory monitor its RAM duration at a fixed interval.
 
 *Rest.* A queue that has had nothing to do for ``hibernate_after_ms`` flushes its journal and closes its files. What it
-has in RAM stays there until the memory monitor says that memory is wanted: as the answer to the last report, or at any
-time later. A queue with nothing in RAM leaves the memory monitor. The next message wakes it.
+has in RAM stays there until the memory monitor reports that memory is short: in answer to the last report, or later. A
+queue with nothing in RAM leaves the memory monitor. The next message wakes it.
 
-*A full disk.* What finds no room stays in memory, and is tried again after ever longer waits. Publishers that wait for
-a confirm learn at once that their messages are not safe; consumers go on.
+*A full disk.* What cannot be written stays in memory, and is retried after growing waits. Publishers that wait for a
+confirm are notified at once that their messages are not safe; consumers continue.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ if TYPE_CHECKING:
     from warren.queue_index.queue.removal import Wanted
 
 BUFFER: Final = 1000
-"""Messages that a consumer without a prefetch holds at most and has not taken: its memory is bounded all the same."""
+"""The most messages in the buffer of a consumer without a prefetch, so that its memory is bounded."""
 
 BUFFER_BYTES: Final = 1 << 20
-"""The same, in bytes of their bodies, by what the queue's messages have on average."""
+"""The same in bytes of bodies, estimated from the average of the queue's messages."""
 
 PART_MESSAGES: Final = 64
-"""Messages that are taken before their headers are counted. Each may have as many bytes of them as a frame."""
+"""How many messages are taken before their headers are counted. Each may have as many header bytes as a frame."""
 
 LOST: Final = -1
-"""In place of a delivery tag: of a channel that was lost."""
+"""Instead of a delivery tag, for a lost channel: it is unknown which messages were seen."""
 
 _MS_NS: Final = 1_000_000
 _FOREVER_NS: Final = 1 << 62
@@ -83,7 +83,7 @@ class QueueTurn:
     waiting: dict[Any, None] = attrs.Factory(dict)
     """Tokens of publishes that have not been answered."""
     settled: bool = False
-    """Whether something was settled that is not safe yet: a crash would bring it back."""
+    """Whether settlements are not safe yet: a crash would bring the messages back."""
     worked: bool = False
     """Whether this turn has had something to do."""
     turns: int = 0
@@ -92,7 +92,7 @@ class QueueTurn:
     _sync_now: bool = False
     """Whether the next turn syncs."""
     _handed_over: int = 0
-    """Of the deliveries that have collected, how many their consumers have."""
+    """How many of the collected deliveries were handed to their consumers."""
     _is_store_full: bool = False
     _sync_armed: bool = False
     _report_armed: bool = False
@@ -139,13 +139,13 @@ class QueueTurn:
             raise
 
     def wait_until_safe(self, level: int, token: Any) -> None:
-        """Answer a token when all that was published into a level until now is safe."""
+        """Answer a token when everything published to a level until now is safe."""
         self.worked = True
         self.waiting[token] = None
         self.process.confirm_when_safe(level, token)
 
     def publish_delivered(self, envelope: Envelope, msg_ids: bytes, early: DeliveredEarly, token: Any) -> None:
-        """Take in what went out early. ``token``: ``None`` where other messages of the publish follow."""
+        """Take in what was delivered early. ``token``: ``None`` if other messages of the publish follow."""
         self.worked = True
         if token is not None:
             self.waiting[token] = None
@@ -153,7 +153,7 @@ class QueueTurn:
 
     @property
     def takes_early(self) -> bool:
-        """Whether a message may go out before a turn has taken it in. Any thread may ask while no turn runs."""
+        """Whether a message may be delivered before a turn takes it in. Any thread may ask while no turn runs."""
         return self.comes_soon and self.process.takes_early
 
     @property
@@ -190,10 +190,10 @@ class QueueTurn:
         """
         self.hand_out()
         if limit_bytes is None:
-            found = self.process.get_many(channel, count, ack_required=ack_required)
+            deliveries = self.process.get_many(channel, count, ack_required=ack_required)
         else:
-            found = self._get_some(channel, count, limit_bytes, ack_required=ack_required)
-        if found:
+            deliveries = self._get_some(channel, count, limit_bytes, ack_required=ack_required)
+        if deliveries:
             self.worked = True
             if not ack_required:
                 self.settled = True
@@ -202,13 +202,13 @@ class QueueTurn:
                 soon = now_ns < self._got_ns + self._sync_group.delay_ns()
                 self._reads_on = channel if soon or (self._ahead_pays and channel == self._acks_on) else None
                 self._got_ns, self._acks_on = now_ns, None
-        elif self.process.retries is not None:  # what was fetched may have to wait, for which it needs a timer
+        elif self.process.retries is not None:  # fetched messages may have to wait, which needs a timer
             self.worked = True
-        return found
+        return deliveries
 
     def _get_some(self, channel: str, count: int, limit_bytes: int, *, ack_required: bool) -> list[Delivered]:
-        """A part at a time, as bodies can be counted before they are taken, and headers after it only."""
-        found, backing = list[Delivered](), self.process.backing
+        """Take messages in parts, because headers can be counted only after messages are taken, unlike bodies."""
+        deliveries, backing = list[Delivered](), self.process.backing
         while count > 0 and limit_bytes > 0 and (level := backing.first_level()) is not None:
             part = min(count, PART_MESSAGES, max(backing.level(level).head_excess(0, limit_bytes), 1))
             taken = self.process.get_many(channel, part, ack_required=ack_required)
@@ -217,11 +217,11 @@ class QueueTurn:
                 limit_bytes -= delivered.fetched.size_bytes
             if not taken:
                 break
-            found += taken
-        return found
+            deliveries += taken
+        return deliveries
 
     def take(self, channel: str, wanted: Mapping[int, Wanted]) -> list[Delivered]:
-        """Messages by level and seq_id, wherever they stand, for one who asks."""
+        """Get messages by level and seq_id, at any position."""
         self.hand_out()
         self.worked = True
         return self.process.get_many(channel, 0, ack_required=True, wanted=wanted)
@@ -233,8 +233,8 @@ class QueueTurn:
         return self.process.remove(wanted)
 
     def read_ahead(self) -> ReadAhead | None:
-        """At a turn's end: messages at the head for one who gets them one by one and may ask for more; the next turn,
-        which comes soon, begins with :meth:`take_off`."""
+        """At a turn's end: messages at the head, for a channel that gets them one by one. The next turn, which comes
+        soon, begins with :meth:`take_off`."""
         channel, self._reads_on = self._reads_on, None
         if channel is None and self._ahead_of is not None:
             self._ahead_pays = False
@@ -249,22 +249,22 @@ class QueueTurn:
         return ReadAhead(channel, self.process.tags(channel), fetched)
 
     def take_off(self, ahead: ReadAhead) -> None:
-        """Take off what was read ahead and went out."""
-        gone = ahead.gone
+        """Take what was read ahead and delivered off the queue."""
+        acked = ahead.gone
         self.worked = True
         self._reads_on, self._ahead_pays = ahead.channel, True
-        if any(gone):
+        if any(acked):
             self.settled, self._acks_on = True, ahead.channel
         self.process.touch()
-        self.process.take_off(ahead.channel, None, ahead.first_tag, gone)
+        self.process.take_off(ahead.channel, None, ahead.first_tag, acked)
 
     def hand_out(self) -> None:
-        """Deliver what came earlier in this turn to consumers, before another operation takes or reads it."""
+        """Deliver what arrived earlier in this turn to consumers, before another operation takes or reads it."""
         if self.worked and self.receivers:
             self.process.deliver()
 
     def settle(self, channel: str, outcome: str, tags: Sequence[range]) -> None:
-        """Take back what a channel has. ``outcome`` is "ack"; "reject": to the dead letters; "requeue": back to the
+        """Settle a channel's messages. ``outcome`` is "ack"; "reject": to the dead letters; "requeue": back to the
         queue; "failed": the same, because the delivery failed; "retry": the same, to wait there."""
         self.worked = self.settled = True
         if outcome == "ack":
@@ -278,7 +278,7 @@ class QueueTurn:
             self.process.nack(channel, tags, requeue=outcome != "reject", failed=outcome == "failed")
 
     def retry_in(self, channel: str, tags: Sequence[range], wait_ms: int) -> None:
-        """Take back what a channel has, to be delivered again after ``wait_ms``."""
+        """Take back a channel's messages, and redeliver them after ``wait_ms``."""
         self.worked = self.settled = True
         self.process.retry(channel, tags, wait_ms)
 
@@ -302,33 +302,33 @@ class QueueTurn:
         return self.process.purge()
 
     def set_policies(self, policies: AppliedPolicies) -> None:
-        """Other policies hold from now on."""
+        """Apply other policies."""
         self.worked = self.settled = True
         self.process.set_policies(policies)
 
     def dead_letters_safe(self, number: int) -> None:
-        """A batch of dead letters is safe where it went."""
+        """Note that a batch of dead letters is safe at its target."""
         self.worked = self.settled = True
         self.process.dead_letters_safe(number)
 
     # ── consumers ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def subscribe(self, consumer: Consumer, receiver: Receiver) -> None:
-        """Let a consumer in."""
+        """Add a consumer."""
         self.worked = True
         self.process.add_consumer(consumer)
         self.receivers[consumer.tag] = receiver
         self._bound(consumer.tag, consumer.prefetch)
 
     def set_prefetch(self, tag: str, prefetch: int, shared: Shared | None = None) -> None:
-        """Let a consumer have another prefetch; ``shared``: and one together with others."""
+        """Set a consumer's prefetch, and the one that it shares with others."""
         self.worked = True
         self.process.set_prefetch(tag, prefetch, shared)
         if tag in self.receivers:
             self._bound(tag, prefetch)
 
     def resume_shared(self, shared: Shared) -> None:
-        """There is room again in what consumers share."""
+        """Note that a shared prefetch has room again."""
         self.worked = True
         self.process.resume(shared)
 
@@ -341,7 +341,7 @@ class QueueTurn:
             self._unbounded[tag] = None
 
     def cancel(self, tag: str) -> Any | None:
-        """Let a consumer go; returns its receiver. What it has unacked stays with its channel."""
+        """Remove a consumer; return its receiver. Its unacked messages stay with the channel."""
         self.worked = True
         self.process.cancel_consumer(tag)
         return self._drop(tag)
@@ -367,7 +367,7 @@ class QueueTurn:
     # ── stores and memory ───────────────────────────────────────────────────────────────────────────────────────
 
     def store_progress(self, store: QueueStore, taken: int, safe: int) -> None:
-        """A store tells how far it is. Where that unblocks it, paging goes on."""
+        """Note a store's progress. If that unblocks paging, it continues."""
         self.worked = True
         self._is_store_full = False
         was_blocked = store.credit.blocked
@@ -376,20 +376,20 @@ class QueueTurn:
             self.process.backing.resume()
 
     def store_full(self, error: NoRoomError) -> None:
-        """A store found no room on the disk for what was handed over."""
+        """Note that a store had no room on the disk for what was handed over."""
         self.worked = True
         self._is_store_full = True
         self.process.drain_confirms()
         self._fail_waiting(error)
 
     def resume(self) -> None:
-        """Go on with a reduction of memory that was cut short."""
+        """Continue a reduction of memory that was cut short."""
         self._bump_told = False
         self.process.backing.resume()
         self._host.account_memory()
 
     def set_duration_target(self, duration_s: float | None) -> None:
-        """What the memory monitor says: pages at once if the target fell. A resting queue gives up what it can."""
+        """Set the memory monitor's target; pages at once if it fell. A resting queue releases what it can."""
         self.process.backing.set_ram_duration_target(duration_s)
         if self.resting and duration_s is not None:
             self._hibernate()
@@ -407,9 +407,9 @@ class QueueTurn:
         process = self.process
         if self.receivers:
             if self._unbounded and len(process):
-                most = self.most_at_once()
+                limit = self.most_at_once()
                 for tag in self._unbounded:
-                    process.set_room(tag, max(most - self.receivers[tag].buffered, 0))
+                    process.set_room(tag, max(limit - self.receivers[tag].buffered, 0))
             process.deliver()
             self._hand_over_deliveries(process.effects)  # a consumer waits for no sync
         if self._sync_now:
@@ -425,13 +425,13 @@ class QueueTurn:
         return process.drain_effects()
 
     def most_at_once(self) -> int:
-        """How many messages such as those that are ready may lie between the queue and one who wants any number."""
+        """How many messages may be buffered for a consumer without a prefetch, by the size of the ready messages."""
         backing = self.process.backing
         size_bytes = backing.ready_bytes
         return BUFFER if size_bytes <= BUFFER_BYTES else max(min(BUFFER, BUFFER_BYTES * len(backing) // size_bytes), 1)
 
     def _sync(self, *, hurry: bool) -> None:
-        """Sync what publishers wait for, and what was settled: now, or when the timer says so."""
+        """Sync what publishers wait for, and what was settled: now, or when the timer expires."""
         process, mode = self.process, self._settings.sync
         if hurry or (self.waiting and mode == "always" and self._full_disk is None):
             try:
@@ -454,13 +454,13 @@ class QueueTurn:
             self._synced_ns = self._clock.now_ns()
             self._sync_group.discard(self._name)
             if self.waiting and mode != "always" and not self._sync_armed:
-                self._arm_sync(self._sync_group.delay_ns())  # who waited brings more, which may wait for the next turn
+                self._arm_sync(self._sync_group.delay_ns())  # the publisher's next message may wait for the next turn
         else:
             self._share_sync()
         process.drain_confirms()
 
     def _share_sync(self) -> None:
-        """Let the next turn come with the sync interval, if it does not come before."""
+        """Let the next turn come within the sync interval."""
         if not self._sync_armed:
             self._arm_sync(self._sync_group.delay_ns())
         self._sync_group.add(self._name)
@@ -470,7 +470,7 @@ class QueueTurn:
         self._host.call_later("sync", wait_ns, self.sync_due)
 
     def sync_index(self) -> None:
-        """Make safe what was settled, now. What was published is safe when its tokens have been answered.
+        """Make settlements safe now. Publishes are safe when their tokens have been answered.
 
         Raises :class:`~warren.storage.errors.NoRoomError`.
         """
@@ -486,19 +486,19 @@ class QueueTurn:
 
     @property
     def wants_sync(self) -> bool:
-        """Whether another turn is to follow, for a sync that this one left to it."""
+        """Whether another turn must follow, for a sync that this one left to it."""
         return self._sync_now
 
     @property
     def is_quick(self) -> bool:
-        """Whether a few messages that come or go now neither read files nor take long."""
+        """Whether publishing or getting a few messages now reads no files and is fast."""
         single = self.process.backing.single
         return single is not None and single.works_in_ram and not self._is_store_full and self._full_disk is None
 
     @property
     def comes_soon(self) -> bool:
-        """Whether a turn comes within the sync interval by itself, and nothing is lost if what comes is left to it:
-        no time begins and no limit is reached with it. Any thread may ask."""
+        """Whether a turn comes within the sync interval anyway, and arriving messages may be left to it, because they
+        start no timeout and reach no limit. Any thread may ask."""
         return self._sync_armed and self._full_disk is None and self.process.is_plain
 
     @property
@@ -528,7 +528,7 @@ class QueueTurn:
             self._host.not_safe(token, error)
 
     def tell(self, effects: Effects) -> None:
-        """The second step: tell everybody what the turn has brought about."""
+        """The second step: pass the turn's effects on."""
         host = self._host
         self._hand_over_deliveries(effects)
         self._handed_over = 0
@@ -555,7 +555,7 @@ class QueueTurn:
             host.call_soon(self.resume)
 
     def _hand_over_deliveries(self, effects: Effects) -> None:
-        """Give consumers what has collected for them since the last call."""
+        """Give consumers the deliveries that were collected since the last call."""
         for delivered in effects.deliveries[self._handed_over :]:
             receiver = self.receivers.get(delivered.consumer or "")
             if receiver is not None:
@@ -577,7 +577,7 @@ class QueueTurn:
         self._arm_deadline(self._next_deadline_us())
         if not self._report_armed:
             self._arm_report()
-            if not self._reporting:  # new to the monitor, or back from its rest: it has to hear what holds now
+            if not self._reporting:  # new to the monitor, or back from rest: it needs the present target
                 self._report()
         if not self._idle_armed:
             self._idle_armed = True
@@ -599,7 +599,7 @@ class QueueTurn:
             or arguments.dead_letter_exchange is not None
             or self.process.is_over_limits
         ):
-            of_message = None  # it has not been opened yet, and for a message that is only dropped it need not be
+            of_message = None  # not opened yet, and it need not be for a message that is only dropped
         of_queue = self.process.expires_at_us()
         if of_message is None or of_queue is None:
             return of_queue if of_message is None else of_message
@@ -631,7 +631,7 @@ class QueueTurn:
         self._host.report(self.process.backing.ram_duration(), pageable=self.process.backing.is_pageable, resting=False)
 
     def deadline_due(self) -> None:
-        """Let what is due die."""
+        """Drop or dead-letter what is due."""
         self.worked = True
         self._deadline_us = None
         self.process.tick()
@@ -640,7 +640,7 @@ class QueueTurn:
             self._host.unused()
 
     def idle_due(self) -> None:
-        """Rest, if idle for ``hibernate_after_ms`` and nothing waits to be safe. Else the turn's end sets the timer."""
+        """Rest if idle for ``hibernate_after_ms`` and nothing waits to be safe. Else the turn's end sets the timer."""
         self._idle_armed = False
         self.worked = True
         now_ns = self._clock.now_ns()
@@ -655,11 +655,11 @@ class QueueTurn:
         self._host.cancel_timers()
         self._sync_armed = self._report_armed = self._reporting = False
         self._deadline_us = None
-        self._arm_deadline(deadline_us)  # what expires does so while its queue rests, too
+        self._arm_deadline(deadline_us)  # messages also expire while the queue rests
         self._tell_of_rest()
 
     def _has_come_to_rest(self) -> bool:
-        """Whether the queue rests now: not where the disk has no room for what has to be written before."""
+        """Whether the queue rests now; it cannot if the disk has no room for what must be written first."""
         try:
             self._hibernate()
         except NoRoomError:
@@ -668,7 +668,7 @@ class QueueTurn:
         return True
 
     def _tell_of_rest(self) -> None:
-        if self.process.backing.is_pageable:  # it lasts for ever as things are; but it can be told to give it up
+        if self.process.backing.is_pageable:  # its duration is infinite, but the monitor can have it page
             self._host.report(None, pageable=True, resting=True)
         else:
             self._host.leave_monitor()

@@ -1,4 +1,4 @@
-"""What a queue's turn (:mod:`~warren.actors.engines.queue.queue_turn`) asks of its host, stores and consumers."""
+"""What a queue's turn (:mod:`~warren.actors.engines.queue.queue_turn`) needs of its host, stores and consumers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from warren.storage.errors import NoRoomError
 
 
 class Clock(Protocol):
-    """Time in two forms."""
+    """Monotonic and wall-clock time."""
 
     def now_ns(self) -> int:
         """Monotonic time in nanoseconds."""
@@ -21,18 +21,18 @@ class Clock(Protocol):
 
 
 class Receiver(Protocol):
-    """A consumer's side: where its messages go."""
+    """The receiving side of a consumer."""
 
     @property
     def buffered(self) -> int:
-        """Messages that it was handed and has not taken."""
+        """How many messages it was handed and has not taken."""
 
     def put(self, delivered: Delivered, /) -> None:
         """Hand over messages."""
 
 
 class QueueStore(Protocol):
-    """A queue's way to a message store."""
+    """A queue's access to a message store."""
 
     credit: GrantedCredit
 
@@ -40,17 +40,17 @@ class QueueStore(Protocol):
         """Ask for what was handed over to be made safe soon."""
 
     def progress(self, taken: int, safe: int) -> bool:
-        """The store tells how far it is."""
+        """Note the store's progress."""
 
 
 class QueueTurnHost(Protocol):
-    """What a turn asks of its host."""
+    """What a turn needs of its host."""
 
     def has_more(self) -> bool:
         """Whether something waits in the inbox."""
 
     def has_work(self) -> bool:
-        """Whether something waits there that is for a turn now."""
+        """Whether something waits in the inbox that a turn can handle now."""
 
     def call_soon(self, work: Callable[[], object]) -> None:
         """Do ``work`` in a later turn, after what is in the inbox."""
@@ -65,37 +65,37 @@ class QueueTurnHost(Protocol):
         """Account for the memory that the queue needs now."""
 
     def rested(self) -> None:
-        """The queue has given up the memory that it can do without."""
+        """Called when the queue has released the memory that it does not need."""
 
     def report(self, duration_s: float | None, *, pageable: bool, resting: bool) -> None:
-        """Tell the memory monitor; its answer comes by ``set_duration_target``."""
+        """Report to the memory monitor; its answer comes by ``set_duration_target``."""
 
     def leave_monitor(self) -> None:
-        """Tell the memory monitor that nothing can be paged here."""
+        """Unregister from the memory monitor, because nothing can be paged here."""
 
     def disk_is_full(self, error: NoRoomError, *, since_now: bool) -> None:
-        """What was written found no room on the disk."""
+        """Called when the disk has no room for what was written."""
 
     def disk_has_room(self) -> None:
-        """It does again."""
+        """Called when the disk has room again."""
 
     def confirmed(self, token: Any) -> None:
-        """A publish is safe."""
+        """Called when a publish is safe."""
 
     def refused(self, token: Any) -> None:
-        """A publish was not taken, or not all of it: the queue is full."""
+        """Called when a publish, or a part of it, was refused because the queue is full."""
 
     def not_safe(self, token: Any, error: NoRoomError) -> None:
-        """A publish was taken and found no room on the disk."""
+        """Called when a publish was taken, and the disk has no room for it."""
 
     def consumer_cancelled(self, receiver: Any) -> None:
-        """A consumer is gone because the queue is."""
+        """Called when a consumer was cancelled because the queue was deleted."""
 
     def lapsed(self, receiver: Any, tags: range) -> None:
-        """A consumer held messages for too long: what it had under these delivery tags is not its any more."""
+        """Called when a consumer has lost the messages with these tags, because it held them for too long."""
 
     def send_dead_letters(self, batch: DeadLetterBatch) -> None:
-        """Publish dead letters; ``dead_letters_safe`` is to be called once they are safe."""
+        """Publish dead letters, and call ``dead_letters_safe`` once they are safe."""
 
     def unused(self) -> None:
-        """The queue is unused and is to be deleted."""
+        """Called when the queue is unused and must be deleted."""

@@ -1,13 +1,13 @@
-"""Read ahead: messages at the head of a queue that go out before a turn has taken them off.
+"""ReadAhead: messages at the head of a queue that are delivered before a turn has taken them off.
 
 A channel that gets one message after another would otherwise need a turn for each. So a turn that has answered its get,
-or has taken off what went out, leaves the head of the queue here, as it stands; the next gets of that channel use it,
-and their acks are noted. The queue does not change meanwhile, because every change needs a turn, and a turn begins with
-taking off what went out so (:meth:`~warren.actors.engines.queue.queue_early.QueueEarly.take_off`), in one run. It comes
-within the sync interval, and leaves the head here again as long as the gets continue.
+or has taken off what was delivered, leaves a copy of the queue's head here; the next gets of that channel use it, and
+their acks are noted. The queue does not change meanwhile, because every change needs a turn, and a turn begins with
+taking off what was delivered here (:meth:`~warren.actors.engines.queue.queue_early.QueueEarly.take_off`), in one run.
+The turn comes within the sync interval, and leaves the head here again as long as the gets continue.
 
-As with early deliveries (:mod:`warren.actors.queue.early_deliveries`), all of it happens under the inbox's lock, while
-no turn runs.
+As with early deliveries (:mod:`warren.actors.queue.early_deliveries`), all of this happens under the inbox's lock,
+while no turn runs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from warren.actors.engines.queue.effects import Delivered
 from warren.queue_index.queue.fetching import Fetched
 
 MOST_AHEAD: Final = 256
-"""How many messages go out before a turn is needed."""
+"""How many messages may be delivered before a turn is needed."""
 
 
 class ReadAhead:
-    """Messages at the head, for gets of one channel, the first of which may have gone out."""
+    """Messages at the head, for gets of one channel; the first ones may have been delivered."""
 
     __slots__ = ("_fetched", "_gone", "_tags", "channel", "delivered", "first_tag")
 
@@ -37,11 +37,11 @@ class ReadAhead:
 
     @property
     def gone(self) -> list[bool]:
-        """Which of those that went out were acked."""
+        """Whether each delivered message was acked."""
         return [*map(bool, self._gone[: self.delivered])]
 
     def deliver(self, channel: str) -> Delivered | None:
-        """Hand out the next one; ``None``: that cannot be. The inbox's lock is held."""
+        """Deliver the next message; ``None`` if that is impossible. The inbox's lock is held."""
         at, tag = self.delivered, self._tags.next_tag
         if at == self._fetched.count or tag != self.first_tag + at or channel != self.channel:
             return None
@@ -51,7 +51,7 @@ class ReadAhead:
         return delivered
 
     def ack(self, channel: str, tag: int) -> bool:
-        """Let go of one that was handed out; whether it was here. The inbox's lock is held."""
+        """Ack a delivered message; return whether it was one of these. The inbox's lock is held."""
         at = tag - self.first_tag
         if not 0 <= at < self.delivered or channel != self.channel or self._gone[at]:
             return False

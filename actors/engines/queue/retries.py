@@ -1,41 +1,40 @@
-"""Retries: what came back to a queue after it was delivered: how often, and until when it waits.
+"""Retries: how often each delivered message came back to its queue, and until when it waits.
 
-A message *comes back* when it is requeued, when its channel goes, when a consumer has held it for too long, and when a
-crash leaves it unacked. Each time counts if the message was seen; with a prefetch most were not. If that is unknown,
-the oldest counts as seen, because messages are worked on in order: the oldest of a lost channel, of each channel at a
-clean stop, of all that was out when the process crashed (it is *blamed*, as it goes out again). So a message that kills
-its process dies of the delivery limit, and those after it do not.
+A message *comes back* when it is requeued, when its channel closes, when a consumer has held it for too long, and when
+a crash leaves it unacked. Each time counts if the message was seen; with a prefetch most were not. If that is unknown,
+the oldest counts as seen, because messages are processed in order: the oldest of a lost channel, of each channel at a
+clean stop, and of all messages that were out when the process crashed (it is *blamed* when it is redelivered). So a
+message that kills its process dies of the delivery limit, and those after it do not.
 
-A message that has come back more often than the limit dies. One that is to wait
-(:mod:`~warren.actors.engines.declared.retry_policy`) is held as if a channel had it, and then goes to its old place: so
-a wait moves no message, and loses none.
+A message that came back more often than the limit dies. A message that has to wait
+(:mod:`~warren.actors.engines.declared.retry_policy`) is held as if a channel had it, and then returns to its old
+position. So waiting neither moves nor loses messages.
 
-*On disk*: a log of its own (:class:`~warren.storage.record_log.RecordLog`), in none of the files that RabbitMQ knows. A
-record is numbers, big-endian::
+*On disk*: a log of its own (:class:`~warren.storage.record_log.RecordLog`), separate from RabbitMQ's files. A record
+consists of big-endian numbers::
 
     kind  level  first seq_id  after the last   number
     1     1      8             8                8 bytes
 
 ======  =======  ====================================================================================================
-kind             says of the messages
+kind             meaning
 ======  =======  ====================================================================================================
-1       count    they came back so often, and are ready
-2       wait     they wait until then: µs since the epoch
-3       out      they were delivered again. Written before they are: a message that kills its process counts so
+1       count    the messages came back this often, and are ready
+2       wait     the messages wait until then: µs since the epoch
+3       out      the messages are about to be redelivered; so a message that kills its process is counted
 ======  =======  ====================================================================================================
 
-A message that is not in the log was out, for the first time, when the index has a deliver record of it. (Not if such
-records are written with the publish: then it is unknown.) That record is written with the next sync, and a message
-may kill its process before. So after a crash the first messages that go out (:data:`SUSPECTS`) are written down even if
-nothing is known of them.
+A message that is not in the log was out, for the first time, if the index has a deliver record of it. (If such records
+are written with the publish, this is unknown.) That record is written with the next sync, and a message may kill its
+process before. So after a crash the first messages that are delivered (:data:`SUSPECTS`) are logged even if nothing is
+known of them.
 
-What waits when the queue stops stands at its place when it is started again, and waits on from when it is fetched
-(:meth:`Retries.go_on_waiting`). What the log says of messages that are gone means nothing, for a seq_id is not given
-twice while the log is there (:meth:`Retries.begin_anew` comes before a level does). *A crash* loses of the log what was
-not synced: a count is less then, a wait is over. A log that is damaged is left out with a warning: no message is lost
-for it.
+A message that waits when the queue stops is in its old position after a restart, and continues to wait when it is
+fetched (:meth:`Retries.go_on_waiting`). Log records of messages that are gone have no effect, because no seq_id is
+reused while the log exists (:meth:`Retries.begin_anew` is called before a level reuses them). *A crash* loses what was
+not synced: a count is lower, or a wait is over. A damaged log is ignored with a warning; no message is lost.
 
-Invariants: what waits is pending in the queue; what the map of waits says stands in the order of times, once.
+Invariants: waiting messages are pending in the queue; each is listed once, in order of time.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _LOG = logger("queue")
 COUNT, WAIT, OUT = 1, 2, 3
 RECORD: Final = struct.Struct(">BBQQQ")
 MIN_LOG_BYTES: Final = 64 * 1024
-"""Up to here a log is not worth a new one; above, it may grow to twice what it was when it was made."""
+"""Up to this size a log is not rewritten; above it, the log may grow to twice its size after the last rewrite."""
 SUSPECTS: Final = 4096
 _UNKNOWN: Final = -1
 
@@ -70,33 +69,33 @@ Held = list[tuple[int, range]]
 
 @attrs.frozen
 class CameBack:
-    """What becomes of messages that came back."""
+    """What happens to messages that came back."""
 
     ready: Held
-    """Back to their places."""
+    """Messages that return to their positions."""
     over: Held
-    """More often than the limit allows."""
+    """Messages that came back more often than the limit allows."""
 
 
 @attrs.define(eq=False, repr=False)
 class Retries:
     """The retries of one queue. ``log``: their log; ``None`` if the queue does not survive a restart.
-    ``sync``: whether what is safe survives a power loss, or only the process."""
+    ``sync``: whether safe records survive a power loss, or only a crash of the process."""
 
     arguments: QueueArguments
     _log: RecordLog | None = None
     _sync: bool = True
     counts: SeqIdMap = attrs.field(init=False, factory=SeqIdMap)
     _times: SortedDict[int, Held] = attrs.field(init=False, factory=SortedDict)
-    """What waits, by when it is due (µs since the epoch)."""
+    """Waiting messages, by when they are due (µs since the epoch)."""
     suspects: int = 0
-    """How many messages that go out next may be what killed the process."""
+    """How many of the next delivered messages may have killed the process."""
     _blames: bool = attrs.field(init=False)
-    """Whether one of those that go out has to take the blame for a crash."""
+    """Whether a redelivered message is still to be blamed for a crash."""
     _out: SeqIdMap = attrs.field(init=False, factory=SeqIdMap)
-    """What the log says was out when the process crashed, until one is blamed."""
+    """Messages that were out when the process crashed, according to the log, until one is blamed."""
     _waits: SeqIdMap = attrs.field(init=False, factory=SeqIdMap)
-    """What waited when the queue stopped, until it is fetched: when it is due."""
+    """When messages are due that waited when the queue stopped, until they are fetched."""
     waiting: int = attrs.field(init=False, default=0)
     """How many messages wait."""
     _new_log_bytes: int = attrs.field(init=False, default=0)
@@ -110,7 +109,7 @@ class Retries:
     def load(self, next_seq_id: Callable[[int], int]) -> None:
         """Read the log, once, before anything else.
 
-        ``next_seq_id``: the one that a level gives next; seq_ids from it on in the log are of an earlier life.
+        ``next_seq_id``: returns a level's next seq_id; this and higher ones in the log are obsolete.
         """
         if self._log is None:
             return
@@ -136,9 +135,9 @@ class Retries:
                 self._log.torn,
                 extra=log_event("log_torn", self._log.torn),
             )
-        for known in (self.counts, self._waits, self._out):
-            for level in {entry[0] for entry in known}:
-                known.forget_outside(level, range(next_seq_id(level)))
+        for id_map in (self.counts, self._waits, self._out):
+            for level in {entry[0] for entry in id_map}:
+                id_map.forget_outside(level, range(next_seq_id(level)))
         self._new_log_bytes = self._log.size_bytes
 
     def _replay(self, record: bytes) -> None:
@@ -154,7 +153,7 @@ class Retries:
                 self._out.put(level, seq_ids, 1)
 
     def sync(self) -> None:
-        """Make safe what has changed. Raises :class:`NoRoomError`."""
+        """Make changes safe. Raises :class:`NoRoomError`."""
         log = self._log
         if log is None:
             return
@@ -173,7 +172,7 @@ class Retries:
         self._new_log_bytes = log.size_bytes
 
     def _records(self) -> Iterator[bytes]:
-        """All that is known, as a new log has it."""
+        """The records of a new log."""
         for level, start, stop, count in self.counts:
             yield RECORD.pack(COUNT, level, start, stop, count)
         for due, held in self._times.items():
@@ -185,7 +184,7 @@ class Retries:
             yield RECORD.pack(OUT, level, start, stop, 0)
 
     def close(self, out: Iterable[tuple[int, range]], seen: Iterable[tuple[int, int]]) -> None:
-        """The queue stops cleanly: what is ``out`` comes back, and of that some (level and seq_id) were ``seen``."""
+        """Stop cleanly: messages that are ``out`` come back; some of them (level and seq_id) were ``seen``."""
         self._out = SeqIdMap()
         for level, seq_ids in out:
             self.counts.add(level, seq_ids, 0)
@@ -196,16 +195,16 @@ class Retries:
             self._log.close()
 
     def begin_anew(self, levels: Iterable[int]) -> None:
-        """Some levels have no message, and will give seq_ids that they have given before."""
+        """Forget empty levels, which are about to reuse seq_ids."""
         for level in levels:
-            for known in (self.counts, self._waits, self._out):
-                known.forget_outside(level, range(0))
+            for id_map in (self.counts, self._waits, self._out):
+                id_map.forget_outside(level, range(0))
         if self._log is not None:
             self._write_anew(self._log)
             self._log.close()
 
     def delete(self) -> None:
-        """The queue is deleted."""
+        """Delete the log, because the queue is deleted."""
         self.counts, self._waits, self._times, self.waiting = SeqIdMap(), SeqIdMap(), SortedDict(), 0
         if self._log is not None:
             self._log.delete()
@@ -275,12 +274,12 @@ class Retries:
             self.hold(level, piece, now_us + wait_us)
 
     def hold(self, level: int, seq_ids: range, due_us: int) -> None:
-        """Let pending messages wait until then."""
+        """Let pending messages wait until ``due_us``."""
         self._times.setdefault(due_us, []).append((level, seq_ids))
         self.waiting += len(seq_ids)
 
     def go_on_waiting(self, level: int, seq_ids: range, now_us: int) -> list[bool] | None:
-        """Let those of some fetched messages wait on that did so before a stop; which of them, ``None``: none."""
+        """Let fetched messages that waited before a stop continue to wait; return which do, ``None`` if none does."""
         if not self._waits:
             return None
         dues = self._waits.of(level, seq_ids, 0)
@@ -293,11 +292,11 @@ class Retries:
         return [due_us > now_us for due_us in dues]
 
     def next_due_us(self) -> int | None:
-        """When the first message that waits is due; ``None``: none waits."""
+        """When the first waiting message is due; ``None`` if none waits."""
         return self._times.peekitem(0)[0] if self._times else None
 
     def take_due(self, now_us: int) -> Held:
-        """What has waited long enough, and goes to its place."""
+        """Take the messages that have waited long enough."""
         due: Held = []
         while self._times and self._times.peekitem(0)[0] <= now_us:
             due += self._times.popitem(0)[1]
@@ -305,8 +304,8 @@ class Retries:
         return due
 
     def take_all(self) -> Held:
-        """All that waits, whenever it is due."""
-        held = [one for some in self._times.values() for one in some]
+        """Take all waiting messages."""
+        held = [entry for entries in self._times.values() for entry in entries]
         self._times.clear()
         self._waited(held)
         return held
@@ -316,18 +315,18 @@ class Retries:
 
     @property
     def held(self) -> Iterator[tuple[int, range]]:
-        """What waits, by level and seq_ids."""
-        return (one for some in self._times.values() for one in some)
+        """The waiting messages, by level and seq_ids."""
+        return (entry for entries in self._times.values() for entry in entries)
 
     def delivered_again(self, level: int, seq_ids: range, *, was_out: bool) -> list[int] | None:
-        """Redelivered messages are about to go out; how often each came back, ``None``: none did. Written down at once.
+        """Log messages that are about to be redelivered; return how often each came back, ``None`` if none did.
 
-        ``was_out``: whether those that are not here were out before, as the index says.
+        ``was_out``: whether messages without a count were out before, according to the index.
         """
         counts = self.counts.of(level, seq_ids, _UNKNOWN)
         blamed = self._blamed(level, seq_ids, counts, was_out=was_out) if self._blames else None
         if blamed is None and max(counts) == _UNKNOWN and (was_out or self.suspects <= 0):
-            return None  # the index tells as much
+            return None  # the index records as much
         self.suspects -= len(seq_ids)
         if _UNKNOWN in counts:
             self._begin_to_count(level, seq_ids, counts)
@@ -337,12 +336,12 @@ class Retries:
         if self._log is not None:
             for part in stretches(seq_ids):
                 self._note(OUT, level, part, 0)
-            with contextlib.suppress(NoRoomError):  # a count that is one less is better than no delivery
+            with contextlib.suppress(NoRoomError):  # a count that is too low is better than no delivery
                 self._log.write()
         return self.counts.of(level, seq_ids, 0)
 
     def _blamed(self, level: int, seq_ids: range, counts: Sequence[int], *, was_out: bool) -> int | None:
-        """The first of these that was out when the process crashed, if no other was before it."""
+        """The first of these messages that was out when the process crashed. Called only until one is blamed."""
         for seq_id, count, out in zip(seq_ids, counts, self._out.of(level, seq_ids, 0), strict=True):
             if out or (was_out and count == _UNKNOWN):
                 self._blames, self._out = False, SeqIdMap()
@@ -370,7 +369,7 @@ class Retries:
         return [count > limit for count in counts]
 
     def forget(self, held: Iterable[tuple[int, range]]) -> None:
-        """Messages are gone."""
+        """Forget messages that are gone."""
         for level, seq_ids in held:
             self.counts.forget(level, seq_ids)
 
@@ -381,7 +380,7 @@ class Retries:
     # ── what must hold ──────────────────────────────────────────────────────────────────────────────────────────
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where counts, waits or the log contradict one another."""
+        """Raise ``RuntimeError`` if counts, waits or the log contradict one another."""
         self.counts.check_invariants()
         if self._log is not None:
             self._log.check_invariants()

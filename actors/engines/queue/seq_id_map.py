@@ -1,9 +1,8 @@
 """SeqIdMap: a number for each of some messages of one queue, by level and seq_id.
 
-Consecutive messages with the same number are one entry: a million that come back to their queue together take as much
-room as one.
+Consecutive messages with the same number are one entry: a million that come back together take as much memory as one.
 
-Invariants: entries of a level are in order and do not touch, unless their numbers differ; none is empty.
+Invariants: entries of a level are in order and not empty; adjacent entries have different numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class SeqIdMap:
                 yield level, start, stop, number
 
     def of(self, level: int, seq_ids: range, default: int) -> list[int]:
-        """The number of each of some messages."""
+        """The number of each message; ``default`` if it has none."""
         entries = self._levels.get(level)
         if entries is None:
             return [default] * len(seq_ids)
@@ -41,13 +40,13 @@ class SeqIdMap:
         start = stop = number = -1
         for seq_id in seq_ids:
             if not start <= seq_id < stop:
-                found = _around(entries, seq_id)
-                start, stop, number = (seq_id, seq_id + 1, default) if found is None else found
+                entry = _around(entries, seq_id)
+                start, stop, number = (seq_id, seq_id + 1, default) if entry is None else entry
             numbers.append(number)
         return numbers
 
     def add(self, level: int, seq_ids: range, amount: int) -> list[tuple[range, int]]:
-        """Add to the number of each of some messages, 0 where there is none; what they have now."""
+        """Add to the number of each message, which is 0 if it has none; return the new numbers."""
         pieces: list[tuple[range, int]] = []
         for part in stretches(seq_ids):
             at = part.start
@@ -63,7 +62,7 @@ class SeqIdMap:
         return pieces
 
     def put(self, level: int, seq_ids: range, number: int) -> None:
-        """Let consecutive messages have a number."""
+        """Set the number of consecutive messages."""
         self._cut(level, seq_ids)
         if not seq_ids:
             return
@@ -95,7 +94,7 @@ class SeqIdMap:
         entries = self._levels.get(level)
         if entries is None or not part:
             return []
-        found = []
+        removed = []
         first = _around(entries, part.start)
         starts = list(entries.irange(part.start, part.stop, inclusive=(True, False)))
         if first is not None and first[0] < part.start:
@@ -106,13 +105,13 @@ class SeqIdMap:
                 entries[start] = (part.start, number)
             if part.stop < stop:
                 entries[part.stop] = (stop, number)
-            found.append((max(start, part.start), min(stop, part.stop), number))
+            removed.append((max(start, part.start), min(stop, part.stop), number))
         if not entries:
             del self._levels[level]
-        return found
+        return removed
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where entries are empty, out of order, or two could be one."""
+        """Raise ``RuntimeError`` if entries are empty, out of order, or could be merged."""
         for level, entries in self._levels.items():
             end, last = -1, -1
             for start, (stop, number) in entries.items():
@@ -124,7 +123,7 @@ class SeqIdMap:
 
 
 def stretches(seq_ids: range) -> Iterable[range]:
-    """The same seq_ids as consecutive ones."""
+    """Split seq_ids into ranges of consecutive ones."""
     if seq_ids.step == 1:
         return (seq_ids,) if seq_ids else ()
     return (range(seq_id, seq_id + 1) for seq_id in seq_ids)

@@ -6,12 +6,12 @@ from collections.abc import Hashable
 from typing import Final
 
 MAX_DELAY_MS: Final = 200
-"""What RabbitMQ's queue index takes at most."""
+"""The longest delay of RabbitMQ's queue index."""
 _MS_NS: Final = 1_000_000
 
 
 class SyncGroup:
-    """The queues of one node that have a sync on its way. Each adds and discards itself alone."""
+    """The queues of one node that wait for a sync. Each adds and discards only itself."""
 
     __slots__ = ("_interval_ms", "_queues")
 
@@ -20,7 +20,7 @@ class SyncGroup:
         self._queues: set[Hashable] = set()
 
     def delay_ns(self) -> int:
-        """The sync interval; with many queues more, for their syncs would follow one another without an end."""
+        """The sync interval; longer with many queues, because their syncs would follow one another without end."""
         return max(self._interval_ms, min(len(self._queues), MAX_DELAY_MS)) * _MS_NS
 
     def add(self, queue: Hashable) -> None:

@@ -1,8 +1,8 @@
-"""WatchedTurn: a queue's turns, and a list of what became of each message. For tests of programs.
+"""WatchedTurn: a queue's turns, and a log of the fate of each message. For tests of programs.
 
-What happens is what happens in a :class:`~warren.actors.engines.queue.queue_turn.QueueTurn`, but for one thing: no
-message bypasses the turns (:mod:`warren.actors.queue.early_deliveries`), so that each of them is seen here. The log
-outlives the turns: a restarted queue continues in the same :class:`QueueLog`.
+It behaves like :class:`~warren.actors.engines.queue.queue_turn.QueueTurn`, except that no message bypasses the turns
+(:mod:`warren.actors.queue.early_deliveries`), so that each one is seen here. The log outlives the turns: a restarted
+queue continues in the same :class:`QueueLog`.
 
 A message is identified by its id, which a restart does not change. One that existed before the log is added when it is
 delivered.
@@ -33,7 +33,7 @@ Event = Literal[
     "published", "refused", "delivered", "acked", "requeued", "retried", "timed_out", "rejected", "expired", "dropped",
     "delivery_limit", "purged", "removed", "dead_lettered",
 ]  # fmt: skip
-"""What becomes of a message. ``dropped``: the queue's limits left no room for it."""
+"""What can happen to a message. ``dropped``: the queue's limits left no room for it."""
 EVENTS: Final[tuple[Event, ...]] = get_args(Event)
 _SETTLED: Final[Mapping[str, Event]] = {
     "ack": "acked",
@@ -47,12 +47,12 @@ _DIED: Final[Mapping[str, Event]] = {"expired": "expired", "maxlen": "dropped"}
 
 @attrs.define(eq=False)
 class SeenMessage:
-    """A message that a queue had, and what became of it."""
+    """A message that a queue had, and its fate."""
 
     message: Message = attrs.field(repr=False)
-    """All of it."""
+    """The whole message."""
     events: list[Event] = attrs.Factory(list)
-    """What became of it, in order."""
+    """What happened to it, in order."""
 
     @property
     def body(self) -> bytes:
@@ -86,11 +86,11 @@ class SeenMessage:
 
 @attrs.define(eq=False, repr=False)
 class QueueLog:
-    """What was seen of one queue. ``changed``: called when there is more."""
+    """The log of one queue. ``changed``: called when it has grown."""
 
     changed: Callable[[], None]
     messages: list[SeenMessage] = attrs.Factory(list)
-    """In the order in which they came."""
+    """All messages, in order of arrival."""
     by_id: dict[bytes, SeenMessage] = attrs.Factory(dict)
     ready: dict[bytes, None] = attrs.Factory(dict)
     """The ids of ready messages."""
@@ -119,8 +119,8 @@ class WatchedTurn(QueueTurn):
     """The log of a vhost's queue."""
     _log: QueueLog = attrs.field(init=False)
     _arriving: dict[int, list[bytes]] = attrs.field(init=False, factory=dict)
-    """While messages come: their ids, by what was handed over, of which the queue may refuse some. One body may be many
-    messages'."""
+    """The ids of the messages of the current publish, by ``id(body)``, because the queue may refuse some. Messages may
+    share a body."""
 
     def __attrs_post_init__(self) -> None:
         declaration = self.process.declaration
@@ -160,38 +160,38 @@ class WatchedTurn(QueueTurn):
         priority: int,
         token: Any,
     ) -> None:
-        log, coming = self._log, dict[bytes, SeenMessage]()
+        log, arriving = self._log, dict[bytes, SeenMessage]()
         for place, body in enumerate(bodies):
             msg_id = msg_ids[16 * place : 16 * place + 16]
-            coming[msg_id] = SeenMessage(_message(envelope, msg_id, body), ["published"])
+            arriving[msg_id] = SeenMessage(_message(envelope, msg_id, body), ["published"])
             self._arriving.setdefault(id(body), []).append(msg_id)
-        log.by_id |= coming
-        log.ready |= dict.fromkeys(coming)
+        log.by_id |= arriving
+        log.ready |= dict.fromkeys(arriving)
         try:
             super().publish(envelope, msg_ids, bodies, expiration_ms, priority, token)
         except WarrenError:
-            for msg_id in coming:
+            for msg_id in arriving:
                 del log.by_id[msg_id], log.ready[msg_id]
             raise
         finally:
             self._arriving.clear()
-        log.messages += coming.values()
+        log.messages += arriving.values()
         log.changed()
 
     def refused(self, bodies: Sequence[bytes]) -> None:
         """See :class:`~warren.actors.engines.queue.expiry.DeathWatcher`."""
         arriving = [ids for body in reversed(bodies) if (ids := self._arriving.get(id(body)))]
-        self._die([ids.pop() for ids in arriving][::-1], "refused")  # of equal bodies the first ones were taken
+        self._die([ids.pop() for ids in arriving][::-1], "refused")  # if a body is shared, the last ones were refused
 
     def dying(self, queue: VariableQueue, count: int, reason: Reason) -> None:
         """See :class:`~warren.actors.engines.queue.expiry.DeathWatcher`."""
-        ready = (one.msg_id for one in queue.browse() if not one.unacked)
+        ready = (message.msg_id for message in queue.browse() if not message.unacked)
         self._die(list(itertools.islice(ready, count)), _DIED.get(reason, "dropped"))
 
     def over_limit(self, held: list[tuple[VariableQueue, range]]) -> None:
         """See :class:`~warren.actors.engines.queue.expiry.DeathWatcher`."""
         terms = [term for queue, seq_ids in held for _, term in queue.read_pending([seq_ids])]
-        self._die([found.msg_id for found in map(_decoded, terms) if found is not None], "delivery_limit")
+        self._die([message.msg_id for message in map(_decoded, terms) if message is not None], "delivery_limit")
 
     def lapsed(self, channel: str, tags: range) -> None:
         """See :class:`~warren.actors.engines.queue.expiry.DeathWatcher`."""
@@ -210,16 +210,16 @@ class WatchedTurn(QueueTurn):
     def get_many(
         self, channel: str, count: int, *, ack_required: bool, limit_bytes: int | None = None
     ) -> list[Delivered]:
-        found = super().get_many(channel, count, ack_required=ack_required, limit_bytes=limit_bytes)
-        for delivered in found:
+        deliveries = super().get_many(channel, count, ack_required=ack_required, limit_bytes=limit_bytes)
+        for delivered in deliveries:
             self._note_delivered(delivered)
-        return found
+        return deliveries
 
     def take(self, channel: str, wanted: Mapping[int, Wanted]) -> list[Delivered]:
-        found = super().take(channel, wanted)
-        for delivered in found:
+        deliveries = super().take(channel, wanted)
+        for delivered in deliveries:
             self._note_delivered(delivered)
-        return found
+        return deliveries
 
     def _hand_over_deliveries(self, effects: Effects) -> None:
         for delivered in effects.deliveries[self._handed_over :]:
@@ -247,7 +247,9 @@ class WatchedTurn(QueueTurn):
         super().settle(channel, outcome, tags)
 
     def settle_up_to(self, channel: str, outcome: str, tag: int) -> None:
-        self._note_settled(channel, outcome, [one for one in self._tags(channel) if one <= tag or not tag])
+        self._note_settled(
+            channel, outcome, [held_tag for held_tag in self._tags(channel) if held_tag <= tag or not tag]
+        )
         super().settle_up_to(channel, outcome, tag)
 
     def retry_in(self, channel: str, tags: Sequence[range], wait_ms: int) -> None:
@@ -263,31 +265,33 @@ class WatchedTurn(QueueTurn):
 
     def _note_settled(self, channel: str, outcome: str, tags: Iterable[int]) -> None:
         log = self._log
-        found = [msg_id for tag in tags if (msg_id := log.held.pop((channel, tag), None)) is not None]
-        if not found:
+        msg_ids = [msg_id for tag in tags if (msg_id := log.held.pop((channel, tag), None)) is not None]
+        if not msg_ids:
             return
         if outcome == "reject":
-            self._die(found, "rejected")
+            self._die(msg_ids, "rejected")
             return
         if outcome != "ack":
-            log.ready |= dict.fromkeys(found)
-        log.note(found, _SETTLED[outcome])
+            log.ready |= dict.fromkeys(msg_ids)
+        log.note(msg_ids, _SETTLED[outcome])
 
     def purge(self) -> int:
         self.hand_out()
-        gone, self._log.ready = list(self._log.ready), {}
+        msg_ids, self._log.ready = list(self._log.ready), {}
         purged = super().purge()
-        self._log.note(gone, "purged")
+        self._log.note(msg_ids, "purged")
         return purged
 
     def remove(self, wanted: Mapping[int, Wanted]) -> int:
         removed = super().remove(wanted)
-        left = {one.msg_id for _, queue in self.process.backing.awake() for one in queue.browse()}
-        gone = [msg_id for some in wanted.values() for msg_id in some.values() if msg_id in self._log.ready]
-        gone = [msg_id for msg_id in gone if msg_id not in left]
-        for msg_id in gone:
+        remaining = {message.msg_id for _, queue in self.process.backing.awake() for message in queue.browse()}
+        msg_ids = [
+            msg_id for level_ids in wanted.values() for msg_id in level_ids.values() if msg_id in self._log.ready
+        ]
+        msg_ids = [msg_id for msg_id in msg_ids if msg_id not in remaining]
+        for msg_id in msg_ids:
             del self._log.ready[msg_id]
-        self._log.note(gone, "removed")
+        self._log.note(msg_ids, "removed")
         return removed
 
 

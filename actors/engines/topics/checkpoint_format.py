@@ -4,8 +4,8 @@
 
     0  CommitLog 8 | 8  ConsumeQueues 8 | 16  index 8 | zeros
 
-Each is the store timestamp (milliseconds since 1970) of a message: all before it are safe in those files. Of the index,
-only full files count. Recovery after a dirty stop begins where all that matters is surely safe.
+Each is the store timestamp (milliseconds since 1970) of a message: all earlier messages are safe in those files. Of the
+index, only full files count. Recovery after a dirty stop begins at a point up to which everything is surely safe.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ FILE_BYTES: Final = 4096
 _STAMPS = struct.Struct(">qqq")
 
 SAFETY_MS: Final = 3_000
-"""What is taken off a checkpoint's times before they are trusted: its files are not written at one moment."""
+"""Subtracted from a checkpoint's times, because its files are not written at the same moment."""
 
 
 @attrs.frozen(kw_only=True)
 class Checkpoint:
-    """Milliseconds since 1970; 0: nothing is known."""
+    """Milliseconds since 1970; 0: unknown."""
 
     physic_msg_timestamp: int = 0
     logics_msg_timestamp: int = 0
@@ -39,7 +39,7 @@ class Checkpoint:
 
 
 def read_checkpoint(files: FileSystem, path: str) -> Checkpoint:
-    """What the file says; one that is missing, or too short to say it, says nothing."""
+    """Read the file; all times are 0 if it is missing or too short."""
     data = b""
     if files.exists(path):
         handle = files.open_read(path)

@@ -59,8 +59,8 @@ class Taken:
 
 def divide(queues: int, members: int) -> list[range]:
     """Return the queues of each member, in the members' order. Ranges are empty if members outnumber queues."""
-    each, rest = divmod(queues, members)
-    starts = [number * each + min(number, rest) for number in range(members + 1)]
+    share, remainder = divmod(queues, members)
+    starts = [number * share + min(number, remainder) for number in range(members + 1)]
     return [range(start, stop) for start, stop in itertools.pairwise(starts)]
 
 
@@ -80,28 +80,30 @@ def _resolve(place: StartOffset, minimum: int, maximum: int) -> int:
 
 
 def _take(
-    queue_ids: list[int], positions: dict[int, int], bounds: Bounds, most: int, claims: Mapping[int, int]
+    queue_ids: list[int], positions: dict[int, int], bounds: Bounds, limit: int, claims: Mapping[int, int]
 ) -> list[Taken]:
-    """Take up to ``most`` messages, queue after queue, and advance the positions."""
+    """Take up to ``limit`` messages, queue after queue, and advance the positions."""
     taken = []
     for queue_id in queue_ids:
-        if most <= 0:
+        if limit <= 0:
             break
         minimum, maximum = bounds(queue_id)
         skipped = max(minimum - positions[queue_id], 0)
         start = positions[queue_id] + skipped
-        count = min(max(maximum - start, 0), most)
+        count = min(max(maximum - start, 0), limit)
         if count or skipped:
             taken.append(Taken(queue_id, start, count, skipped, claims.get(queue_id, 0)))
             positions[queue_id] = start + count
-            most -= count
+            limit -= count
     return taken
 
 
 def _turned(queue_ids: Iterable[int], last: int) -> list[int]:
     """Sort the queue_ids, starting after ``last``, so that a queue that is never empty does not starve the others."""
     ordered = sorted(queue_ids)
-    return [one for one in ordered if one > last] + [one for one in ordered if one <= last]
+    return [queue_id for queue_id in ordered if queue_id > last] + [
+        queue_id for queue_id in ordered if queue_id <= last
+    ]
 
 
 def _check_queues(_: object, __: object, queues: int) -> None:
@@ -193,8 +195,8 @@ class ConsumerGroup:
         return None
 
     def _corrected(self, bounds: Bounds) -> dict[int, int]:
-        known = {queue_id: place for queue_id, place in self.committed.items() if queue_id < self.queues}
-        return {queue_id: max(min(place, bounds(queue_id)[1]), 0) for queue_id, place in known.items()}
+        committed = {queue_id: place for queue_id, place in self.committed.items() if queue_id < self.queues}
+        return {queue_id: max(min(place, bounds(queue_id)[1]), 0) for queue_id, place in committed.items()}
 
     def _divide(self) -> None:
         before = {queue_id: state for state in self._members.values() for queue_id in state.queues}
@@ -276,20 +278,20 @@ class ConsumerGroup:
 
         Raises :class:`QueueRangeError` for a queue that does not exist, and for an offset outside a queue.
         """
-        wanted = places if isinstance(places, Mapping) else dict.fromkeys(range(self.queues), places)
-        found = {}
-        for queue_id, place in wanted.items():
+        targets = places if isinstance(places, Mapping) else dict.fromkeys(range(self.queues), places)
+        resolved = {}
+        for queue_id, place in targets.items():
             if not 0 <= queue_id < self.queues:
                 raise QueueRangeError(f"{self._said(queue_id)}: the topic has {self.queues}")
             minimum, maximum = bounds(queue_id)
-            found[queue_id] = _resolve(place, minimum, maximum)
-            if not minimum <= found[queue_id] <= maximum:
+            resolved[queue_id] = _resolve(place, minimum, maximum)
+            if not minimum <= resolved[queue_id] <= maximum:
                 raise QueueRangeError(f"{self._said(queue_id)} holds {minimum} to {maximum}, not {place}")
-        for queue_id, queue_offset in found.items():
+        for queue_id, queue_offset in resolved.items():
             self.committed[queue_id] = queue_offset
             if queue_id in self._positions:
                 self._positions[queue_id], self._claims[queue_id] = queue_offset, self._new_claim()
-        return found
+        return resolved
 
     def lag(self, bounds: Bounds) -> dict[int, int]:
         """Return uncommitted messages by queue_id; all existing ones if nothing is committed."""

@@ -1,7 +1,7 @@
-"""What a topic refuses. All are :class:`WarrenError`, and none of them changes anything.
+"""Errors of refused requests to topics. All are :class:`WarrenError`; a refused request changes nothing.
 
-Records on disk that are not what they must be (a half message without a topic to go to) are no refusals:
-:class:`~warren.msg_store.commit_log.commit_log_format.RecordError` says those.
+Invalid records on disk (such as a half message without a topic) raise
+:class:`~warren.msg_store.commit_log.commit_log_format.RecordError` instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class TopicError(WarrenError):
 
 
 class TopicNameError(TopicError, InvalidValueError):
-    """No name for a topic or a group, or one that belongs to the store itself."""
+    """An invalid name of a topic or a group, or one that is reserved for the store."""
 
 
 class QueueRangeError(TopicError, InvalidValueError):
@@ -26,13 +26,13 @@ class MemberError(TopicError):
 
 
 class QueueLostError(TopicError):
-    """The queue is not (or no longer) the member's: it went to another one, or was sought to another place. What was
-    taken from it will be, or was, handed out again."""
+    """The member does not, or no longer, own the queue: another member got it, or a seek moved it. The messages taken
+    from it are handed out again."""
 
 
 class DelayError(TopicError, InvalidValueError):
-    """A delay level that there is not."""
+    """A delay level that does not exist."""
 
 
 class TransactionError(TopicError):
-    """A message that is no half message of this producer group, or one that is decided already."""
+    """A message that is not a half message of this producer group, or is decided already."""

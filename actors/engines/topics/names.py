@@ -1,7 +1,7 @@
-"""Names that mean something to RocketMQ: topics, groups, properties; and which names a topic or a group may have.
+"""RocketMQ's names of topics, groups and properties; and which names a topic or a group may have.
 
-Letters, digits, ``%``, ``|``, ``_`` and ``-``. A topic has up to 127 of them. A group has up to 120: RocketMQ's clients
-let it have 255, but then its retry topic would be a topic that no record can name.
+Letters, digits, ``%``, ``|``, ``_`` and ``-``. A topic's name has up to 127 characters, a group's up to 120: RocketMQ's
+clients allow 255, but then no record could name its retry topic.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SYSTEM_TOPICS: Final = frozenset(
         "TRANS_CHECK_MAX_TIME_TOPIC",
     }
 )
-"""RocketMQ's own; so is whatever begins with :data:`SYSTEM_PREFIX`."""
+"""RocketMQ's own topics; so are all that begin with :data:`SYSTEM_PREFIX`."""
 SYSTEM_PREFIX: Final = "rmq_sys_"
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
@@ -60,17 +60,17 @@ _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 
 
 def check_topic_name(topic: str) -> None:
-    """Raise :class:`TopicNameError` unless a topic may be called so; it may be one of the store's own."""
+    """Raise :class:`TopicNameError` unless it is a valid name of a topic, or one of the store's own."""
     _check("topic", topic, commit_log_format.MAX_TOPIC_BYTES)
 
 
 def check_group_name(group: str) -> None:
-    """Raise :class:`TopicNameError` unless a group may be called so."""
+    """Raise :class:`TopicNameError` unless it is a valid name of a group."""
     _check("group", group, commit_log_format.MAX_TOPIC_BYTES - len(RETRY_PREFIX))
 
 
 def check_instance_name(instance: str) -> None:
-    """Raise :class:`TopicNameError` unless an instance of a broadcast group may be called so."""
+    """Raise :class:`TopicNameError` unless it is a valid name of an instance of a broadcast group."""
     _check("instance", instance, commit_log_format.MAX_TOPIC_BYTES)
 
 
@@ -91,17 +91,17 @@ def is_system_topic(topic: str) -> bool:
 
 
 def retry_topic(group: str) -> str:
-    """Where a group's messages wait for another attempt."""
+    """The topic in which a group's messages wait for another attempt."""
     return RETRY_PREFIX + group
 
 
 def dead_letter_topic(group: str) -> str:
-    """Where a group's messages go after the last attempt."""
+    """The topic to which a group's messages go after the last attempt."""
     return DLQ_PREFIX + group
 
 
 def stream_topic(stream: str, suffix: bytes) -> str:
-    """A topic for a stream: its name, as far as a topic can have it, and ``suffix``, which no other topic has."""
+    """A topic for a stream: its name, as far as allowed, and ``suffix``, which is unique."""
     tail = f"%{suffix.hex()}"
     readable = _FOREIGN.sub("_", stream)
     return STREAM_PREFIX + readable[: commit_log_format.MAX_TOPIC_BYTES - len(STREAM_PREFIX) - len(tail)] + tail
@@ -115,8 +115,8 @@ def group_of(topic: str) -> str | None:
     return None
 
 
-def _check(what: str, name: str, most: int) -> None:
+def _check(kind: str, name: str, limit: int) -> None:
     if not has_topic_characters(name):
-        raise TopicNameError(f"a {what} cannot be called {name!r:.200}: letters, digits, %, |, _ and - are allowed")
-    if len(name) > most:
-        raise TopicNameError(f"a {what} cannot be called {name!r:.200}: {len(name)} characters, {most} at most")
+        raise TopicNameError(f"a {kind} cannot be called {name!r:.200}: letters, digits, %, |, _ and - are allowed")
+    if len(name) > limit:
+        raise TopicNameError(f"a {kind} cannot be called {name!r:.200}: {len(name)} characters, {limit} at most")

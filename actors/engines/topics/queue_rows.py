@@ -15,7 +15,7 @@ QueueKey = tuple[str, int]
 
 
 def rows_of_queues(columns: RecordColumns) -> Iterator[tuple[QueueKey, npt.NDArray[np.intp] | slice]]:
-    """The rows of each queue that has entries of them, in their order."""
+    """The rows that get entries, by queue, in their order."""
     transaction = columns.sys_flags & TRANSACTION_MASK
     queued = (transaction == 0) | (transaction == COMMIT)
     queue_ids, topic_of = columns.queue_ids, columns.topic_of

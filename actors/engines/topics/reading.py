@@ -1,8 +1,7 @@
-"""Reading messages by their ConsumeQueue entries: neighbours in the CommitLog come with one read.
+"""Reading messages by their ConsumeQueue entries: messages close together in the CommitLog take one read.
 
-So do those between which there is not much of other topics and queues. A body is compared with its checksum. Safe from
-any thread. Messages whose CommitLog file has expired meanwhile are left out; the caller sees the gap in the queue
-offsets.
+Bodies are compared with their checksums. Any thread may read. Messages whose CommitLog file has expired meanwhile are
+left out; the caller sees the gap in the queue offsets.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def read_records(log: CommitLog, entries: npt.NDArray[Any]) -> Iterator[Record]:
 
 
 def read_packed(log: CommitLog, entries: npt.NDArray[Any]) -> Iterator[PackedRecords]:
-    """The same, not taken apart: those that were read together, one at least."""
+    """The same, as packed records: at least one for each read."""
     starts: _Longs = entries["physical_offset"].astype(np.int64)
     sizes: _Longs = entries["size"].astype(np.int64)
     for first, last in _stretches(starts, sizes, log.mapped.file_size):
@@ -58,7 +57,7 @@ def read_sound_records(log: CommitLog, entries: npt.NDArray[Any]) -> tuple[list[
 
 
 def _stretches(starts: _Longs, sizes: _Longs, file_size: int) -> Iterator[tuple[int, int]]:
-    """From and to of entries that are read together: of one file, ascending, a read's worth at most."""
+    """Start and end of the entries that are read together: in one file, ascending, and not too large for one read."""
     if len(starts) == 1:
         yield 0, 1
         return
@@ -90,6 +89,6 @@ def _read_stretch(log: CommitLog, starts: _Longs, sizes: _Longs) -> Iterator[Pac
 
 
 def body_damage(log: CommitLog, physical_offset: int) -> DataError:
-    """That the body of the record there is not what was stored."""
+    """The error for a record whose body is not what was stored."""
     base = log.mapped.holding(physical_offset) or 0
     return DataError(log.mapped.path(base), physical_offset - base, "the body does not fit its checksum")

@@ -1,8 +1,8 @@
-"""A record that is stored once more, in another topic: what of it stays, and how its properties change.
+"""Copies of records in another topic: what stays the same, and how the properties change.
 
-Retries, delayed messages and transactions all work so: a message waits in a topic of the store's own, and its
-properties say where it belongs. Body, flag, born time and both hosts go with it. Properties keep their bytes and their
-order, because RocketMQ's could not be rebuilt; a property that is set goes to the end and replaces one of its name.
+Retries, delayed messages and transactions all work this way: a message waits in a topic of the store's own, and its
+properties name its real topic. Body, flag, born time and both hosts are copied. Properties keep their bytes and their
+order, because RocketMQ's could not be rebuilt; a new property goes to the end and replaces one of the same name.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from warren.msg_store.commit_log.commit_log_format import (
 
 
 def with_properties(raw: bytes, changes: Mapping[str, str]) -> bytes:
-    """Stored properties with some of them set; raises :class:`RecordError` for names and values that cannot be."""
+    """Set some of the stored properties; raises :class:`RecordError` for invalid names and values."""
     return _each_with_properties((raw,), changes)[0]
 
 
 def all_with_properties(properties: bytes | Sequence[bytes], changes: Mapping[str, str]) -> bytes | list[bytes]:
-    """The same for a batch's properties: those of all, or those of each."""
+    """The same for a batch: properties that all messages share, or those of each message."""
     if isinstance(properties, bytes):
         return with_properties(properties, changes)
     return _each_with_properties(properties, changes)
@@ -45,16 +45,16 @@ def _each_with_properties(column: Sequence[bytes], changes: Mapping[str, str]) -
     added = encode_properties(dict(changes))
     changed = []
     for raw in column:
-        kept = [part for part in raw.split(PROPERTY_SEPARATOR) if part.partition(NAME_VALUE_SEPARATOR)[0] not in names]
-        if kept and not kept[-1]:
-            kept.pop()  # a separator at the end, as some writers have it; or there are no properties
-        kept.append(added)
-        changed.append(PROPERTY_SEPARATOR.join(kept))
+        parts = [part for part in raw.split(PROPERTY_SEPARATOR) if part.partition(NAME_VALUE_SEPARATOR)[0] not in names]
+        if parts and not parts[-1]:
+            parts.pop()  # a separator at the end, as some writers have it; or there are no properties
+        parts.append(added)
+        changed.append(PROPERTY_SEPARATOR.join(parts))
     return changed
 
 
 def copy_of(record: Record, *, topic: str, queue_id: int, properties: bytes, sys_flag: int | None = None) -> Batch:
-    """The record as it is appended to another topic. It has been in no transaction, unless the caller says so."""
+    """Return a copy of the record for another topic. It belongs to no transaction, unless ``sys_flag`` says so."""
     flags = record.sys_flag if sys_flag is None else sys_flag
     return Batch(
         topic=topic,
@@ -72,8 +72,8 @@ def copy_of(record: Record, *, topic: str, queue_id: int, properties: bytes, sys
 
 def real_place(record: Record, properties: Mapping[str, str] | None = None) -> tuple[str, int]:
     """Return the topic and queue_id of a waiting message. Raises :class:`RecordError` if it does not name them."""
-    said = decode_properties(record.properties) if properties is None else properties
-    topic, queue_id = said.get(REAL_TOPIC), said.get(REAL_QUEUE_ID, "")
+    decoded = decode_properties(record.properties) if properties is None else properties
+    topic, queue_id = decoded.get(REAL_TOPIC), decoded.get(REAL_QUEUE_ID, "")
     if topic is None or not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= _MOST_DIGITS):
         raise RecordError(
             f"the record at physical offset {record.physical_offset} (topic {record.topic!r}) does not say where it"
@@ -83,11 +83,11 @@ def real_place(record: Record, properties: Mapping[str, str] | None = None) -> t
 
 
 _MOST_DIGITS = 9
-"""Of a queue's number: it fits into a record's 32 bits."""
+"""The most digits of a queue_id, which fits into a record's 32 bits."""
 
 
 def merged(batches: Sequence[Batch]) -> list[Batch]:
-    """The same messages in the same order, in fewer batches: neighbours that share all but bodies and properties."""
+    """Merge neighbouring batches that differ only in bodies and properties."""
     runs = [list(run) for _, run in itertools.groupby(batches, _common)]
     return [run[0] if len(run) == 1 else _one_batch(run) for run in runs]
 
@@ -98,8 +98,10 @@ def _common(batch: Batch) -> Batch:
 
 def _one_batch(run: Sequence[Batch]) -> Batch:
     bodies = [body for batch in run for body in batch.bodies]
-    each: list[bytes] = []
+    properties: list[bytes] = []
     for batch in run:
-        own = batch.properties
-        each += [own] * len(batch.bodies) if isinstance(own, bytes) else own
-    return attrs.evolve(run[0], bodies=bodies, properties=each, as_one=False)
+        batch_properties = batch.properties
+        properties += (
+            [batch_properties] * len(batch.bodies) if isinstance(batch_properties, bytes) else batch_properties
+        )
+    return attrs.evolve(run[0], bodies=bodies, properties=properties, as_one=False)

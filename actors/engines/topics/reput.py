@@ -1,15 +1,15 @@
-"""What RocketMQ dispatches as it starts, to the letter, damaged records included; warren's own stores do better.
+"""What RocketMQ dispatches when it starts, reproduced exactly, damaged records included; warren's own stores do better.
 
-It keeps two places. The *buffer* moves over what it reads, record by record. The *mark* is where it says it has come,
-and where the next pass begins; a pass reads what there is of one file from the mark on. They move together, but for:
+It has two positions. The *buffer* moves over what it reads, record by record. The *mark* is RocketMQ's progress, and
+the start of the next pass; a pass reads the rest of one file from the mark on. They move together, except for:
 
-* a record whose fields do not add up to its size: the buffer goes on after the fields, the mark by the size that the
-  record claims;
-* another failure, or the buffer's end before the pass has counted as many bytes as it began with: the mark goes on by
-  what is not counted, and the pass is over;
-* a blank record: the mark goes to the file after the one in which *it* lies, and the pass is over.
+* a record whose fields do not add up to its size: the buffer continues after the fields, the mark moves by the size
+  that the record claims;
+* another failure, or the buffer's end before the pass has counted as many bytes as it began with: the mark moves by the
+  bytes that are not counted, and the pass is over;
+* a blank record: the mark moves to the file after the one in which *it* lies, and the pass is over.
 
-So after a wrong size the mark can stand in the middle of a record, and a whole file stays without entries.
+So after a wrong size the mark can be in the middle of a record, and a whole file gets no entries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from warren.msg_store.commit_log.record_columns import RecordColumns
 
 
 def reput(log: CommitLog, mark: int, delay_levels_ms: tuple[int, ...]) -> Iterator[RecordColumns]:
-    """The records that are dispatched from ``mark`` to the log's end."""
+    """Yield the records that are dispatched from ``mark`` to the log's end."""
     while mark < log.end and (base := log.mapped.holding(mark)) is not None:
         limit = min(log.end, base + log.mapped.file_size)
         size, counted, is_blank = limit - mark, 0, False

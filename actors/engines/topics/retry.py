@@ -1,14 +1,14 @@
-"""A message that a consumer could not do: it comes again later, and after the last attempt it is a dead letter.
+"""Retries: a message that a consumer could not process comes again later, and after the last attempt is a dead letter.
 
-*Sent back* it goes, by way of the delayed messages, to the topic ``%RETRY%group``, which the group reads beside its
-own. Each time it waits longer: the delay level is 3 and one more for each attempt that it has had, unless the consumer
-names one. After ``max_reconsume_times`` attempts, or where the consumer names a negative level, it goes to
-``%DLQ%group`` and stays there. Either topic has one queue.
+A message that is *sent back* goes, by way of the delayed messages, to the topic ``%RETRY%group``, which the group reads
+besides its own. Each time it waits longer: the delay level is 3 plus the number of earlier attempts, unless the
+consumer names one. After ``max_reconsume_times`` attempts, or if the consumer names a negative level, it goes to
+``%DLQ%group`` and stays there. Both topics have one queue.
 
-The properties are those that RocketMQ's broker adds: where the message came from at first, the id that it had there,
-its level, and that no producer waits for it to be stored.
+The properties are those that RocketMQ's broker adds: the message's first topic, its id there, its level, and that no
+producer waits for it to be stored.
 
-A message is sent back before its place is committed; a crash between the two makes it come twice.
+A message is sent back before its offset is committed; after a crash between the two it comes twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from warren.msg_store.commit_log.commit_log_format import Record, decode_propert
 from warren.storage.topic_settings import TopicSettings
 
 FIRST_DELAY_LEVEL: Final = 3
-"""Of the first retry: 10 s with RocketMQ's levels."""
+"""The level of the first retry: 10 s with RocketMQ's levels."""
 RETRY_QUEUE_ID: Final = 0
 
 
@@ -45,23 +45,23 @@ def sent_back(
     delay_level: int = 0,
     max_reconsume_times: int | None = None,
 ) -> Batch:
-    """What is appended for a message that the group is to have again, or never.
+    """Return what to append for a message that is to be retried, or becomes a dead letter.
 
-    ``delay_level`` 0: the usual one; negative: to the dead letters. ``max_reconsume_times``: the settings', if not
-    given. Its properties may become too large for a record: ``CommitLog.append`` says so. Raises
+    ``delay_level`` 0: the usual one; negative: to the dead letters. ``max_reconsume_times``: by default that of the
+    settings. The properties may become too large for a record; then ``CommitLog.append`` raises. Raises
     :class:`~warren.actors.engines.topics.errors.TopicNameError`, and
     :class:`~warren.msg_store.commit_log.commit_log_format.RecordError` for a record without a topic.
     """
     check_group_name(group)
-    most = settings.max_reconsume_times if max_reconsume_times is None else max_reconsume_times
-    is_dead = record.reconsume_times >= most or delay_level < 0
+    limit = settings.max_reconsume_times if max_reconsume_times is None else max_reconsume_times
+    is_dead = record.reconsume_times >= limit or delay_level < 0
     level = 0 if is_dead else delay_level or FIRST_DELAY_LEVEL + record.reconsume_times
-    said = decode_properties(record.properties)
+    properties = decode_properties(record.properties)
     added = {
-        RETRY_TOPIC: said.get(RETRY_TOPIC, record.topic),
+        RETRY_TOPIC: properties.get(RETRY_TOPIC, record.topic),
         WAIT: "false",
         DELAY: str(level),
-        ORIGIN_MESSAGE_ID: said.get(ORIGIN_MESSAGE_ID, "").strip() or record.message_id(),
+        ORIGIN_MESSAGE_ID: properties.get(ORIGIN_MESSAGE_ID, "").strip() or record.message_id(),
     }
     batch = copy_of(
         record,

@@ -1,10 +1,10 @@
 """Which queue of its topic a message goes to.
 
-*By key*: Java's hash of the key, modulo the number of queues, as RocketMQ's ``SelectMessageQueueByHash`` chooses for a
-string. So it is the same queue for ever (as long as the topic has as many queues), in every process, and a Java
-producer that selects by the same key meets it there. *By a callable*, that is given the number of the message in its
-batch. *To a queue* that is named. Or *in turn*: what comes in one batch stays together, up to :data:`TURN_MESSAGES`,
-and goes to the next queue, so that a batch is one write and not one for each queue.
+*By key*: Java's hash of the key, modulo the number of queues, as RocketMQ's ``SelectMessageQueueByHash`` does for a
+string. So a key always has the same queue (as long as the number of queues stays the same), in every process, and also
+for a Java producer that selects by key. *By a callable*, which gets the number of the message in its batch. *To a
+queue* that is named. Or *in turn*: the messages of a batch stay together, up to :data:`TURN_MESSAGES`, and go to the
+next queue, so that a batch is one write and not one for each queue.
 
 Messages of one batch that go to one queue keep their order. Invariant: the queue whose turn it is exists.
 """
@@ -31,10 +31,10 @@ class Part:
 
     queue_id: int
     positions: Sequence[int]
-    """Their numbers in the batch, ascending; a ``range`` where they follow one another."""
+    """Their numbers in the batch, ascending; a ``range`` if they are consecutive."""
 
     def of(self, column: Sequence[bytes]) -> Sequence[bytes]:
-        """Of a column of the batch (bodies, properties), what goes to this queue."""
+        """Select this queue's values from a column of the batch (bodies, properties)."""
         if isinstance(self.positions, range):
             whole = self.positions.start == 0 and self.positions.stop == len(column)
             return column if whole else column[self.positions.start : self.positions.stop]
@@ -52,10 +52,10 @@ def queues_of_keys(keys: Sequence[str], queues: int) -> Sequence[int]:
         return [queue_of_key(key, queues) for key in keys]
     try:
         hashes = hash_many([key.encode("utf-8") for key in keys])
-    except UnicodeEncodeError:  # half a surrogate pair: a string to Java, and no UTF-8
+    except UnicodeEncodeError:  # half a surrogate pair, which is a string in Java, but not UTF-8
         return [queue_of_key(key, queues) for key in keys]
-    found: list[int] = (np.abs(hashes.view(np.int32).astype(np.int64)) % queues).tolist()
-    return found
+    queue_ids: list[int] = (np.abs(hashes.view(np.int32).astype(np.int64)) % queues).tolist()
+    return queue_ids
 
 
 _FEW = 8
@@ -72,29 +72,29 @@ class Router:
     """Chooses queues for the messages of one topic."""
 
     queues: int = attrs.field(validator=_check_queues)
-    """How many the topic has; may grow."""
+    """The number of the topic's queues; may grow."""
     next_in_turn: int = 0
 
     def to_queue(self, count: int, queue_id: int) -> list[Part]:
-        """All ``count`` messages to the queue that was named; raises :class:`QueueRangeError`."""
+        """Route ``count`` messages to the given queue; raises :class:`QueueRangeError`."""
         return [Part(self._checked(queue_id), range(count))] if count else []
 
     def in_turn(self, count: int) -> list[Part]:
-        """``count`` messages to the queue whose turn it is, and to those after it if they are many."""
+        """Route ``count`` messages to the queue whose turn it is, and, if they are many, to the next ones."""
         starts = range(0, count, TURN_MESSAGES)
         return [Part(self._take_turn(), range(start, min(start + TURN_MESSAGES, count))) for start in starts]
 
     def by_keys(self, keys: Sequence[str]) -> list[Part]:
-        """One message for each key, to the key's queue."""
+        """Route one message for each key to the key's queue."""
         return self._parts(queues_of_keys(keys, self.queues))
 
     def by_choice(self, count: int, choose: Callable[[int], int]) -> list[Part]:
-        """Each of ``count`` messages to the queue that ``choose`` has for its number; raises
+        """Route each of ``count`` messages to the queue that ``choose`` returns for its number; raises
         :class:`QueueRangeError`."""
         return self._parts([self._checked(choose(number)) for number in range(count)])
 
     def one_in_turn(self) -> int:
-        """The queue of one message."""
+        """The queue_id for one message, in turn."""
         return self._take_turn()
 
     def _take_turn(self) -> int:
@@ -104,12 +104,12 @@ class Router:
 
     def _checked(self, queue_id: int) -> int:
         try:
-            found = operator.index(queue_id)  # a column's number will do
+            number = operator.index(queue_id)  # also accepts NumPy integers
         except TypeError:
-            found = -1
-        if not 0 <= found < self.queues:
+            number = -1
+        if not 0 <= number < self.queues:
             raise QueueRangeError(f"there is no queue {queue_id!r:.100}: the topic has {self.queues}")
-        return found
+        return number
 
     @staticmethod
     def _parts(chosen: Sequence[int]) -> list[Part]:
@@ -121,10 +121,10 @@ class Router:
         positions: dict[int, list[int]] = {}
         for position, queue_id in enumerate(chosen):
             positions.setdefault(queue_id, []).append(position)
-        return [Part(queue_id, _as_range(found)) for queue_id, found in sorted(positions.items())]
+        return [Part(queue_id, _as_range(indexes)) for queue_id, indexes in sorted(positions.items())]
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where a queue that does not exist has the next turn."""
+        """Raise ``RuntimeError`` if the queue whose turn is next does not exist."""
         if self.queues < 1 or not 0 <= self.next_in_turn < self.queues:
             raise RuntimeError(f"queue {self.next_in_turn} of {self.queues} is next")
 

@@ -1,16 +1,16 @@
 """Delayed messages: they wait in the store's own topic, one queue for each delay, until they are due.
 
 A delay is one of a few *levels* (``message_delay_level``; 1 is the first). A message with level n is stored in queue
-n - 1 of ``SCHEDULE_TOPIC_XXXX``, and its properties say which topic and queue it belongs to. All of a queue wait
-equally long, so they are due in the order in which they lie: only the first one needs to be looked at. When it is due
-is the tags code of its ConsumeQueue entry.
+n - 1 of ``SCHEDULE_TOPIC_XXXX``, and its properties name its real topic and queue. All messages of a queue wait equally
+long, so they are due in their order, and only the first one needs to be checked. The tags code of its ConsumeQueue
+entry is the time when it is due.
 
 When a message is due it is appended to its real topic, properties and all (RocketMQ 4.9.3 leaves even the delay in
-them). How far each level is *delivered* is a queue offset, kept in ``delayOffset.json``. It is written now and then:
-what was delivered after that and before a crash is delivered once more.
+them). How far each level is *delivered* is a queue offset, stored in ``delayOffset.json``. It is written from time to
+time; messages delivered between the last write and a crash are delivered again.
 
-A time that is further away than the level's delay is no time that this clock gave: the message is due at once, as with
-RocketMQ. Messages in queues of levels that the settings do not have (any more) wait until they have.
+A time that is further away than the level's delay cannot come from this clock: the message is due at once, as with
+RocketMQ. Messages of levels that the settings do not have (any more) wait until the settings have them.
 
 Invariant: no offset is negative; what is known of a level is known from its offset on.
 """
@@ -36,7 +36,7 @@ def queue_of_level(level: int) -> int:
 
 
 def level_of_delay(delay_ms: int, settings: TopicSettings) -> int:
-    """The level with the shortest delay that is not shorter than this one; 0 for none. Raises :class:`DelayError` where
+    """The level with the shortest delay that is at least ``delay_ms``; 0 for no delay. Raises :class:`DelayError` if
     all are shorter."""
     if delay_ms <= 0:
         return 0
@@ -47,8 +47,8 @@ def level_of_delay(delay_ms: int, settings: TopicSettings) -> int:
 
 
 def to_scheduled(batch: Batch, level: int, settings: TopicSettings) -> Batch:
-    """A batch as it waits for its delay; a level beyond the last one means the last one. Each message is put by itself,
-    as RocketMQ refuses batches with a delay. Raises :class:`DelayError` for a level that cannot be."""
+    """Return a batch in the form in which it waits; a level beyond the last one means the last one. Messages are put
+    singly, because RocketMQ refuses batches with a delay. Raises :class:`DelayError` for an invalid level."""
     levels = len(settings.delay_levels_ms())
     if level < 1 or not levels:
         raise DelayError(f"there is no delay level {level}; there are: {settings.message_delay_level}")
@@ -64,8 +64,8 @@ def to_scheduled(batch: Batch, level: int, settings: TopicSettings) -> Batch:
 
 
 def from_scheduled(record: Record) -> Batch:
-    """Return a due delayed message as it is appended to its real topic. Raises :class:`RecordError` if it names no
-    topic, or names that of half messages, which must not be filled this way."""
+    """Return what to append to the real topic of a due message. Raises :class:`RecordError` if it names no topic, or
+    that of half messages, which must not be filled this way."""
     topic, queue_id = real_place(record)
     if topic == HALF_TOPIC:
         raise RecordError(f"the delayed record at physical offset {record.physical_offset} is a half message")
@@ -73,8 +73,8 @@ def from_scheduled(record: Record) -> Batch:
 
 
 def deliveries(records: Iterable[Record]) -> tuple[list[Batch], list[RecordError]]:
-    """Delayed messages that are due, in their order, in as few batches as it takes; and what is wrong with those that
-    cannot be delivered."""
+    """Return due messages, in order and in as few batches as possible, and the errors of those that cannot be
+    delivered."""
     batches, refused = [], []
     for record in records:
         try:
@@ -90,7 +90,7 @@ def _copy(offsets: Mapping[int, int]) -> dict[int, int]:
 
 @attrs.frozen
 class _Seen:
-    """What is known of the first message of a level that is not delivered."""
+    """What is known of a level's first undelivered message."""
 
     queue_offset: int
     due_ms: int | None
@@ -99,10 +99,10 @@ class _Seen:
 
 @attrs.define
 class DelaySchedule:
-    """How far each level is delivered, and when there is something to do."""
+    """How far each level is delivered, and when the next message is due."""
 
     delays_ms: tuple[int, ...]
-    """Of each level; the first is level 1."""
+    """The delay of each level; the first is level 1."""
     offsets: dict[int, int] = attrs.field(factory=dict, converter=_copy)
     """By level: the queue offset of the first message that is not delivered; what ``delayOffset.json`` holds."""
     is_dirty: bool = attrs.field(default=False, init=False)
@@ -152,12 +152,12 @@ class DelaySchedule:
             self._seen[level] = _Seen(self.offset(level) + count, int(tags_codes[count]))
         elif not count:
             self._seen[level] = _Seen(self.offset(level), None)
-        else:  # what follows them is not known
+        else:  # it is unknown what follows
             self._seen.pop(level, None)
         return count
 
     def arrived(self, level: int, due_ms: int) -> None:
-        """The level has a new message, which is due then; changes something only where none waits."""
+        """Note that a level got a new message, due at ``due_ms``. Has no effect if others wait before it."""
         seen = self._seen.get(level)
         if seen is not None and seen.due_ms is None:
             self._seen[level] = attrs.evolve(seen, due_ms=due_ms)

@@ -1,4 +1,4 @@
-"""What the files and folders of a topic store are called, as RocketMQ calls them."""
+"""RocketMQ's names of the files and folders of a topic store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a topic store is loaded from: its ConsumeQueues, and what lies among its files and may not."""
+"""Loading a topic store: its ConsumeQueues, and files that must not be among its files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from warren.storage.topic_settings import TopicSettings
 
 
 def check_index_sizes(files: FileSystem, directory: str, settings: TopicSettings, *, may_be_short: bool) -> None:
-    """RocketMQ reads index files of other sizes, wrongly, and lengthens them; a store that goes on is not risked so."""
-    wanted = Layout(settings.max_hash_slot_num, settings.max_index_num).file_size
+    """Raise :class:`DataError` if an index file has an unexpected size; RocketMQ would misread and lengthen it."""
+    expected = Layout(settings.max_hash_slot_num, settings.max_index_num).file_size
     for name in filter(is_file_name, files.list(directory)):
         size = files.size(f"{directory}/{name}")
-        if size > wanted or (size < wanted and not may_be_short):
-            reason = f"is {size} bytes long, and not {wanted} as max_hash_slot_num and max_index_num say"
+        if size > expected or (size < expected and not may_be_short):
+            reason = f"is {size} bytes long, and not {expected} as max_hash_slot_num and max_index_num say"
             raise DataError(f"{directory}/{name}", None, reason)
 
 
@@ -32,7 +32,7 @@ def strangers(files: FileSystem, directory: str) -> Iterator[Cut]:
 
 
 def queue_place(directory: str, key: tuple[str, int]) -> str:
-    """Where the ConsumeQueue of a topic and a queue's number lies."""
+    """The directory of the ConsumeQueue of a topic and queue_id."""
     topic, queue_id = key
     return f"{directory}/{CONSUME_QUEUES}/{topic}/{queue_id}"
 

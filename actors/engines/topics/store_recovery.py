@@ -1,15 +1,15 @@
 """Recovery of a topic store: where its data ends, and what was cut off.
 
-In RocketMQ's order, for RocketMQ's directories have to be answered for as it would:
+In RocketMQ's order, because for RocketMQ's directories the results must be the same:
 
 1. Each ConsumeQueue finds its own end (:meth:`~warren.queue_index.topics.consume_queue.ConsumeQueue.recover`).
 2. After a clean stop the CommitLog is read from its third last file on. After a dirty one, from the last file whose
-   first message is older than the checkpoint (none: the first file), and what is read is dispatched. The end is the
-   first bytes that are no good record, or a blank one without a following file.
+   first message is older than the checkpoint (if none, the first file), and what is read is dispatched. The end is the
+   first bytes that are not a good record, or a blank record without a following file.
 3. CommitLog files that begin after the end are deleted.
 4. ConsumeQueues are cut to the end, if one of them reached it before any dispatching.
 5. Without any CommitLog file, ConsumeQueues are deleted; with ``rebuild_after_crash`` entries without a CommitLog are
-   an error, for it may lie elsewhere.
+   an error, because it may be elsewhere.
 
 With ``rebuild_after_crash`` (set for stores that will be written to), step 2 and those after it differ after a dirty
 stop. The CommitLog is only read. A record that was not written to its end (no CRC tells that) is not good, nor is one
@@ -62,20 +62,20 @@ Missing = Literal["messages", "entries"] | None
 
 @attrs.frozen
 class Cut:
-    """Something that was there and does not count: where, from which byte of its file on, and why."""
+    """Data that was cut off: its path, from which byte of the file on, and why."""
 
     path: str
     file_offset: int | None
     what: str
     missing: Missing = None
-    """What a clean stop had left, and is missing now: files were deleted or cut since."""
+    """What has been missing since a clean stop, because files were deleted or cut."""
 
     def __str__(self) -> str:
-        where = self.path if self.file_offset is None else f"{self.path}, offset {self.file_offset}"
-        return f"{where}: {self.what}"
+        location = self.path if self.file_offset is None else f"{self.path}, offset {self.file_offset}"
+        return f"{location}: {self.what}"
 
     def log_fields(self) -> dict[str, Any]:
-        """What a log record says of it."""
+        """The fields of a log record about it."""
         return {"path": self.path, "offset": self.file_offset, "reason": self.what}
 
 
@@ -153,10 +153,10 @@ class Recovery:
                 if self._is_own:
                     self._rebuild_missing_entries(furthest, early)
         elif self._is_own and furthest >= 0:
-            what = (
+            reason = (
                 "holds no file, but there are entries of its messages; does it lie elsewhere (store_path_commit_log)?"
             )
-            raise DataError(log.mapped.directory, None, what)
+            raise DataError(log.mapped.directory, None, reason)
         else:
             self._delete_queues()
         for queue in store.queues.values():
@@ -235,15 +235,15 @@ class Recovery:
             )
 
     def _note_failure(self, failure: Failure) -> None:
-        """A failure is the usual end, unless something stands there."""
+        """Note a failure, unless there are only zeros: then it is the usual end."""
         mapped = self.store.commit_log.mapped
         base = mapped.holding(failure.physical_offset)
         if base is not None and (count := self._bytes_at(failure.physical_offset)):
-            what = f"{count:,} bytes behind the last good record do not count: {failure.reason}"
-            self._note(mapped.path(base), failure.physical_offset - base, what)
+            reason = f"{count:,} bytes behind the last good record do not count: {failure.reason}"
+            self._note(mapped.path(base), failure.physical_offset - base, reason)
 
     def _bytes_at(self, physical_offset: int) -> int:
-        """How many bytes stand there, up to the last one that is not zero: within the length of a few messages."""
+        """How many bytes there are up to the last one that is not zero, within the length of a few messages."""
         mapped, count = self.store.commit_log.mapped, 0
         for at in range(0, _LOOK_BYTES, len(_ZEROS)):
             data = mapped.read(physical_offset + at, len(_ZEROS))
@@ -268,10 +268,10 @@ class Recovery:
             queue.truncate(end)
             if queue.max_offset < before:
                 count = before - queue.max_offset
-                what = f"{count:,} entries of messages after the end of the CommitLog do not count"
+                reason = f"{count:,} entries of messages after the end of the CommitLog do not count"
                 # RocketMQ's own recovery can leave entries of messages in its last file.
                 is_missing = self.store.was_clean and furthest > self.store.commit_log.mapped.file_end
-                self._note(queue.mapped.directory, None, what, missing="messages" if is_missing else None)
+                self._note(queue.mapped.directory, None, reason, missing="messages" if is_missing else None)
 
     def _delete_queues(self) -> None:
         for queue in self.store.queues.values():
@@ -283,7 +283,7 @@ class Recovery:
     # ── warren's own ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _take_back(self, start: int) -> None:
-        """Cut queues and index back to where they are surely whole, to be dispatched again from there."""
+        """Cut queues and index back to a point up to which they are surely complete, and dispatch again from there."""
         store, log = self.store, self.store.commit_log
         store.dispatched = min(start, log.end)
         if self.sync_failed:
@@ -294,7 +294,7 @@ class Recovery:
         self._take_back_index(store.dispatched)
 
     def _write_anew(self, start: int, end: int) -> None:
-        """Let the disk have what is read: after a sync that failed, the system takes it for written."""
+        """Write again what is read, because after a failed sync the system considers it written."""
         mapped = self.store.commit_log.mapped
         for base in mapped.bases:
             if base < end and start < base + mapped.file_size:
@@ -304,14 +304,14 @@ class Recovery:
                 file.write_anew()
 
     def _note_missing_entries(self, early: list[ConsumeQueue]) -> None:
-        """After a clean stop entries are missing only if files were deleted or cut since."""
+        """Note entries missing after a clean stop, which means that files were deleted or cut since."""
         queues = self.store.queues
         empty = [queues[key] for key in self._last_stops if key in queues and not queues[key].mapped.bases]
         for queue in [*early, *empty]:
-            what = f"entries are missing from number {queue.max_offset} on, after a clean stop"
+            reason = f"entries are missing from number {queue.max_offset} on, after a clean stop"
             if self._is_own:
-                what += "; they are rebuilt"
-            self._note(queue.mapped.directory, None, what, missing="entries")
+                reason += "; they are rebuilt"
+            self._note(queue.mapped.directory, None, reason, missing="entries")
 
     def _rebuild_missing_entries(self, furthest: int, early: list[ConsumeQueue]) -> None:
         """Dispatch from the end of the first queue that ends early."""
@@ -344,5 +344,5 @@ class Recovery:
         except DataError:
             return None
 
-    def _note(self, path: str, file_offset: int | None, what: str, *, missing: Missing = None) -> None:
-        self.store.cuts.append(Cut(path, file_offset, what, missing))
+    def _note(self, path: str, file_offset: int | None, reason: str, *, missing: Missing = None) -> None:
+        self.store.cuts.append(Cut(path, file_offset, reason, missing))

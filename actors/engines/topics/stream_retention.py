@@ -1,13 +1,13 @@
-"""What streams keep of the CommitLog: by whole files, as RabbitMQ's go by whole segments.
+"""How much of the CommitLog streams retain, in whole files, as RabbitMQ's streams retain whole segments.
 
 A stream (:mod:`warren.actors.engines.declared.stream_arguments`) is a topic with one queue. It *lets a file go* when
 its last message there is older than ``max_age_ms``, or when its messages after that file have ``max_length_bytes`` or
-more; without limits never, and never the file that is written. From then on its messages there are not shown any more,
-and nothing of it keeps the file from being deleted. A file in which only streams have messages goes when all have let
-it go; one with other topics' messages, when it is its time as well
+more; without limits never, and never the file that is being written. From then on its messages there are not shown any
+more, and no longer prevent the file's deletion. A file that contains only messages of streams is deleted when all have
+let it go; one with other topics' messages, when it has also expired
 (:mod:`warren.msg_store.commit_log.commit_log_expiry`).
 
-What a stream has in a file does not change any more once the next one is written: it is counted once.
+What a stream has in a file does not change once the next one is being written, so it is counted once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STREAM_QUEUE_ID: Final = 0
 """The one queue of a stream's topic."""
 
 _ENTRIES: Final = 1 << 16
-"""Read at a time."""
+"""How many entries are read at a time."""
 
 
 @attrs.frozen
@@ -44,39 +44,39 @@ class Share:
 
 @attrs.define(eq=False, repr=False)
 class StreamRetention:
-    """What one stream keeps. Any thread may ask; two at a time count something twice, and find the same."""
+    """What one stream retains. Any thread may use it; two at the same time repeat a count, with the same result."""
 
     store: TopicStore
     topic: str
     limits: StreamLimits
     _shares: dict[int, Share | None] = attrs.Factory(dict)
-    """By the file's base; ``None``: nothing there."""
+    """By the file's base; ``None`` if it has no messages there."""
     _newest: tuple[int, int, int] = (-1, 0, 0)
-    """Where its newest messages begin in the CommitLog; up to which of them was counted; their bytes."""
+    """Where its newest messages begin in the CommitLog, up to which queue offset they are counted, and their bytes."""
 
     @property
     def _queue(self) -> ConsumeQueue | None:
         return self.store.queues.get((self.topic, STREAM_QUEUE_ID))
 
     def bounds(self, now_ms: int) -> range:
-        """The queue offsets of the messages that it keeps."""
+        """The queue offsets of the messages that it retains."""
         queue = self._queue
         if queue is None:
             return range(0)
-        stop, kept = queue.max_offset, self._kept(queue, now_ms)
-        first = queue.first_offset(self.store.commit_log.min_offset if kept is None else kept)
+        stop, oldest_base = queue.max_offset, self._kept(queue, now_ms)
+        first = queue.first_offset(self.store.commit_log.min_offset if oldest_base is None else oldest_base)
         return range(min(first, stop), stop)
 
     def keeps(self, base: int, now_ms: int) -> bool:
-        """Whether it has messages in the file that begins at ``base`` and has not let them go."""
+        """Whether it has messages in the file that begins at ``base`` and has not let it go."""
         queue = self._queue
         if queue is None or self._share(queue, base) is None:
             return False
-        kept = self._kept(queue, now_ms)
-        return kept is None or base >= kept
+        oldest_base = self._kept(queue, now_ms)
+        return oldest_base is None or base >= oldest_base
 
     def _kept(self, queue: ConsumeQueue, now_ms: int) -> int | None:
-        """Where the first file begins that it keeps; ``None``: all of them."""
+        """The base of the first file that it retains; ``None``: all files."""
         limits = self.limits
         if limits.max_age_ms is None and limits.max_length_bytes is None:
             return None
@@ -97,8 +97,8 @@ class StreamRetention:
 
     def _newest_bytes(self, queue: ConsumeQueue, start: int) -> int:
         """The bytes of its messages from ``start`` on, in files that are being written; each counted once."""
-        known, first, size_bytes = self._newest
-        if known != start:
+        counted_start, first, size_bytes = self._newest
+        if counted_start != start:
             first, size_bytes = queue.first_offset(start), 0
         stop = queue.max_offset
         size_bytes += _size_bytes(queue, first, stop)
@@ -110,14 +110,16 @@ class StreamRetention:
         return self.store.commit_log.mapped.file_size
 
     def _share(self, queue: ConsumeQueue, base: int) -> Share | None:
-        """What it has in a file that is not written any more."""
+        """What it has in a file that is no longer written."""
         if base not in self._shares:
-            found = self._count(queue, base, base + self._file_size)
-            share = found if found.stop > found.first else None
+            counted = self._count(queue, base, base + self._file_size)
+            share = counted if counted.stop > counted.first else None
             if base + self._file_size > self.store.dispatched:
                 return share  # there may be more
-            there = set(self.store.commit_log.mapped.bases)
-            self._shares = {known: one for known, one in self._shares.items() if known in there} | {base: share}
+            bases = set(self.store.commit_log.mapped.bases)
+            self._shares = {
+                log_base: log_share for log_base, log_share in self._shares.items() if log_base in bases
+            } | {base: share}
         return self._shares[base]
 
     def _count(self, queue: ConsumeQueue, start: int, stop: int) -> Share:
@@ -126,8 +128,10 @@ class StreamRetention:
         stored_ms = 0
         if end > first and self.limits.max_age_ms is not None:
             [entry] = queue.entries(end - 1, 1)
-            found = self.store.commit_log.store_timestamp_of(int(entry["physical_offset"]), int(entry["size"]))
-            stored_ms = found or 0
+            store_timestamp = self.store.commit_log.store_timestamp_of(
+                int(entry["physical_offset"]), int(entry["size"])
+            )
+            stored_ms = store_timestamp or 0
         return Share(first, end, size_bytes, stored_ms)
 
 
@@ -136,7 +140,7 @@ def _size_bytes(queue: ConsumeQueue, first: int, stop: int) -> int:
 
 
 def hold(store: TopicStore, streams: Mapping[str, StreamRetention], base: int, now_ms: int) -> Hold:
-    """What is to become of a file of the CommitLog, as far as streams have to do with it."""
+    """Return whether streams keep a file of the CommitLog, let it go, or do not hold it."""
     stop, has_others = base + store.commit_log.mapped.file_size, False
     has_streams = False
     for (topic, _), queue in list(store.queues.items()):

@@ -1,12 +1,12 @@
 """A topic store: the CommitLog, and what is built from it: a ConsumeQueue for each queue, and the index of keys.
 
-*Where things lie.* ``commitlog/`` holds every message; ``consumequeue/<topic>/<queue id>/`` where each queue's messages
-are; ``index/`` where those with a key are; ``checkpoint`` up to when all this is safe; ``abort`` that the store was not
-closed. The layout and the bytes are RocketMQ's.
+*Files.* ``commitlog/`` holds every message; ``consumequeue/<topic>/<queue id>/`` the positions of each queue's
+messages; ``index/`` those of messages with a key; ``checkpoint`` up to when all this is safe; ``abort`` exists while
+the store is not closed. The layout and the bytes are RocketMQ's.
 
-*How a message moves.* :meth:`append` writes it to the CommitLog, at the number that its queue has next.
-:meth:`dispatch` walks on in the CommitLog and makes entries and index items of what it finds there; so building is
-resumable, and is the same for a new message, one from before a crash, and one that another program wrote.
+*How a message moves.* :meth:`append` writes it to the CommitLog, with its queue's next queue offset. :meth:`dispatch`
+reads on in the CommitLog and makes entries and index items of the messages; so building is resumable, and is the same
+for a new message, one from before a crash, and one that another program wrote.
 
 *Invariant.* Every queued message before ``dispatched`` has its entry, every key before ``indexed`` is in the index;
 neither is beyond the CommitLog's end. They differ only after a dirty stop (below).
@@ -63,7 +63,7 @@ def commit_log_directory(directory: str, settings: TopicSettings) -> str:
 
 @attrs.define(eq=False, repr=False)
 class TopicStore:
-    """One store. Made by :meth:`load`; :meth:`start` before anything is written. One writer; any thread may read."""
+    """One store. Created by :meth:`load`; call :meth:`start` before writing. One writer; any thread may read."""
 
     files: FileSystem
     directory: str
@@ -89,7 +89,7 @@ class TopicStore:
     _touched: set[str] = attrs.Factory(set)
     _last_dispatched_ms: int = 0
     _is_torn: bool = False
-    """A write to the CommitLog failed."""
+    """Whether a write to the CommitLog failed."""
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -124,7 +124,7 @@ class TopicStore:
             for key in queue_directories(files, f"{directory}/{CONSUME_QUEUES}")
         }
         checkpoint = read_checkpoint(files, f"{directory}/{CHECKPOINT}")
-        there = set(files.list(f"{directory}/{INDEX}"))
+        index_names = set(files.list(f"{directory}/{INDEX}"))
         if settings.rebuild_after_crash:
             check_index_sizes(files, f"{directory}/{INDEX}", settings, may_be_short=not was_clean)
         index = KeyIndex.load(
@@ -140,7 +140,7 @@ class TopicStore:
         store = cls(files, directory, settings, commit_log, queues, index, checkpoint, was_clean, writable=writable)
         for mapped in (commit_log.mapped, *(queue.mapped for queue in queues.values())):
             store.cuts += strangers(files, mapped.directory)
-        for name in sorted(there - set(files.list(f"{directory}/{INDEX}"))):
+        for name in sorted(index_names - set(files.list(f"{directory}/{INDEX}"))):
             store.cuts.append(Cut(f"{directory}/{INDEX}/{name}", None, "index file deleted: not known to be whole"))
         try:
             sync_failed = sync_failed or files.exists(log_directory + FAILED)
@@ -161,7 +161,7 @@ class TopicStore:
                 place = queue_place(self.directory, key)
                 raise DataError(place, None, f"the topic '{shortly(topic)}' can be no directory")
             queue = load_queue(self.files, self.directory, key, self.settings, writable=self.writable)
-            self.queues = {**self.queues, key: queue}  # readers of other threads walk over the old one
+            self.queues = {**self.queues, key: queue}  # other threads may iterate over the old one
         return queue
 
     def bounds(self, topic: str) -> Bounds:
@@ -181,7 +181,7 @@ class TopicStore:
             self._touch(ABORT, b"")
             self._touch(LOCK, b"lock")
             self.files.sync_directory(self.directory)
-            with contextlib.suppress(NoRoomError):  # the dispatcher goes on when there is room
+            with contextlib.suppress(NoRoomError):  # the dispatcher continues when there is room
                 while self.dispatched < self.commit_log.end:
                     self.dispatch()
         else:
@@ -304,8 +304,8 @@ class TopicStore:
         mapped = self.commit_log.mapped
         base = mapped.holding(failure.physical_offset)
         if base is not None:
-            what = f"not dispatched from here on: {failure.reason}"
-            self.cuts.append(Cut(mapped.path(base), failure.physical_offset - base, what))
+            reason = f"not dispatched from here on: {failure.reason}"
+            self.cuts.append(Cut(mapped.path(base), failure.physical_offset - base, reason))
 
     def _next_file(self, physical_offset: int, end: int) -> int:
         base = self.commit_log.mapped.holding(physical_offset)
@@ -351,7 +351,7 @@ class TopicStore:
         queue.put_many(queue_offsets, physical_offsets, sizes, tags_codes)
 
     def _has_only_expired(self, queue: ConsumeQueue) -> bool:
-        """Whether nothing that the queue has is in the CommitLog; warren's own question: RocketMQ puts all the same."""
+        """Whether the CommitLog has none of the queue's messages. Only for warren's stores: RocketMQ does not check."""
         is_own = self.settings.rebuild_after_crash
         return is_own and bool(queue.mapped.bases) and queue.max_physical_offset <= self.commit_log.min_offset
 
@@ -372,12 +372,12 @@ class TopicStore:
         At most ``max_msgs_num_batch``; a message may come twice. Times are those of the index: to the second.
         ``damage``: see :meth:`warren.queue_index.topics.key_index.KeyIndex.query`.
         """
-        wanted = self.settings.default_query_max_num if max_num is None else max_num
-        bounded = min(wanted, self.settings.max_msgs_num_batch)
+        limit = self.settings.default_query_max_num if max_num is None else max_num
+        bounded = min(limit, self.settings.max_msgs_num_batch)
         return self.index.query(index_hash(f"{topic}#{key}"), bounded, begin_ms, end_ms, damage)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """RocketMQ's answer, which trusts in the files' modification times; 0 for a queue that is not there."""
+        """Return RocketMQ's answer, which relies on the files' modification times; 0 if the queue does not exist."""
         queue = self.queues.get((topic, queue_id))
         if queue is None:
             return 0
@@ -392,7 +392,7 @@ class TopicStore:
     def flush_queues(self, least_bytes: int = 0) -> None:
         """Sync ConsumeQueues with at least ``least_bytes`` new bytes; if 0, sync all and the index, and write the
         checkpoint."""
-        # A recovery trusts in what is older than this, in the index too.
+        # A recovery relies on everything older than this, in the index too.
         dispatched_ms = self._last_dispatched_ms if self.indexed == self.dispatched else 0
         index_ms = 0 if least_bytes else self.index.flush_full()
         for queue in self.queues.values():
@@ -466,9 +466,9 @@ class TopicStore:
     def delete_topic(self, topic: str) -> None:
         """Delete a topic's ConsumeQueues; messages go with their CommitLog files. Only the dispatcher calls this."""
         doomed = [key for key in self.queues if key[0] == topic]
-        gone = [self.queues[key] for key in doomed]
+        queues = [self.queues[key] for key in doomed]
         self.queues = {key: queue for key, queue in self.queues.items() if key[0] != topic}
-        for queue in gone:
+        for queue in queues:
             queue.close()
         if doomed:
             self.files.delete_tree(f"{self.directory}/{CONSUME_QUEUES}/{topic}")
@@ -490,7 +490,7 @@ class TopicStore:
 
 
 def table_of(store: TopicStore) -> TopicTable:
-    """What is declared, and topics that only have files. Raises :class:`DataError`."""
+    """The declared topics, and those that only have files. Raises :class:`DataError`."""
     table = TopicTable.load(store.files, f"{store.directory}/{CONFIG}")
     for topic, queue_id in queue_directories(store.files, f"{store.directory}/{CONSUME_QUEUES}"):
         table.declare(topic, queue_id + 1)
@@ -498,8 +498,8 @@ def table_of(store: TopicStore) -> TopicTable:
 
 
 def queue_directories(files: FileSystem, place: str) -> Iterator[QueueKey]:
-    """The queues that have a directory, sorted."""
+    """The queues with a directory, sorted within each topic."""
     for topic in files.list(place):
-        found = files.list(f"{place}/{topic}") if files.is_directory(f"{place}/{topic}") else []
-        ids = {int(name) for name in found if _QUEUE_ID.fullmatch(name)}
+        names = files.list(f"{place}/{topic}") if files.is_directory(f"{place}/{topic}") else []
+        ids = {int(name) for name in names if _QUEUE_ID.fullmatch(name)}
         yield from ((topic, queue_id) for queue_id in sorted(ids) if -_MOST_QUEUE_ID - 1 <= queue_id <= _MOST_QUEUE_ID)

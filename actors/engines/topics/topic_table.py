@@ -1,7 +1,7 @@
 """Which topics there are, and how many queues each has: ``config/topics.json``, as RocketMQ's broker writes it.
 
-A topic has queues to write to and queues to read; here they are as many. The file is JSON with a version that counts
-its changes; what it says of a topic beyond the queues is kept as it came.
+A topic has queues to write to and queues to read; here their numbers are the same. The file is JSON with a version that
+counts its changes; other fields of a topic are preserved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _READ_AND_WRITE = 6
 
 @attrs.define
 class TopicTable:
-    """The topics of one store. Made by :meth:`load`."""
+    """The topics of one store. Created by :meth:`load`."""
 
     files: FileSystem
     directory: str
@@ -48,13 +48,13 @@ class TopicTable:
 
     @property
     def topics(self) -> dict[str, int]:
-        """How many queues each has."""
+        """The number of queues of each topic."""
         return {name: topic["writeQueueNums"] for name, topic in list(self._topics.items())}
 
     def queues(self, topic: str) -> int | None:
-        """How many queues a topic has; ``None``: it is not there."""
-        found = self._topics.get(topic)
-        return None if found is None else found["writeQueueNums"]
+        """The number of a topic's queues; ``None`` if it does not exist."""
+        config = self._topics.get(topic)
+        return None if config is None else config["writeQueueNums"]
 
     def declare(self, topic: str, queues: int) -> bool:
         """Give a topic at least ``queues`` queues; return whether this changed it. Raises :class:`QueueRangeError`."""

@@ -1,23 +1,23 @@
 """Transactional messages: invisible until their producer commits them.
 
-*Prepared*, a message is a *half message*: it lies in ``RMQ_SYS_TRANS_HALF_TOPIC``, and its properties say where it
-belongs and which producer group may decide it. *Committed*, it is appended once more, to its real topic; the copy names
-the half message's physical offset. *Rolled back*, it is not. Either way an *op message* in
-``RMQ_SYS_TRANS_OP_HALF_TOPIC`` then names the half message's queue offset: it is *decided*. Nothing is ever changed
-in place, and half messages stay until their CommitLog file goes.
+A *prepared* message is a *half message*: it is stored in ``RMQ_SYS_TRANS_HALF_TOPIC``, and its properties name its real
+topic and the producer group that may decide it. When it is *committed*, it is appended again, to its real topic; the
+copy names the half message's physical offset. When it is *rolled back*, it is not. Either way an *op message* in
+``RMQ_SYS_TRANS_OP_HALF_TOPIC`` then names the half message's queue offset: it is *decided*. Nothing is ever changed in
+place, and half messages stay until their CommitLog file is deleted.
 
-What is *pending* after a start is what is in the one topic and not named in the other. So that this does not mean to
-read both from their beginning, a group of the store's own has two offsets: half messages before the one, and op
-messages before the other, need not be read any more. They are offsets like any consumer's, and may lag. Half messages
-are read first, then op messages.
+*Pending* after a start is what is in the first topic and not named in the second. So that neither has to be read from
+its beginning, a group of the store's own has two offsets: half messages before the one, and op messages before the
+other, need not be read any more. These are offsets like any consumer's, and may lag. Half messages are read first, then
+op messages.
 
-What a crash leaves: a half message without its op message is pending, and its producer decides again. Of a commit the
-copy is appended first, then the op message: a crash between them makes the message come twice, never not at all.
+What a crash leaves: a half message without its op message is pending, and its producer decides again. A commit appends
+the copy first, then the op message: after a crash between them the message comes twice, but is never lost.
 
-RocketMQ's broker writes a half message again while it asks the producer about it; such a *renewed* one may say the
-queue offset of the first. It takes the place of that one, and is decided by an op message for either.
+RocketMQ's broker rewrites a half message while it asks the producer about it; such a *renewed* one may name the queue
+offset of the first. It replaces that one, and is decided by an op message for either.
 
-Invariants: pending half messages are known and not named by an op message that is kept; offsets only grow.
+Invariants: pending half messages are not named by a stored op message; offsets only grow.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ _OP_PROPERTIES: Final = encode_properties({WAIT: "true", TAGS: DECIDED_TAG})
 
 
 def prepare(batch: Batch, producer_group: str) -> Batch:
-    """Messages as half messages. Each is put by itself, to be decided by itself.
+    """Return messages as half messages. Each is put singly, and decided on its own.
 
-    Raises :class:`TransactionError` for messages with a delay: a transaction and a delay do not go together.
+    Raises :class:`TransactionError` for messages with a delay, which transactions do not support.
     """
     check_group_name(producer_group)
     columns = [batch.properties] if isinstance(batch.properties, bytes) else batch.properties
@@ -85,7 +85,7 @@ def prepare(batch: Batch, producer_group: str) -> Batch:
 
 
 def committed(half: Record, producer_group: str | None = None) -> Batch:
-    """Return a half message as it is appended to its real topic. Raises :class:`TransactionError` if it is not a half
+    """Return what to append to the real topic of a half message. Raises :class:`TransactionError` if it is not a half
     message (of the group), and :class:`RecordError` if it does not name its topic."""
     _check_half(half, producer_group)
     topic, queue_id = real_place(half)
@@ -95,7 +95,7 @@ def committed(half: Record, producer_group: str | None = None) -> Batch:
 
 
 def decision(half: Record, now_ms: int, host: Host, producer_group: str | None = None) -> Batch:
-    """The op message of a half message; of one that is to be committed it follows the copy. ``host``: the store's.
+    """Return the op message of a half message. On a commit it must follow the copy. ``host``: the store's.
 
     Raises :class:`TransactionError` as :func:`committed` does.
     """
@@ -112,12 +112,12 @@ def decision(half: Record, now_ms: int, host: Host, producer_group: str | None =
 
 
 def _check_half(half: Record, producer_group: str | None) -> None:
-    said = f"the record at physical offset {half.physical_offset}"
+    label = f"the record at physical offset {half.physical_offset}"
     if half.topic != HALF_TOPIC:
-        raise TransactionError(f"{said} (topic {half.topic!r}) is no half message")
+        raise TransactionError(f"{label} (topic {half.topic!r}) is no half message")
     group = decode_properties(half.properties).get(PRODUCER_GROUP)
     if producer_group is not None and group != producer_group:
-        raise TransactionError(f"{said} is a half message of the group {group!r}, not of {producer_group!r}")
+        raise TransactionError(f"{label} is a half message of the group {group!r}, not of {producer_group!r}")
 
 
 @attrs.frozen(kw_only=True)
@@ -128,38 +128,38 @@ class Half:
     physical_offset: int
     size: int
     topic: str
-    """Where it belongs."""
+    """Its real topic."""
     queue_id: int
     producer_group: str | None
     born_timestamp: int
     origin: int | None
-    """The queue offset of the half message that this one took the place of."""
+    """The queue offset of the half message that this one replaced."""
 
     @classmethod
     def of(cls, record: Record) -> Half:
         """Raise :class:`RecordError` if the record does not name its topic."""
-        said = decode_properties(record.properties)
-        topic, queue_id = real_place(record, said)
+        properties = decode_properties(record.properties)
+        topic, queue_id = real_place(record, properties)
         return cls(
             queue_offset=record.queue_offset,
             physical_offset=record.physical_offset,
             size=record.size,
             topic=topic,
             queue_id=queue_id,
-            producer_group=said.get(PRODUCER_GROUP),
+            producer_group=properties.get(PRODUCER_GROUP),
             born_timestamp=record.born_timestamp,
-            origin=_number(said.get(PREPARED_QUEUE_OFFSET, "")),
+            origin=_number(properties.get(PREPARED_QUEUE_OFFSET, "")),
         )
 
     def renews(self, before: Half | None) -> bool:
-        """Whether it can have taken the place of that one, or of one that is not known any more."""
+        """Whether it can have replaced ``before``, or one that is no longer known (``None``)."""
         if self.origin is None or self.origin >= self.queue_offset:
             return False
         return before is None or _identity(self) == _identity(before)
 
 
 def _identity(half: Half) -> tuple[str, int, str | None, int]:
-    """What a renewed half message has in common with the first."""
+    """The fields that a renewed half message shares with the first."""
     return half.topic, half.queue_id, half.producer_group, half.born_timestamp
 
 
@@ -179,22 +179,22 @@ def _number(text: str) -> int | None:
 
 @attrs.define
 class PendingTransactions:
-    """The half messages of one queue that are not decided."""
+    """The undecided half messages of one queue."""
 
     half_offset: int = 0
-    """Half messages before this queue offset are decided, or gone: what a start need not read."""
+    """Half messages before this queue offset are decided or gone, so that a start need not read them."""
     op_offset: int = 0
-    """Op messages before this queue offset name such."""
+    """Op messages before this queue offset name only such half messages."""
     _pending: dict[int, Half] = attrs.field(factory=dict, init=False)
     _order: deque[int] = attrs.field(factory=deque, init=False)
-    """Queue offsets of the pending ones, ascending, and of some that are decided meanwhile."""
+    """Queue offsets of the pending half messages, ascending, and of some that were decided meanwhile."""
     _next_half: int = attrs.field(init=False)
     _ops: deque[tuple[int, int | None]] = attrs.field(factory=deque, init=False)
-    """Op messages from ``op_offset`` on: queue offset, and that of the half message."""
+    """Op messages from ``op_offset`` on: their queue offset, and that of the half message."""
     _named: set[int] = attrs.field(factory=set, init=False)
     """The half messages that these name."""
     _renewed: dict[int, int] = attrs.field(factory=dict, init=False)
-    """The first queue offset of a renewed one that is pending, and its own."""
+    """The first queue offset of each pending renewed half message, and its present one."""
 
     def __attrs_post_init__(self) -> None:
         self._next_half = self.half_offset
@@ -203,19 +203,19 @@ class PendingTransactions:
         return len(self._pending)
 
     def pending(self) -> tuple[Half, ...]:
-        """Those that are not decided, in their order."""
+        """The undecided half messages, in order."""
         return tuple(self._pending.values())
 
     def get(self, queue_offset: int) -> Half:
-        """One that is not decided; raises :class:`TransactionError`."""
+        """Return an undecided half message; raises :class:`TransactionError`."""
         half = self._pending.get(queue_offset)
         if half is None:
             raise TransactionError(f"half message {queue_offset} is decided already, or there is none")
         return half
 
     def prepared(self, half: Half) -> None:
-        """A half message is stored, or was read; in the order of their queue offsets. One that is known changes
-        nothing."""
+        """Note a half message that was stored or read. Call this in order of queue offsets; a known one has no
+        effect."""
         if half.queue_offset < self._next_half:
             return
         self._next_half = half.queue_offset + 1
@@ -223,7 +223,7 @@ class PendingTransactions:
             before = self._renewed.get(half.origin, half.origin)
             if half.renews(self._pending.get(before)):
                 self._drop(before)
-            else:  # it says so, and cannot be right
+            else:  # its origin cannot be right
                 half = attrs.evolve(half, origin=None)
         if not {half.queue_offset, half.origin} & self._named:
             self._pending[half.queue_offset] = half
@@ -238,8 +238,8 @@ class PendingTransactions:
         self._advance()
 
     def decided(self, op_queue_offset: int, half_queue_offset: int | None) -> None:
-        """An op message is stored, or was read; in the order of their queue offsets. It may name a half message that
-        comes later, one that is decided, or (``None``) nothing."""
+        """Note an op message that was stored or read. Call this in order of queue offsets. It may name a half message
+        that comes later, one that is decided, or (``None``) nothing."""
         if op_queue_offset < self.op_offset or (self._ops and op_queue_offset <= self._ops[-1][0]):
             return
         self._ops.append((op_queue_offset, half_queue_offset))
@@ -249,16 +249,16 @@ class PendingTransactions:
         self._advance()
 
     def expired(self, half_minimum: int, op_minimum: int) -> list[Half]:
-        """The queues begin there now; those pending ones that went with their files, undecided."""
-        gone = [half for half in self._pending.values() if half.queue_offset < half_minimum]
-        for half in gone:
+        """Set the queues' new minimums; return the pending half messages that were deleted undecided."""
+        expired = [half for half in self._pending.values() if half.queue_offset < half_minimum]
+        for half in expired:
             self._drop(half.queue_offset)
         self._next_half = max(self._next_half, half_minimum)
         while self._ops and self._ops[0][0] < op_minimum:
             self._forget_op()
         self.op_offset = max(self.op_offset, op_minimum)
         self._advance()
-        return gone
+        return expired
 
     def _drop(self, queue_offset: int) -> None:
         half = self._pending.pop(queue_offset, None)
@@ -279,7 +279,7 @@ class PendingTransactions:
             self._named.discard(named)
 
     def check_invariants(self) -> None:
-        """Raise ``RuntimeError`` where what is pending, named and passed contradict one another."""
+        """Raise ``RuntimeError`` if pending half messages, op messages and offsets contradict one another."""
         offsets = list(self._pending)
         if offsets != sorted(offsets) or not set(offsets) <= set(self._order) or self._named & set(offsets):
             raise RuntimeError(f"pending {offsets}, in the order {list(self._order)}, named {sorted(self._named)}")
