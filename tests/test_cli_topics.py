@@ -21,7 +21,7 @@ import typer.main
 
 from tests.support import rocketmq_golden as golden
 from warren import cli
-from warren.actors.engines.topics.topic_store import TopicStore
+from warren.actors.engines.topics.store_opening import load_store
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import Host, Record
 from warren.salvage.queue_directory import Finding
@@ -472,7 +472,7 @@ def test_some_queries_and_times_by_command_line(scenario: str) -> None:
 def test_a_query_answers_32_unless_told_and_never_more_than_a_batch(tmp_path: Path) -> None:
     files, host = RealFileSystem(), Host.parse("10.0.0.1:1")
     small = attrs.evolve(ROCKETMQ_4_9, mapped_file_size_commit_log=1 << 16, max_hash_slot_num=10, max_index_num=1000)
-    store = TopicStore.load(files, str(tmp_path), small, new_index_name=index_names())
+    store = load_store(files, str(tmp_path), small, new_index_name=index_names())
     store.start()
     bodies = [b"%d" % number for number in range(100)]
     store.append(

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from tests.support.effort import times
 from tests.support.pipeline_tools import ROCKETMQ, rocketmq_node
 from tests.support.topic_log import RECORD
-from warren.actors.engines.topics.topic_store import TopicStore
+from warren.actors.engines.topics.store_opening import load_store
 from warren.cli import app
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import COMMIT, PREPARED, ROLLBACK, Host, encode, header_bytes
@@ -203,7 +203,7 @@ DAMAGE = st.builds(
 def written(directory: Path, sent: list[Sent], damage: Damage | None = None) -> None:
     """A store with these messages, damaged."""
     files, damage = RealFileSystem(16), damage or Damage()
-    store = TopicStore.load(files, str(directory), SETTINGS, new_index_name=index_names())
+    store = load_store(files, str(directory), SETTINGS, new_index_name=index_names())
     store.start()
     for number, one in enumerate(sent):
         names = {"KEYS": " ".join(f"k{number % 5}-{key}" for key in range(one.keys)), "TAGS": f"t{number % 3}"}

@@ -27,6 +27,7 @@ from tests.support import rocketmq_golden as golden
 from tests.support.effort import every, times
 from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, Row, noted, rabbitmq_node, read_rows, rocketmq_node
 from tests.support.topic_log import RECORD
+from warren.actors.engines.topics.store_opening import load_store
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import Host, Record, decode_properties, encode, encode_blank
@@ -360,7 +361,7 @@ def small_store(minutes_apart: int) -> str:
     place = f"{_STORES.name}/{minutes_apart}"
     generator = random.Random(SEED)
     names = iter(range(20_260_101_000_000_000, 20_260_102_000_000_000))
-    store = TopicStore.load(FILES, place, SMALL, new_index_name=lambda: str(next(names)))
+    store = load_store(FILES, place, SMALL, new_index_name=lambda: str(next(names)))
     store.start()
     for number in range(400):
         born, stored = generator.choice((V4, V6)), V4
@@ -610,7 +611,7 @@ def test_a_survey_does_not_go_to_the_tasks(store: str) -> None:
 def test_a_task_reads_no_more_than_its_batch_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = str(tmp_path / "store")
     big = attrs.evolve(SMALL, mapped_file_size_commit_log=8 << 20, max_message_size=4 << 20)
-    store = TopicStore.load(FILES, place, big, new_index_name=lambda: "20260101000000000")
+    store = load_store(FILES, place, big, new_index_name=lambda: "20260101000000000")
     store.start()
     for size in [1000] * 2000 + [1 << 20] + [1000] * 500:
         batch = Batch(topic="T", queue_id=0, bodies=[bytes(size)], born_timestamp=1, born_host=V4, store_host=V4)

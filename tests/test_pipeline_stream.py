@@ -20,7 +20,7 @@ import warren
 from tests.support import pipeline_tools
 from tests.support.effort import times
 from tests.support.pipeline_tools import ROCKETMQ, rocketmq_node
-from warren.actors.engines.topics.topic_store import TopicStore
+from warren.actors.engines.topics.store_opening import load_store
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.pipeline import stream_reader
 from warren.pipeline.live_store import LiveStore, View
@@ -59,9 +59,7 @@ class Store:
 
     def open(self) -> None:
         names = iter(f"{number:017d}" for number in range(1, 1000))
-        self.store = TopicStore.load(
-            RealFileSystem(), self.directory, SMALL, new_index_name=names.__next__, writable=True
-        )
+        self.store = load_store(RealFileSystem(), self.directory, SMALL, new_index_name=names.__next__, writable=True)
         self.store.start()
 
     def write(self, queue_id: int, count: int = 1, topic: str = "orders", body_bytes: int = 10) -> None:

@@ -23,8 +23,8 @@ from warren.actors.engines.declared.stream_arguments import StreamLimits, period
 from warren.actors.engines.declared.users import Users
 from warren.actors.engines.errors import ArgumentsError, PreconditionFailedError
 from warren.actors.engines.topics.names import check_topic_name, stream_topic
+from warren.actors.engines.topics.store_opening import load_store
 from warren.actors.engines.topics.stream_retention import STREAM_QUEUE_ID, StreamRetention, hold
-from warren.actors.engines.topics.topic_store import TopicStore
 from warren.ctl.listing import list_queues
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import Host
@@ -421,7 +421,7 @@ class Log:
         files.make_directories("/topics")
         self.now_ms = 0
         known = {"mapped_file_size_commit_log": FILE_SIZE, "mapped_file_size_consume_queue": 20 * 8} | settings
-        self.store = TopicStore.load(
+        self.store = load_store(
             files,
             "/topics",
             TopicSettings(max_hash_slot_num=10, max_index_num=10, **known),

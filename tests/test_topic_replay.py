@@ -17,6 +17,7 @@ import attrs
 import pytest
 
 from tests.support.rocketmq_golden import SCENARIOS, Json, directory, manifest, records, settings, unpacked
+from warren.actors.engines.topics.store_opening import load_store
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.msg_store.commit_log.commit_log import Batch, CommitLog, MessageIllegalError
 from warren.msg_store.commit_log.commit_log_format import Host
@@ -86,7 +87,7 @@ def replay(scenario: str, place: Path, between: Callable[[TopicStore, Callable[[
     names = (f"2099{number:013d}" for number in itertools.count())
 
     def load() -> TopicStore:
-        store = TopicStore.load(RealFileSystem(), str(place), limits, new_index_name=lambda: next(names))
+        store = load_store(RealFileSystem(), str(place), limits, new_index_name=lambda: next(names))
         store.start()
         return store
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import rocketmq_golden as golden
 from warren.actors.engines.topics.reading import read_records
+from warren.actors.engines.topics.store_opening import load_store
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import MESSAGE_MAGIC_V2, Host, encode, header_bytes
@@ -26,7 +27,7 @@ STATES = [
 
 def load(scenario: str, part: str, patch: list[golden.Json], override: golden.Json) -> TopicStore:
     names = (f"2099{number:013d}" for number in itertools.count())
-    return TopicStore.load(
+    return load_store(
         golden.overlay(scenario, patch, part),
         golden.directory(scenario, part),
         golden.settings(scenario, override),
@@ -98,7 +99,7 @@ def crashed_store(cut: int) -> tuple[TopicStore, int]:
     """A store of three messages whose last one lost ``cut`` bytes at its end in a power loss; and its start."""
     files = MemoryFileSystem()
     settings = TopicSettings(mapped_file_size_commit_log=4096, max_hash_slot_num=10, max_index_num=50)
-    store = TopicStore.load(files, "/store", settings, new_index_name=lambda: "2" * 17)
+    store = load_store(files, "/store", settings, new_index_name=lambda: "2" * 17)
     store.start()
     host = Host(bytes((127, 0, 0, 1)), 0)
     batch = Batch(
@@ -115,7 +116,7 @@ def crashed_store(cut: int) -> tuple[TopicStore, int]:
     store.commit_log.mapped.write(store.commit_log.end - cut, bytes(cut))
     store.abandon()
     left = files.after_process_crash()
-    return TopicStore.load(left, "/store", settings, new_index_name=lambda: "3" * 17), last
+    return load_store(left, "/store", settings, new_index_name=lambda: "3" * 17), last
 
 
 @pytest.mark.parametrize("cut", [1, 5, 11, 20, 32, 35, 60, 120])
@@ -147,7 +148,7 @@ def crashed_store_with(**changes: Any) -> TopicStore:
 
 def reopened(store: TopicStore) -> TopicStore:
     settings = attrs.evolve(store.settings, rebuild_after_crash=True)
-    reopened_store = TopicStore.load(store.files, "/store", settings, new_index_name=lambda: "4" * 17)
+    reopened_store = load_store(store.files, "/store", settings, new_index_name=lambda: "4" * 17)
     reopened_store.start()
     return reopened_store
 
@@ -190,7 +191,7 @@ def test_an_index_that_the_settings_do_not_fit_is_refused_and_stays_as_it_is() -
     before = {path: bytes(data) for path, data in files.contents().items()}  # type: ignore[attr-defined]
     for wrong in ({"max_hash_slot_num": 11}, {"max_index_num": 51}, {"max_index_num": 49}):
         with pytest.raises(DataError, match="max_hash_slot_num and max_index_num"):
-            TopicStore.load(files, "/store", attrs.evolve(settings, **wrong), new_index_name=lambda: "4" * 17)
+            load_store(files, "/store", attrs.evolve(settings, **wrong), new_index_name=lambda: "4" * 17)
     assert {path: bytes(data) for path, data in files.contents().items()} == before  # type: ignore[attr-defined]
 
 
@@ -201,7 +202,7 @@ def test_what_was_deleted_of_a_closed_store_is_built_anew(lost: str) -> None:
     store.close()
     for name in ("consumequeue", "index") if lost == "both" else (lost,):
         store.files.delete_tree(f"/store/{name}")
-    store = TopicStore.load(store.files, "/store", store.settings, new_index_name=lambda: "4" * 17)
+    store = load_store(store.files, "/store", store.settings, new_index_name=lambda: "4" * 17)
     store.start()
     while store.dispatch():
         pass
@@ -218,7 +219,7 @@ def test_a_closed_store_whose_log_was_cut_goes_on_without_what_is_gone() -> None
     handle = store.files.open_append("/store/commitlog/" + "0" * 20)
     handle.pwrite(bytes(4096 - last), last)
     handle.close()
-    store = TopicStore.load(store.files, "/store", store.settings, new_index_name=lambda: "4" * 17)
+    store = load_store(store.files, "/store", store.settings, new_index_name=lambda: "4" * 17)
     store.start()
     assert store.commit_log.end == last
     assert store.query("events", "order-1001") == []

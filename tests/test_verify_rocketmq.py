@@ -17,6 +17,7 @@ import pytest
 from tests.support import rocketmq_golden as golden
 from tests.support.cli_tools import warren
 from tests.support.topic_log import batch
+from warren.actors.engines.topics.store_opening import load_store
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.msg_store.commit_log.commit_log_format import PREPARED
 from warren.salvage.queue_directory import Finding
@@ -611,7 +612,7 @@ OWN = TopicSettings(
 def used_store(files: MemoryFileSystem, rng: random.Random, rounds: int) -> TopicStore:
     """A store that is opened, written to and flushed now and then; a crash that was planned comes out."""
     names = (f"2099{number:013d}" for number in itertools.count())
-    store = TopicStore.load(files, "/store", OWN, new_index_name=lambda: next(names))
+    store = load_store(files, "/store", OWN, new_index_name=lambda: next(names))
     store.start()
     for number in range(rounds):
         bodies = [rng.randbytes(rng.choice([0, 10, 300])) for _ in range(rng.choice([1, 1, 7]))]

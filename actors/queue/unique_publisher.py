@@ -10,25 +10,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import attrs
-from pykka._envelope import Envelope as Letter
 
 from warren.actors import messages as m
+from warren.actors.clock import Clock
+from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.key_table import BOUND, IN_RAM, SAFE, TakenKey
+from warren.actors.engines.queue.queue_process import QueueProcess
+from warren.actors.engines.queue.queue_turn import QueueTurn
 from warren.actors.engines.unique_keys import LOG_KIND, UniqueKeys
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_context import NodeContext
-from warren.actors.queue.intake import PublishKey
-from warren.actors.runtime.future import Future, UniqueConfirm
+from warren.actors.runtime.future import Future
 from warren.queue_index.message.message_format import Envelope
 from warren.storage.errors import DataError, MessageError, NoRoomError
 from warren.storage.record_log import RecordLog
-
-if TYPE_CHECKING:
-    from warren.actors.queue.queue_actor import QueueActor
-
 
 _LOG = logger("queue")
 
@@ -62,32 +60,34 @@ class _Waiting:
     """Whether one of the levels found no room on the disk."""
 
 
-def hand_over(
-    actor: QueueActor,
-    key: PublishKey,
-    bodies: Sequence[bytes],
-    keys: Sequence[Key | None],
-    reserved_bytes: int,
-    *,
-    here: bool,
-) -> UniqueConfirm:
-    """Hand messages to a queue, each with its key or ``None``. From any thread, like messages without keys."""
-    confirm = UniqueConfirm(actor)
-    message = PublishUnique(key.envelope, b"", bodies, key.expiration_ms, key.priority, confirm, reserved_bytes, keys)
-    if actor.actor_stopped.is_set():
-        actor.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
-        raise actor.stopped_error()
-    at_once = not here or key.expiration_ms is not None
-    actor.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else actor.needs_a_turn)
-    if here and actor.deliveries:
-        actor.wake_consumer()
-    return confirm
+class KeyedQueue(Protocol):
+    """The queue's actor, as its keys use it."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def declaration(self) -> QueueDeclaration: ...
+
+    @property
+    def process(self) -> QueueProcess: ...
+
+    @property
+    def queue_turn(self) -> QueueTurn: ...
+
+    def describe(self) -> str: ...
+
+    def refused(self, confirm: Future) -> None: ...
+
+    def not_safe(self, confirm: Future, error: NoRoomError) -> None: ...
+
+    def stopped_error(self) -> Exception: ...
 
 
 class UniquePublisher:
     """The keys of a queue, and the publishes that wait for them. All methods are called in the queue's turns."""
 
-    def __init__(self, actor: QueueActor, keys: UniqueKeys, check_directory: Callable[[], None]) -> None:
+    def __init__(self, actor: KeyedQueue, keys: UniqueKeys, check_directory: Callable[[], None]) -> None:
         self._actor = actor
         self._check_directory = check_directory
         self.keys = keys
@@ -99,7 +99,7 @@ class UniquePublisher:
         """Why there are no keys."""
 
     @classmethod
-    def open(cls, actor: QueueActor, context: NodeContext, keys_path: str | None) -> UniquePublisher:
+    def open(cls, actor: KeyedQueue, context: NodeContext, keys_path: str | None) -> UniquePublisher:
         """Open with the keys that the last process left. ``keys_path``: the path of their log if the queue outlives the
         process.
 

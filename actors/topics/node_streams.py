@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.definitions import Definitions
-from warren.actors.engines.declared.policies import AppliedPolicies
+from warren.actors.engines.declared.policies import PoliciesOf
 from warren.actors.node.node_context import NodeContext
 from warren.storage.topic_settings import TopicSettings
 
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from warren.actors.engines.topics.stream_retention import StreamRetention
     from warren.actors.topics.running_topics import RunningTopics
     from warren.actors.topics.streams import Stream
-
-PoliciesOf = Callable[[str, str], AppliedPolicies]
-"""Vhost, queue → the policies of the queue."""
 
 
 class NodeStreams:

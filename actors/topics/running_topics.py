@@ -24,6 +24,7 @@ from pykka import ActorRef
 
 from warren.actors.engines.topics.names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
 from warren.actors.engines.topics.store_files import CONFIG
+from warren.actors.engines.topics.store_opening import load_store
 from warren.actors.engines.topics.stream_retention import StreamRetention
 from warren.actors.engines.topics.topic_store import TopicStore, table_of
 from warren.actors.engines.topics.topic_table import TopicTable
@@ -128,7 +129,7 @@ class RunningTopics:
         files = context.files
         files.make_directories(f"{path}/{CONFIG}")
         files.sync_directory(posixpath.dirname(path))  # otherwise all of it could be lost with its name
-        store = TopicStore.load(
+        store = load_store(
             files, path, settings, new_index_name=lambda: index_name(context.clock.wall_us()), sync_failed=has_failed
         )
         for cut in store.cuts:

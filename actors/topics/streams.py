@@ -22,7 +22,7 @@ import numpy as np
 
 from warren.actors.clock import Clock
 from warren.actors.engines.declared.arguments import QueueDeclaration
-from warren.actors.engines.declared.policies import AppliedPolicies
+from warren.actors.engines.declared.policies import AppliedPolicies, PoliciesOf
 from warren.actors.engines.declared.stream_arguments import StreamLimits
 from warren.actors.engines.topics.reading import read_packed
 from warren.actors.engines.topics.stream_retention import STREAM_QUEUE_ID, StreamRetention
@@ -33,7 +33,6 @@ from warren.actors.queue.intake import PublishKey, QueueGoneError
 from warren.actors.runtime.future import Confirm, CountDown, Future
 from warren.actors.runtime.pool import Pool
 from warren.actors.topics.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor
-from warren.actors.topics.node_streams import PoliciesOf
 from warren.actors.topics.running_topics import RunningTopics
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import (

@@ -46,18 +46,18 @@ from warren.msg_store.commit_log.commit_log_format import (
     encode_blank,
     peek,
 )
-from warren.msg_store.commit_log.packed_records import PackedRecords, pack_unchecked
-from warren.msg_store.commit_log.record_check import Failure
-from warren.msg_store.commit_log.record_columns import ColumnRequest, RecordColumns
-from warren.msg_store.commit_log.record_encoding import AppendPosition, RecordEncoder, begins
-from warren.msg_store.commit_log.record_scan import scan_bodies, scan_columns, scan_records
-from warren.msg_store.rdq.message_batch import (
+from warren.msg_store.commit_log.message_batch import (
     Batch,
     Measured,
     MessageIllegalError,
     PropertiesSizeExceededError,
     measure,
 )
+from warren.msg_store.commit_log.packed_records import PackedRecords, pack_unchecked
+from warren.msg_store.commit_log.record_check import Failure
+from warren.msg_store.commit_log.record_columns import ColumnRequest, RecordColumns
+from warren.msg_store.commit_log.record_encoding import AppendPosition, RecordEncoder, begins
+from warren.msg_store.commit_log.record_scan import scan_bodies, scan_columns, scan_records
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import FileSystem
 from warren.storage.mapped_files import MappedFiles

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from warren.msg_store.commit_log.body_crcs import body_crcs
 from warren.msg_store.commit_log.commit_log_format import Record, encode, head_type, header_bytes
-from warren.msg_store.rdq.message_batch import Measured, MessageIllegalError
+from warren.msg_store.commit_log.message_batch import Measured, MessageIllegalError
 
 _FEW: Final = 4
 """Fewer records than this are not worth a matrix."""

@@ -4,12 +4,12 @@ From 3.13 on a broker compacts inside a file: live messages from its end are cop
 is cut off once no reader needs it. So a file holds, between its live records, zeros or what is left of dead ones, and
 perhaps a message twice; where such garbage begins, a scan from record to record ends, or goes astray.
 
-It looks for records of *wanted* ids: a size that fits into the file, followed by a wanted id, and 0xFF at the record's
-end. Nothing less tells a record from what looks like one. A message's first place in the file counts, as it does for a
-broker: copies go to the front, and the originals may since have been overwritten. The inside of a record that was found
-is not searched, nor is the inside of a record of a *sound chain*: the one from the file's beginning up to the first
-damage, or one that ends where the file does. A body may hold a copy of a record, so a message with two different
-records elsewhere is *ambiguous*.
+It looks for records of *given* ids: a size that fits into the file, followed by one of the ids, and 0xFF at the
+record's end. Nothing less tells a record from what looks like one. A message's first place in the file counts, as it
+does for a broker: copies go to the front, and the originals may since have been overwritten. The inside of a record
+that was found is not searched, nor is the inside of a record of a *sound chain*: the one from the file's beginning up
+to the first damage, or one that ends where the file does. A body may hold a copy of a record, so a message with two
+different records elsewhere is *ambiguous*.
 
 Terms. A *candidate* is an offset at which eight bytes could be the size of a record of this file. Nearly every one has
 zeros in front and not all of them are zeros, and windows of the file are searched for that, all offsets at once.
@@ -45,7 +45,7 @@ Ids = npt.NDArray[np.bytes_]
 
 
 @attrs.frozen(eq=False, repr=False)
-class FoundRecords:
+class RecordTable:
     """Records by columns, in the order of the file; no two have one id."""
 
     offsets: Longs
@@ -58,22 +58,22 @@ class FoundRecords:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def rows(self, chosen: Mask) -> FoundRecords:
+    def rows(self, chosen: Mask) -> RecordTable:
         """Some of them."""
-        return FoundRecords(self.offsets[chosen], self.sizes[chosen], self.msg_ids[chosen])
+        return RecordTable(self.offsets[chosen], self.sizes[chosen], self.msg_ids[chosen])
 
-    def merged(self, other: FoundRecords) -> FoundRecords:
+    def merged(self, other: RecordTable) -> RecordTable:
         """Return the records of both, in the order of the file."""
         offsets = np.concatenate([self.offsets, other.offsets])
         order = np.argsort(offsets, kind="stable")
         sizes, msg_ids = (self.sizes, other.sizes), (self.msg_ids, other.msg_ids)
-        return FoundRecords(offsets[order], np.concatenate(sizes)[order], np.concatenate(msg_ids)[order])
+        return RecordTable(offsets[order], np.concatenate(sizes)[order], np.concatenate(msg_ids)[order])
 
 
 def search(
-    file: File, wanted: Ids, *, last: tuple[int, int] = (0, 0), window_bytes: int = WINDOW_BYTES
-) -> FoundRecords:
-    """Return the records in ``file`` whose ids are in ``wanted``, which is sorted.
+    file: File, msg_ids: Ids, *, last: tuple[int, int] = (0, 0), window_bytes: int = WINDOW_BYTES
+) -> RecordTable:
+    """Return the records in ``file`` whose ids are in ``msg_ids``, which is sorted.
 
     ``last``: where the last record before the first damage begins and ends.
     """
@@ -83,21 +83,21 @@ def search(
     all_starts: list[Longs] = []
     all_sizes: list[Longs] = []
     overlap = HEADER.size - 1  # a record may begin with zeros that are a hole's
-    for at in data_windows(file, start, file_size if len(wanted) else 0, window_bytes, overlap=overlap):
+    for at in data_windows(file, start, file_size if len(msg_ids) else 0, window_bytes, overlap=overlap):
         data = file.pread(min(window_bytes + overlap, file_size - at), at)
         offsets, sizes, ids = _candidates(data, at, file_size)
         all_starts.append(offsets)
         all_sizes.append(sizes)
-        is_wanted = wanted[np.minimum(np.searchsorted(wanted, ids), len(wanted) - 1)] == ids
-        rows = zip(offsets[is_wanted].tolist(), sizes[is_wanted].tolist(), ids[is_wanted].tolist(), strict=True)
+        is_match = msg_ids[np.minimum(np.searchsorted(msg_ids, ids), len(msg_ids) - 1)] == ids
+        rows = zip(offsets[is_match].tolist(), sizes[is_match].tolist(), ids[is_match].tolist(), strict=True)
         candidates += [row for row in rows if _ends_well(file, data, at, row[0] + row[1] - 1)]
     if candidates:
         chain = _sound_chain(file, np.concatenate(all_starts), np.concatenate(all_sizes))
         candidates = [row for row in candidates if not _is_inside(row[0], chain)]
-    return _chosen(file, candidates, wanted.dtype)
+    return _chosen(file, candidates, msg_ids.dtype)
 
 
-def _chosen(file: File, candidates: list[tuple[int, int, bytes]], dtype: np.dtype[np.bytes_]) -> FoundRecords:
+def _chosen(file: File, candidates: list[tuple[int, int, bytes]], dtype: np.dtype[np.bytes_]) -> RecordTable:
     """The first record of each message, and which messages have another one that differs."""
     records: dict[bytes, tuple[int, int]] = {}
     ambiguous: dict[bytes, int] = {}
@@ -113,7 +113,7 @@ def _chosen(file: File, candidates: list[tuple[int, int, bytes]], dtype: np.dtyp
             if size != first_size or file.pread(size, offset) != file.pread(size, first_offset):
                 ambiguous[msg_id] = offset
     places = list(records.values())
-    return FoundRecords(
+    return RecordTable(
         np.array([offset for offset, _ in places], np.int64),
         np.array([size for _, size in places], np.int64),
         np.array(list(records), dtype),

@@ -10,6 +10,7 @@ import attrs
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from warren.actors.engines.topics.store_opening import load_store
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.msg_store.commit_log.commit_log import Batch, Record
 from warren.msg_store.commit_log.commit_log_format import COMMIT, PREPARED, ROLLBACK, Host
@@ -74,7 +75,7 @@ class TopicStoreMachine(RuleBasedStateMachine):
 
     def load(self, files: MemoryFileSystem | None = None, *, sync_failed: bool = False) -> TopicStore:
         new_name = lambda: next(self.names)  # noqa: E731
-        return TopicStore.load(files or self.files, PLACE, SETTINGS, new_index_name=new_name, sync_failed=sync_failed)
+        return load_store(files or self.files, PLACE, SETTINGS, new_index_name=new_name, sync_failed=sync_failed)
 
     # ── appending ───────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -22,7 +22,7 @@ from warren.client.calls import check_fits, error_of, plain, result_of
 from warren.client.kept import RUN_MESSAGES, WINDOW_BYTES, KeptChannel
 from warren.client.topic_batches import batch_to_send
 from warren.msg_store.commit_log.commit_log import Appended
-from warren.msg_store.rdq.message_batch import Batch
+from warren.msg_store.commit_log.message_batch import Batch
 from warren.storage.errors import WarrenError
 
 

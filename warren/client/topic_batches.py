@@ -8,7 +8,7 @@ import attrs
 
 from warren.client.calls import packed, unpacked
 from warren.msg_store.commit_log.commit_log_format import Host
-from warren.msg_store.rdq.message_batch import Batch
+from warren.msg_store.commit_log.message_batch import Batch
 
 
 def batch_to_send(batch: Batch) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from warren.client.calls import call
 from warren.client.reader_verbs import RemoteReaderVerbs
 from warren.client.remote import RemoteVhost
 from warren.msg_store.commit_log.commit_log_format import Record, decode
+from warren.msg_store.commit_log.message_batch import Batch
 from warren.msg_store.commit_log.packed_records import PackedRecords, packed
-from warren.msg_store.rdq.message_batch import Batch
 from warren.storage.topic_settings import TopicSettings
 from warren.values.topic_record import Moment, to_ms
 from warren.verbs.reader_verbs import ReaderArguments

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pykka._envelope import Envelope as Letter
+
 from warren.actors.engines.key_table import digest_of, key_of, key_of_body
 from warren.actors.node.admission import Admission
 from warren.actors.queue.intake import PublishKey
 from warren.actors.queue.queue_actor import QueueActor
-from warren.actors.queue.unique_publisher import Key, hand_over
-from warren.actors.runtime.future import Confirm, CountDown
+from warren.actors.queue.unique_publisher import Key, PublishUnique
+from warren.actors.runtime.future import Confirm, CountDown, UniqueConfirm
 from warren.storage.errors import MessageError
 from warren.values.messages import KEY_ARGUMENTS, MAX_EXPIRATION_S
 from warren.verbs.publishing import settled_confirm
@@ -44,11 +46,11 @@ def keys_of(
     keys = zip(unique, bodies, strict=True)
     return [
         None
-        if one is None or one is False
+        if value is None or value is False
         else Key(digest_of(key_of_body(body)), for_us)
-        if one is True
-        else _key(one, for_us)
-        for one, body in keys
+        if value is True
+        else _key(value, for_us)
+        for value, body in keys
     ], rest
 
 
@@ -87,11 +89,33 @@ def publishing_unique(  # noqa: PLR0917
     """Give messages to a queue. The answer is their confirm."""
 
     def give(actors: Sequence[QueueActor], reserved_bytes: int, here: bool) -> Confirm:
-        return hand_over(actors[0], key, bodies, keys, reserved_bytes, here=here)
+        return _hand_over(actors[0], key, bodies, keys, reserved_bytes, here=here)
 
     return Admission(
         lambda: (find(),), lambda _: key.size_bytes(bodies), give, block, timeout, passes_alarms=passes_alarms
     )
+
+
+def _hand_over(
+    actor: QueueActor,
+    key: PublishKey,
+    bodies: Sequence[bytes],
+    keys: Sequence[Key | None],
+    reserved_bytes: int,
+    *,
+    here: bool,
+) -> UniqueConfirm:
+    """Hand messages to a queue, each with its key or ``None``. From any thread, like messages without keys."""
+    confirm = UniqueConfirm(actor)
+    message = PublishUnique(key.envelope, b"", bodies, key.expiration_ms, key.priority, confirm, reserved_bytes, keys)
+    if actor.actor_stopped.is_set():
+        actor.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+        raise actor.stopped_error()
+    at_once = not here or key.expiration_ms is not None
+    actor.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else actor.needs_a_turn)
+    if here and actor.deliveries:
+        actor.wake_consumer()
+    return confirm
 
 
 class UniqueCountDown(CountDown):
@@ -106,12 +130,12 @@ class UniqueCountDown(CountDown):
     @property
     def duplicates(self) -> tuple[int, ...]:
         self.get()
-        found: list[int] = []
+        duplicates: list[int] = []
         first = 0
         for confirm, size in self._pieces:
-            found += [first + index for index in confirm.duplicates]
+            duplicates += [first + index for index in confirm.duplicates]
             first += size
-        return tuple(found)
+        return tuple(duplicates)
 
 
 def of_parts(confirms: Sequence[Confirm], sizes: Sequence[int]) -> Confirm:

@@ -260,6 +260,10 @@ class AppliedPolicies:
         }
 
 
+PoliciesOf = Callable[[str, str], AppliedPolicies]
+"""Vhost, queue → the policies of the queue."""
+
+
 NO_POLICIES: Final = AppliedPolicies()
 
 

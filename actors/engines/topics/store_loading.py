@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from warren.actors.engines.topics.store_files import CONSUME_QUEUES
-from warren.actors.engines.topics.store_recovery import Cut
+from warren.actors.engines.topics.store_files import CONSUME_QUEUES, Cut
 from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.queue_index.topics.index_file_format import Layout, is_file_name
 from warren.storage.errors import DataError

@@ -21,12 +21,13 @@ of messages that are gone can stay, and keys are lost.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import numpy as np
 
 from warren.actors.engines.topics.queue_rows import QueueKey, rows_of_queues
+from warren.actors.engines.topics.store_files import Cut, Missing
 from warren.msg_store.commit_log.commit_log_format import (
     BLANK_HEADER_BYTES,
     MESSAGE_MAGICS,
@@ -55,28 +56,6 @@ _CLEAN_FILES: Final = 3
 
 _LOOK_BYTES: Final = 16 << 20
 _ZEROS: Final = bytes(1 << 20)
-
-
-Missing = Literal["messages", "entries"] | None
-
-
-@attrs.frozen
-class Cut:
-    """Data that was cut off: its path, from which byte of the file on, and why."""
-
-    path: str
-    file_offset: int | None
-    what: str
-    missing: Missing = None
-    """What has been missing since a clean stop, because files were deleted or cut."""
-
-    def __str__(self) -> str:
-        location = self.path if self.file_offset is None else f"{self.path}, offset {self.file_offset}"
-        return f"{location}: {self.what}"
-
-    def log_fields(self) -> dict[str, Any]:
-        """The fields of a log record about it."""
-        return {"path": self.path, "offset": self.file_offset, "reason": self.what}
 
 
 def reading_start(

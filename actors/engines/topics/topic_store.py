@@ -28,25 +28,32 @@ from typing import Final
 
 import attrs
 
-from warren.actors.engines.topics.checkpoint_format import Checkpoint, read_checkpoint, write_checkpoint
+from warren.actors.engines.topics.checkpoint_format import Checkpoint, write_checkpoint
 from warren.actors.engines.topics.consumer_group import Bounds
 from warren.actors.engines.topics.queue_rows import QueueKey, rows_of_queues
 from warren.actors.engines.topics.reput import reput
-from warren.actors.engines.topics.store_files import ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUES, INDEX, LOCK
-from warren.actors.engines.topics.store_loading import check_index_sizes, load_queue, queue_place, strangers
-from warren.actors.engines.topics.store_recovery import Cut, Recovery
+from warren.actors.engines.topics.store_files import (
+    ABORT,
+    CHECKPOINT,
+    COMMIT_LOG,
+    CONFIG,
+    CONSUME_QUEUES,
+    LOCK,
+    Cut,
+)
+from warren.actors.engines.topics.store_loading import load_queue, queue_place
 from warren.actors.engines.topics.topic_table import TopicTable
 from warren.msg_store.commit_log.commit_log import Appended, Batch, CommitLog, MessageIllegalError
 from warren.msg_store.commit_log.commit_log_expiry import Hold
 from warren.msg_store.commit_log.commit_log_format import BLANK_HEADER_BYTES, ROLLBACK, TRANSACTION_MASK, Blank
+from warren.msg_store.commit_log.message_batch import measure
 from warren.msg_store.commit_log.record_check import Failure
 from warren.msg_store.commit_log.record_columns import RecordColumns
-from warren.msg_store.rdq.message_batch import measure
 from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.queue_index.topics.consume_queue_format import Ints, Longs
 from warren.queue_index.topics.key_index import KeyIndex
 from warren.storage.errors import DataError, NoRoomError, StorageError, shortly
-from warren.storage.filesystem import FAILED, FileSystem, note_failed_sync, retryable, take_failed_sync_back
+from warren.storage.filesystem import FileSystem, note_failed_sync, retryable
 from warren.storage.java_hash import index_hash
 from warren.storage.topic_settings import TopicSettings
 
@@ -63,7 +70,10 @@ def commit_log_directory(directory: str, settings: TopicSettings) -> str:
 
 @attrs.define(eq=False, repr=False)
 class TopicStore:
-    """One store. Created by :meth:`load`; call :meth:`start` before writing. One writer; any thread may read."""
+    """One store. Call :meth:`start` before writing. One writer; any thread may read.
+
+    :func:`warren.actors.engines.topics.store_opening.load_store` makes it.
+    """
 
     files: FileSystem
     directory: str
@@ -90,67 +100,6 @@ class TopicStore:
     _last_dispatched_ms: int = 0
     _is_torn: bool = False
     """Whether a write to the CommitLog failed."""
-
-    # ── loading ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @classmethod
-    def load(
-        cls,
-        files: FileSystem,
-        directory: str,
-        settings: TopicSettings,
-        *,
-        new_index_name: Callable[[], str],
-        writable: bool = True,
-        sync_failed: bool = False,
-        good_until: int = 0,
-    ) -> TopicStore:
-        """Load and recover the store in ``directory``; an empty directory is an empty store.
-
-        ``new_index_name``: returns the current local time as 17 digits. ``sync_failed``: whether a sync failed in this
-        process (a file beside the CommitLog records failures of others). What is read may then not be on the disk, and
-        a sync would not write it, so it is rewritten.
-        ``good_until``: the start of a record before which the CommitLog was already read and found good as in recovery;
-        after a dirty stop only for callers that do not use what is built from it.
-        Raises :class:`DataError` if RocketMQ would refuse the whole store: a mapped file whose length differs from the
-        settings.
-        """
-        lengthen = settings.rebuild_after_crash and writable
-        was_clean = not files.exists(f"{directory}/{ABORT}")
-        log_directory = commit_log_directory(directory, settings)
-        commit_log = CommitLog.load(files, log_directory, settings, writable=writable, lengthen=lengthen)
-        queues = {
-            key: load_queue(files, directory, key, settings, writable=writable, lengthen=lengthen)
-            for key in queue_directories(files, f"{directory}/{CONSUME_QUEUES}")
-        }
-        checkpoint = read_checkpoint(files, f"{directory}/{CHECKPOINT}")
-        index_names = set(files.list(f"{directory}/{INDEX}"))
-        if settings.rebuild_after_crash:
-            check_index_sizes(files, f"{directory}/{INDEX}", settings, may_be_short=not was_clean)
-        index = KeyIndex.load(
-            files,
-            f"{directory}/{INDEX}",
-            max_hash_slot_num=settings.max_hash_slot_num,
-            max_index_num=settings.max_index_num,
-            new_name=new_index_name,
-            is_clean=was_clean or settings.rebuild_after_crash,
-            index_msg_timestamp=checkpoint.index_msg_timestamp,
-            writable=writable,
-        )
-        store = cls(files, directory, settings, commit_log, queues, index, checkpoint, was_clean, writable=writable)
-        for mapped in (commit_log.mapped, *(queue.mapped for queue in queues.values())):
-            store.cuts += strangers(files, mapped.directory)
-        for name in sorted(index_names - set(files.list(f"{directory}/{INDEX}"))):
-            store.cuts.append(Cut(f"{directory}/{INDEX}/{name}", None, "index file deleted: not known to be whole"))
-        try:
-            sync_failed = sync_failed or files.exists(log_directory + FAILED)
-            Recovery(store, sync_failed=sync_failed, good_until=good_until).run()
-            if writable:
-                take_failed_sync_back(files, log_directory)
-        except BaseException:
-            store.abandon()
-            raise
-        return store
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue, creating it if missing. Raises :class:`DataError` for a topic that cannot be a directory."""

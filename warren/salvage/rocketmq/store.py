@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 
 import attrs
 
-from warren.actors.engines.topics.store_files import CHECKPOINT, CONFIG
-from warren.actors.engines.topics.store_recovery import Cut
+from warren.actors.engines.topics.store_files import CHECKPOINT, CONFIG, Cut
+from warren.actors.engines.topics.store_opening import load_store
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
@@ -100,12 +100,12 @@ def opened_store(
     start: bool = False,
     good_until: int = 0,
 ) -> Iterator[RocketmqStore]:
-    """The store in ``directory`` of ``below``; ``good_until``: see :meth:`TopicStore.load`."""
+    """The store in ``directory`` of ``below``; ``good_until``: see :func:`load_store`."""
     directory = directory or "."
     settings, inferred, guesses = infer(below, directory, changes)
     files = OverlayFileSystem(below, now_ms=int(time.time() * 1000))
     try:
-        store = TopicStore.load(files, directory, settings, new_index_name=index_names(), good_until=good_until)
+        store = load_store(files, directory, settings, new_index_name=index_names(), good_until=good_until)
         if start:
             store.start()
         notes = [*guesses, *(str(cut) for cut in store.cuts if cut.missing is None)]
