@@ -158,7 +158,7 @@ def _pictures(url: str) -> None:
 
 
 def _which(name: str) -> str | None:
-    import shutil  # noqa: PLC0415
+    import shutil
 
     return shutil.which(name)
 
