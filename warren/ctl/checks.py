@@ -7,9 +7,10 @@ import ipaddress
 import socket
 from typing import Any, Final
 
+from warren.actors.engines.declared.definitions_json import BROKER_VERSION
 from warren.actors.queue.inspecting import ask_politely
 from warren.actors.runtime.inbox import Call
-from warren.ctl.verb import Arguments
+from warren.ctl.verb import Arguments, Verb, text_verb
 from warren.hosting.running_node import RunningNode
 from warren.storage.errors import WarrenError
 from warren.verbs.steps import run
@@ -159,3 +160,40 @@ def listener_lines(rows: list[dict[str, Any]]) -> str:
         f"Interface: {row['interface']}, port: {row['port']}, protocol: {row['protocol']}, purpose: {row['purpose']}"
         for row in rows
     )
+
+
+_ALARMS: Final = "Asking the node to report any resource alarms ..."
+CHECKS: Final[dict[str, Verb]] = {
+    "node_health_check": text_verb(node_health_check, "Checking health of the node ..."),
+    "is_running": text_verb(check_running, "Asking the node for its status ..."),
+    "check_running": text_verb(check_running, "Checking if the node is running ..."),
+    "alarms": text_verb(show_alarms, _ALARMS),
+    "check_alarms": text_verb(check_alarms, _ALARMS),
+    "check_local_alarms": text_verb(check_local_alarms, _ALARMS),
+    "check_port_connectivity": text_verb(
+        check_port_connectivity, "Testing TCP connections to all active listeners ..."
+    ),
+    "check_port_listener": text_verb(
+        check_port_listener, "Asking the node if there's an active listener on port {port} ...", takes=("port",)
+    ),
+    "check_protocol_listener": text_verb(
+        check_protocol_listener,
+        "Asking the node if there's an active listener for protocol {protocol} ...",
+        takes=("protocol",),
+    ),
+    "check_virtual_hosts": text_verb(check_virtual_hosts, "Checking if all vhosts are running ..."),
+    "server_version": text_verb(lambda *_: BROKER_VERSION, "Asking the node for its RabbitMQ version..."),
+    "listeners": Verb(
+        says="Asking the node to report its protocol listeners ...",
+        work=lambda node, _: listeners(node),
+        shown="text",
+        text=listener_lines,
+    ),
+    "memory_breakdown": Verb(
+        says="Reporting memory breakdown on the node...",
+        work=memory_breakdown,
+        shown="text",
+        text=memory_lines,
+    ),
+}
+"""The verbs of rabbitmq-diagnostics."""

@@ -12,7 +12,7 @@ from warren.actors.queue.inspecting import ask_politely
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.inbox import Call
 from warren.ctl.text import typed_table
-from warren.ctl.verb import Arguments
+from warren.ctl.verb import VHOST, Arguments, Verb
 from warren.hosting.running_node import RunningNode
 from warren.storage.errors import WarrenError
 from warren.verbs.queue_verbs import QueueVerbs
@@ -95,7 +95,7 @@ def _declared(declaration: QueueDeclaration, fields: Mapping[str, Any]) -> dict[
 
 
 def list_exchanges(node: RunningNode, arguments: Arguments) -> Rows:
-    def found(actor: NodeActor) -> Rows:
+    def rows(actor: NodeActor) -> Rows:
         definitions = actor.definitions.vhost(arguments["vhost"])
         return [
             {
@@ -110,11 +110,11 @@ def list_exchanges(node: RunningNode, arguments: Arguments) -> Rows:
             for exchange in definitions.exchanges()
         ]
 
-    return run(node.change(found))
+    return run(node.change(rows))
 
 
 def list_bindings(node: RunningNode, arguments: Arguments) -> Rows:
-    def found(actor: NodeActor) -> Rows:
+    def rows(actor: NodeActor) -> Rows:
         definitions = actor.definitions.vhost(arguments["vhost"])
         return [
             {
@@ -128,7 +128,7 @@ def list_bindings(node: RunningNode, arguments: Arguments) -> Rows:
             for binding in [*definitions.bindings_from(""), *definitions.bindings()]
         ]
 
-    return run(node.change(found))
+    return run(node.change(rows))
 
 
 def purge_queue(node: RunningNode, arguments: Arguments) -> dict[str, int]:
@@ -241,3 +241,98 @@ def _safe(info: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in info.items() if isinstance(value, str | int | float | bool | None)} | {
         "client_properties": info.get("client_properties", {})
     }
+
+
+LISTS: Final[dict[str, Verb]] = {
+    "list_queues": Verb(
+        takes=("columns*",),
+        says="Listing queues for vhost {vhost} ...",
+        work=list_queues,
+        options=VHOST,
+        without_vhost=[],
+        shown="rows",
+        columns=("name", "messages"),
+        all_columns=QUEUE_COLUMNS,
+    ),
+    "list_exchanges": Verb(
+        takes=("columns*",),
+        says="Listing exchanges for vhost {vhost} ...",
+        work=list_exchanges,
+        options=VHOST,
+        without_vhost=[],
+        shown="rows",
+        columns=("name", "type"),
+        all_columns=EXCHANGE_COLUMNS,
+    ),
+    "list_bindings": Verb(
+        takes=("columns*",),
+        says="Listing bindings for vhost {vhost} ...",
+        work=list_bindings,
+        options=VHOST,
+        without_vhost=[],
+        shown="rows",
+        columns=BINDING_COLUMNS,
+        all_columns=BINDING_COLUMNS,
+    ),
+    "list_connections": Verb(
+        takes=("columns*",),
+        says="Listing connections ...",
+        work=list_connections,
+        shown="rows",
+        columns=("user", "peer_host", "peer_port", "state"),
+        all_columns=CONNECTION_COLUMNS,
+    ),
+    "list_channels": Verb(
+        takes=("columns*",),
+        says="Listing channels ...",
+        work=list_channels,
+        shown="rows",
+        columns=("pid", "user", "consumer_count", "messages_unacknowledged"),
+        all_columns=CHANNEL_COLUMNS,
+    ),
+    "list_consumers": Verb(
+        takes=("columns*",),
+        says="Listing consumers in vhost {vhost} ...",
+        work=list_consumers,
+        options=VHOST,
+        without_vhost=[],
+        shown="rows",
+        columns=CONSUMER_COLUMNS,
+        all_columns=CONSUMER_COLUMNS,
+    ),
+    "purge_queue": Verb(
+        takes=("queue",),
+        says="Purging queue '{queue}' in vhost '{vhost}' ...",
+        work=purge_queue,
+        options=VHOST,
+    ),
+    "delete_queue": Verb(
+        takes=("queue",),
+        says="Deleting queue '{queue}' on vhost '{vhost}' ...",
+        work=delete_queue,
+        options=frozenset({"vhost", "if_empty", "if_unused"}),
+        shown="text",
+        text=lambda answer: f"Queue was successfully deleted with {answer['ready']} ready messages",
+    ),
+    "close_connection": Verb(
+        takes=("connection", "reason"),
+        says="Closing connection {connection}, reason: {reason}...",
+        work=close_connection,
+    ),
+    "close_all_user_connections": Verb(
+        takes=("user", "reason"),
+        says="Closing connections of user {user}, reason: {reason}...",
+        work=close_all_user_connections,
+    ),
+    "close_all_connections": Verb(
+        takes=("reason",),
+        says="Closing connections, reason: {reason}...",
+        work=close_all_connections,
+        options=frozenset({"vhost", "limit"}),
+        defaults={"vhost": None, "limit": 0},
+        without_vhost={"closed": 0},
+        shown="text",
+        text=lambda answer: f"Closed {answer['closed']} connections",
+    ),
+}
+"""Queues, exchanges, bindings, clients."""

@@ -16,6 +16,7 @@ Work = Callable[[RunningNode, Arguments], Any]
 Shown = Literal["rows", "text", "json", "nothing"]
 
 DEFAULT_VHOST: Final = "/"
+VHOST: Final = frozenset({"vhost"})
 
 
 @attrs.frozen(kw_only=True)
@@ -60,3 +61,8 @@ class Verb:
             word = f"<{name}>"
             words.append(f"[{word}]" if argument.endswith("?") else f"[{word} …]" if argument.endswith("*") else word)
         return " ".join(words)
+
+
+def text_verb(work: Work, says: str, takes: tuple[str, ...] = (), options: frozenset[str] = frozenset()) -> Verb:
+    """Return a verb whose answer is printed as text."""
+    return Verb(takes=takes, says=says, work=work, options=options, shown="text", text=str)
