@@ -67,7 +67,7 @@ def _rest(node: Any) -> None:
 
 
 def _main(name: str, path: str, queues: int) -> None:
-    import warren  # noqa: PLC0415 - imported in the acts' own processes
+    import warren
 
     process = psutil.Process()
     with warren.open(f"{path}-warm-up") as node:

@@ -112,7 +112,7 @@ def peak_mib() -> float:
 
 def press_on(case: Case, directory: str, seconds: float) -> Outcome:
     """The case itself; the memory is this process's."""
-    import warren  # noqa: PLC0415 - imported in the cases' own processes
+    import warren
 
     with warren.open(directory, vm_memory_high_watermark=f"{LIMIT_MIB}MiB", disk_free_limit=0) as node:
         publish = _publisher(node, case)

@@ -86,7 +86,7 @@ class Measuring:
 
     def fill(self, body_bytes: int, *, persistent: bool) -> None:
         """As many messages in each queue."""
-        from tests.support.recorder.paging_recorder import publish  # noqa: PLC0415
+        from tests.support.recorder.paging_recorder import publish
 
         count = self.messages // len(self.names)
         for name in self.names:
@@ -211,8 +211,8 @@ def main(
 ) -> None:
     """What a message takes of a RabbitMQ's memory, in each state."""
     sys.path.insert(0, str(PROJECT))
-    from tests.support.broker import Broker  # noqa: PLC0415
-    from tests.support.recorder.paging_recorder import Looking, settings  # noqa: PLC0415
+    from tests.support.broker import Broker
+    from tests.support.recorder.paging_recorder import Looking, settings
 
     console = Console()
     with tempfile.TemporaryDirectory(prefix="warren-memory-") as scratch, Broker(Path(scratch) / "broker") as broker:

@@ -101,7 +101,7 @@ class RabbitMQ:
     name = "RabbitMQ"
 
     def __init__(self, path: Path) -> None:
-        from tests.support.broker import Broker  # noqa: PLC0415
+        from tests.support.broker import Broker
 
         self._broker = Broker(path)
         self._broker.start()

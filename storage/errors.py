@@ -10,28 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-SAID_CHARACTERS: Final = 200
+SHOWN_CHARACTERS: Final = 200
 """The maximum number of characters of a file's contents in an error's text: its reader must not get the file."""
 
 
-def shortly(said: object, most: int = SAID_CHARACTERS) -> str:
+def shortly(value: object, most: int = SHOWN_CHARACTERS) -> str:
     """Format a value from a file for an error message: one line of at most ``most`` characters.
 
     Unprintable characters of a text are escaped; any other value, an exception too, is shown as by ``repr``. An
     ellipsis marks a cut.
     """
-    text = said if isinstance(said, str) else _repr(said)
+    text = value if isinstance(value, str) else _repr(value)
     line = text[: most + 1]
     if not line.isprintable():
         line = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in line)
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the end of an error message that suggests the known word most similar to ``word``; empty without one."""
-    import difflib  # noqa: PLC0415 - for mistakes
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    """Return the end of an error message that suggests the candidate most similar to ``word``; empty without one."""
+    import difflib
 
-    by_lower = {candidate.lower(): candidate for candidate in known}
+    by_lower = {candidate.lower(): candidate for candidate in candidates}
     near = difflib.get_close_matches(word.lower(), by_lower, 1)
     return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
 

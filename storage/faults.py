@@ -185,7 +185,7 @@ class FaultPlan:
         if self.failures and (strike := self._failure(kind, path)) is not None:
             raise strike.error
 
-    def kept(self, strike: Strike, size: int) -> int:
+    def surviving_bytes(self, strike: Strike, size: int) -> int:
         """How many of the ``size`` bytes of a struck write get through."""
         return self.rng.randint(0, size) if strike.torn else 0
 

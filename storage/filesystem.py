@@ -343,7 +343,7 @@ class RealFileSystem:
             os.unlink(path)
 
     def delete_tree(self, path: str) -> None:
-        import shutil  # noqa: PLC0415 - seldom needed, and brings three compressors
+        import shutil
 
         if self.descriptors is not None and not os.path.islink(path):
             self.descriptors.pin_tree(path)

@@ -207,7 +207,7 @@ class MemoryFile:
             self._refuse(kind)
         strike = self._plan.begin(kind, self.path)
         if strike is not None:
-            chunk = chunk[: self._plan.kept(strike, len(chunk))]
+            chunk = chunk[: self._plan.surviving_bytes(strike, len(chunk))]
         elif self._owner.capacity_bytes is not None:
             growth = offset + len(chunk) - len(self._node.issued)
             if (missing := growth - self._owner.room_bytes) > 0:

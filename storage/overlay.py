@@ -130,7 +130,7 @@ class OverlayFileSystem(FileSystem):
     _contents: dict[str, _OverlayFile] = attrs.Factory(dict)
     _deleted: set[str] = attrs.Factory(set)
     _directories: set[str] = attrs.Factory(set)
-    _gone: list[_OverlayFile] = attrs.Factory(list)
+    _deleted_contents: list[_OverlayFile] = attrs.Factory(list)
     """Contents of files that were deleted; open ones may still be read."""
 
     @property
@@ -174,7 +174,7 @@ class OverlayFileSystem(FileSystem):
     def rename(self, source: str, target: str) -> None:
         self._open(source)
         if target in self._contents:
-            self._gone.append(self._contents[target])
+            self._deleted_contents.append(self._contents[target])
         self._contents[target] = self._contents.pop(source)
         self._contents[target].is_changed = True
         self._deleted.add(source)
@@ -184,7 +184,7 @@ class OverlayFileSystem(FileSystem):
             raise StorageError(f"{path}: No such file or directory")
         content = self._contents.pop(path, None)
         if content is not None:
-            self._gone.append(content)
+            self._deleted_contents.append(content)
         self._deleted.add(path)
 
     def delete_tree(self, path: str) -> None:
@@ -245,7 +245,7 @@ class OverlayFileSystem(FileSystem):
 
     def close(self) -> None:
         """Close the files below that were opened."""
-        for content in (*self._contents.values(), *self._gone):
+        for content in (*self._contents.values(), *self._deleted_contents):
             if content.below is not None:
                 content.below.close()
                 content.below = None

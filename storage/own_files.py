@@ -70,7 +70,7 @@ def make_directories(path: str, *, for_owner: bool) -> None:
 
 def private_folder(name: str) -> str | None:
     """Return a permanent folder for temporary files that only this user may enter; ``None`` if its name is taken."""
-    import tempfile  # noqa: PLC0415 - it imports more than most programs need
+    import tempfile
 
     folder = os.path.join(tempfile.gettempdir(), f"{name}-{os.getuid()}")
     try:

@@ -18,7 +18,7 @@ from examples.demo.acts import Stage
 from examples.demo.publisher import Plan
 from examples.demo.queue_types import TypesPlayed, compare, play
 from examples.demo.screen import Screen
-from warren.commands.demo import ARCHIVE, EXPORTED, QueueSaid, load_oracle, read_lines
+from warren.commands.demo import ARCHIVE, EXPORTED, QueueDigest, load_oracle, read_lines
 from warren.salvage.archives.archive import unpack
 from warren.salvage.source import Source, open_source
 
@@ -135,7 +135,7 @@ def test_a_count_where_there_should_be_none_is_noticed(found: Lines) -> None:
     for line in found["audit"]:
         line["delivery_count"] = 0
     assert str(compared(found).marks) == "audit: other delivery counts"
-    assert QueueSaid.of([]).delivery_counts is None
+    assert QueueDigest.of([]).delivery_counts is None
 
 
 @pytest.mark.parametrize("name", ["0.idx", "0.qs", "00000001.segment", "00000002.wal"])

@@ -18,7 +18,7 @@ from warren.actors.engines.topics.topic_table import TopicTable
 from warren.pipeline.jobs.ledger import _ranges
 from warren.salvage.archives.archive import unpack
 from warren.shovel.progress import Progress
-from warren.storage.errors import SAID_CHARACTERS, WarrenError, shortly
+from warren.storage.errors import SHOWN_CHARACTERS, WarrenError, shortly
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import Settings
 
@@ -29,12 +29,12 @@ SOURCES = ("actors", "warren", "queue_index", "msg_store", "storage")
 @pytest.mark.parametrize("said", [HOSTILE, HOSTILE.encode(), ValueError(HOSTILE), {HOSTILE: [HOSTILE]}, "\ud800" * 300])
 def test_what_is_said_of_a_file_is_a_line_within_a_bound(said: object) -> None:
     text = shortly(said)
-    assert len(text) == SAID_CHARACTERS
+    assert len(text) == SHOWN_CHARACTERS
     assert text.isprintable()
     assert text.endswith("…")
 
 
-@pytest.mark.parametrize("said", ["", "é", "x" * SAID_CHARACTERS, b"a", KeyError("a"), None])
+@pytest.mark.parametrize("said", ["", "é", "x" * SHOWN_CHARACTERS, b"a", KeyError("a"), None])
 def test_what_is_short_and_can_be_printed_is_said_as_it_is(said: object) -> None:
     assert shortly(said) == (said if isinstance(said, str) else repr(said))
 
@@ -83,7 +83,7 @@ TAKEN: dict[str, Callable[[str], object]] = {
 def test_an_error_about_a_file_does_not_hold_the_file(read: Callable[[str], object]) -> None:
     with pytest.raises(WarrenError) as caught:
         read(HOSTILE)
-    assert len(str(caught.value)) < 3 * SAID_CHARACTERS
+    assert len(str(caught.value)) < 3 * SHOWN_CHARACTERS
     assert str(caught.value).isprintable()
 
 
@@ -94,7 +94,7 @@ def test_a_members_name_that_leaves_the_directory_is_said_shortly(tmp_path: Path
     with pytest.raises(WarrenError, match="would leave the directory") as caught:
         unpack(str(tmp_path / "a.tar.gz"), str(tmp_path / "out"))
     said = str(caught.value).removeprefix(str(tmp_path))
-    assert len(said) < 2 * SAID_CHARACTERS
+    assert len(said) < 2 * SHOWN_CHARACTERS
     assert said.isprintable()
 
 

@@ -28,8 +28,7 @@ from warren.salvage.envelopes import Envelopes
 from warren.salvage.json_lines import JsonLines
 from warren.salvage.message_batches import MixedBatch
 from warren.shovel.exported_files import BodyFile, CsvFile, JsonFile
-from warren.shovel.exported_rows import Mark
-from warren.shovel.exported_rows import letter_of, row_of_line
+from warren.shovel.exported_rows import Mark, letter_of, row_of_line
 from warren.shovel.letter import Letter
 from warren.storage.errors import MessageError, SettingsError
 

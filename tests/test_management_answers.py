@@ -75,7 +75,7 @@ def test_a_message_that_is_larger_than_an_answer_is_answered_alone(
 def test_messages_whose_answer_fails_go_back(node: warren.Node, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = node.queue("large")
     queue.publish(b"kept").wait()
-    monkeypatch.setattr(messages, "got", lambda *_: 1 / 0)
+    monkeypatch.setattr(messages, "message_document", lambda *_: 1 / 0)
     assert api.ask("POST", f"{QUEUE}/get", asked(1)).status == 500
     assert [one.body for one in queue.get_many(1)] == [b"kept"]
 

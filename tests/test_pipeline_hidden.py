@@ -83,9 +83,9 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many ids each search of a file is for."""
     found: list[int] = []
 
-    def search(file: File, wanted: hole_search.Ids, *, last: tuple[int, int]) -> hole_search.FoundRecords:
-        found.append(len(wanted))
-        return real(file, wanted, last=last)
+    def search(file: File, msg_ids: hole_search.Ids, *, last: tuple[int, int]) -> hole_search.RecordTable:
+        found.append(len(msg_ids))
+        return real(file, msg_ids, last=last)
 
     real = hole_search.search
     monkeypatch.setattr(store_reader, "search", search)
@@ -111,7 +111,7 @@ def test_the_tasks_of_verify_find_what_no_scan_reaches(holed: Holed, searches: l
     assert Counter(row["msg_id"] for row in records) == references
     assert set(named(holed.queues[0], records)) >= holed.hidden
     said = [
-        {name: row[name] for name in verify_parts.SAID.names[1:]}
+        {name: row[name] for name in verify_parts.TASK_FINDINGS.names[1:]}
         for row in rows
         if row["kind"] not in (None, UNCOUNTED)
     ]

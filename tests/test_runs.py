@@ -89,7 +89,7 @@ def test_a_paged_run_has_no_payloads_and_gets_them_back() -> None:
 
 def test_terms_of_different_lengths_lie_in_one_buffer() -> None:
     packed = PackedTerms(b"-onethree-", [1, 4], [3, 5])
-    assert (len(packed), packed.one(1), packed.many(0, 2)) == (2, b"three", [b"one", b"three"])
+    assert (len(packed), packed.term(1), packed.many(0, 2)) == (2, b"three", [b"one", b"three"])
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_part_of_a_buffer_holds_little_else(offsets: Sequence[int], lengths: i
     for low, high in ((0, 3), (1, 3), (0, 2), (2, 3)):
         part = packed.part(low, high)
         assert (len(part), part.many(0, high - low)) == (high - low, packed.many(low, high))
-        assert [part.one(index) for index in range(high - low)] == packed.many(low, high)
+        assert [part.term(index) for index in range(high - low)] == packed.many(low, high)
         assert len(part.blob) <= 2 * sum(map(len, packed.many(low, high)))
 
 

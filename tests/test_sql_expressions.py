@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warren.sql.expressions import Call, Field, Literal, bounds_of, columns_of, taken_apart
-from warren.tables.filters import Bounds, Wanted
+from warren.tables.filters import Bounds, Pushdown
 
 QUEUE, SEQ_ID = pc.field("queue"), pc.field("seq_id")
 
 
 def wanted(expression: pc.Expression) -> dict[str, Bounds]:
-    return dict(Wanted.of(bounds_of(expression)).bounds)
+    return dict(Pushdown.of(bounds_of(expression)).bounds)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ ROWS = pa.table(
 
 @given(EXPRESSIONS)
 def test_no_row_for_which_a_filter_is_true_is_out_of_its_bounds(expression: pc.Expression) -> None:
-    found = Wanted.of(bounds_of(expression))
+    found = Pushdown.of(bounds_of(expression))
     for row in ROWS.filter(expression).to_pylist():
         assert all(found.allows(name, value) for name, value in row.items()), (str(expression), found, row)
     assert columns_of(expression) is not None

@@ -401,7 +401,7 @@ def test_a_resting_queue_and_one_that_nobody_ever_used_expire_all_the_same() -> 
 def shown(view: View, count: int, room: int) -> list[str]:
     """The names that a view leaves of q0, q1 …"""
     rows = [row(f"q{number}") for number in range(count)]
-    most = view.wanted(room)
+    most = view.rows_needed(room)
     shot = snapshot(rows[:most], left_out=count - len(rows[:most]))
     view.filtered(shot)
     view.cut(shot, room)

@@ -371,7 +371,7 @@ app = typer.Typer(name="warren", cls=Warren, no_args_is_help=True, pretty_except
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
-        from warren.storage.data_version import WARREN_VERSION  # noqa: PLC0415  # most commands need no version
+        from warren.storage.data_version import WARREN_VERSION
 
         typer.echo(f"warren {WARREN_VERSION}")
         raise typer.Exit

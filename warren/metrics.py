@@ -134,7 +134,7 @@ def register(node: HasStats, registry: CollectorRegistry | None = None) -> NodeC
     :class:`MissingLibraryError` if prometheus_client is not installed.
     """
     try:
-        from prometheus_client import REGISTRY  # noqa: PLC0415 - an extra
+        from prometheus_client import REGISTRY
     except ImportError as error:
         raise MissingLibraryError('metrics need prometheus_client: pip install "warrenmq[prometheus]"') from error
     chosen = REGISTRY if registry is None else registry
@@ -158,7 +158,7 @@ class Series:
 def exposition(stats: Mapping[str, Any], further: Iterable[Series], *, per_object: bool) -> tuple[Iterator[bytes], str]:
     """All metrics as a scrape gets them, in parts, and their content type. Raises :class:`MissingLibraryError`."""
     try:
-        from prometheus_client import CONTENT_TYPE_LATEST  # noqa: PLC0415 - an extra
+        from prometheus_client import CONTENT_TYPE_LATEST
     except ImportError as error:
         raise MissingLibraryError('metrics need prometheus_client: pip install "warrenmq[server]"') from error
     families = itertools.chain(metrics_of(stats, per_object=per_object), map(_family, further))
@@ -167,7 +167,7 @@ def exposition(stats: Mapping[str, Any], further: Iterable[Series], *, per_objec
 
 def _parts(family: Metric) -> Iterator[bytes]:
     """The text of a metric, the series of a few queues at a time, after its lines of comments."""
-    from prometheus_client import generate_latest  # noqa: PLC0415
+    from prometheus_client import generate_latest
 
     part = copy.copy(family)
     for start in range(0, max(len(family.samples), 1), _PART_SERIES):
@@ -188,7 +188,7 @@ class _Collected:
 
 
 def _family(series: Series) -> Metric:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     family_class = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
     family = family_class(series.name, series.text, labels=series.labels)
@@ -206,7 +206,7 @@ def metrics_of(stats: Mapping[str, Any], *, per_object: bool = True) -> Iterator
 
 
 def _of_node(memory: Mapping[str, Any]) -> Iterator[Metric]:
-    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415
+    from prometheus_client.core import GaugeMetricFamily
 
     for name, key, text in _NODE_GAUGES:
         if (value := memory.get(key)) is not None:
@@ -216,7 +216,7 @@ def _of_node(memory: Mapping[str, Any]) -> Iterator[Metric]:
 
 
 def _of_vhosts(vhosts: Mapping[str, Any], *, per_object: bool) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     queues = [([vhost, name], stats) for vhost, part in vhosts.items() for name, stats in part["queues"].items()]
     stores = [([vhost, kind], status) for vhost, part in vhosts.items() for kind, status in part["stores"].items()]
@@ -250,7 +250,7 @@ def _summed(stats: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _of_topics(stats: Mapping[str, Any]) -> Iterator[Metric]:
-    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415
+    from prometheus_client.core import GaugeMetricFamily
 
     yield GaugeMetricFamily("warren_topics_down", "1 while topics cannot be used", value=float(bool(stats["down"])))
     for name, key, text in _COMMIT_LOG_GAUGES:

@@ -57,7 +57,7 @@ def _settings(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture
 def warren_node(request: pytest.FixtureRequest) -> Iterator[TestNode]:
     """A node in memory, with nothing in it; its clock stands still until ``warren_node.advance(seconds)``."""
-    from warren.testing import TestNode  # noqa: PLC0415 - a test run that does not use it does not pay for it
+    from warren.testing import TestNode
 
     with TestNode(**_settings(request)) as node:
         yield node
@@ -66,7 +66,7 @@ def warren_node(request: pytest.FixtureRequest) -> Iterator[TestNode]:
 @pytest.fixture
 def warren_node_dir(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestNode]:
     """The same in a temporary directory, its ``path``, for what is to be found there."""
-    from warren.testing import TestNode  # noqa: PLC0415 - as above
+    from warren.testing import TestNode
 
     with TestNode(tmp_path_factory.mktemp("warren") / "node", **_settings(request)) as node:
         yield node
@@ -109,7 +109,7 @@ class WarrenBroker:
 @pytest.fixture
 def warren_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarrenBroker]:
     """A server that speaks AMQP 0-9-1 as RabbitMQ does, with nothing in it, until the test ends."""
-    import warren  # noqa: PLC0415 - a test run that does not use it does not pay for it
+    import warren
 
     with warren.open(tmp_path_factory.mktemp("warren") / "node", sync="os") as node:
         yield WarrenBroker(node, node.serve(port=0))

@@ -194,7 +194,7 @@ _KEYWORDS: Final = frozenset({*_CONSTANTS, "AND", "OR", "NOT", "IN", "LIKE", "IL
 class _Token:
     kind: str
     """number, text, name, sign, end; or word: a keyword, in upper case."""
-    said: str
+    lexeme: str
     at: int
 
 
@@ -299,9 +299,9 @@ class _Parser:
             self._expect("sign", ")")
             return inner
         value = self._value()
-        if (sign := self._left[-1]).kind == "sign" and sign.said in _COMPARISONS:
+        if (sign := self._left[-1]).kind == "sign" and sign.lexeme in _COMPARISONS:
             self._left.pop()
-            return self._compared(value, _COMPARISONS[sign.said], self._value())
+            return self._compared(value, _COMPARISONS[sign.lexeme], self._value())
         if self._take("word", "IS"):
             is_null, get = self._take("word", "NOT") is None, value.get
             self._expect("word", "NULL")
@@ -318,7 +318,7 @@ class _Parser:
     def _word_test(self, value: _Value) -> Test[Any] | None:
         """Parse a test that is a word, after a value and perhaps NOT; ``None`` if there is no such test."""
         if (like := self._take("word", "LIKE") or self._take("word", "ILIKE")) is not None:
-            return self._matched(value, any_case=like.said == "ILIKE")
+            return self._matched(value, any_case=like.lexeme == "ILIKE")
         if self._take("word", "BETWEEN"):
             low = self._value()
             self._expect("word", "AND")
@@ -348,10 +348,10 @@ class _Parser:
         pattern, escape = self._expect("text"), None
         if self._take("word", "ESCAPE"):
             escape = self._expect("text")
-            if len(escape.said) != 1:
+            if len(escape.lexeme) != 1:
                 self._refuse(escape, "ESCAPE wants one character")
         try:
-            matches = _like(pattern.said, escape.said if escape else None, any_case)
+            matches = _like(pattern.lexeme, escape.lexeme if escape else None, any_case)
         except ValueError as error:
             self._refuse(pattern, str(error))
         get = value.get
@@ -365,8 +365,8 @@ class _Parser:
     def _compared(self, left: _Value, compare: Callable[[Any, Any], bool], right: _Value) -> Test[Any]:
         get_left, get_right = left.get, right.get
         for field, constant in ((left, right), (right, left)):
-            is_time = field.token.kind == "name" and field.token.said.lower() in TIME_FIELDS
-            if is_time and constant.token.kind == "text" and moment_of(constant.token.said) is None:
+            is_time = field.token.kind == "name" and field.token.lexeme.lower() in TIME_FIELDS
+            if is_time and constant.token.kind == "text" and moment_of(constant.token.lexeme) is None:
                 self._refuse(constant.token, "no time: a date as in '2026-01-31T12:00:00Z', or seconds since 1970")
         return lambda message: compared(compare, get_left(message), get_right(message))
 
@@ -376,19 +376,19 @@ class _Parser:
             return _Value(self._field(token), token)
         constant: Any
         if token.kind == "number":
-            constant = number_of(token.said)
+            constant = number_of(token.lexeme)
         elif token.kind == "text":
-            constant = token.said
-        elif token.kind == "word" and token.said in _CONSTANTS:
-            constant = _CONSTANTS[token.said]
+            constant = token.lexeme
+        elif token.kind == "word" and token.lexeme in _CONSTANTS:
+            constant = _CONSTANTS[token.lexeme]
         else:
             self._refuse(token, "expected a field or a value")
         return _Value(lambda message: constant, token)
 
     def _field(self, token: _Token) -> Getter[Any]:
-        name = token.said.lower()
+        name = token.lexeme.lower()
         if name not in self._fields:
-            self._refuse(token, f"no field {token.said!r}; there are {', '.join(sorted(self._fields))}")
+            self._refuse(token, f"no field {token.lexeme!r}; there are {', '.join(sorted(self._fields))}")
         self._used.add(name)
         get, depth = self._fields[name], 0
         while (bracket := self._take("sign", "[")) is not None:
@@ -397,9 +397,9 @@ class _Parser:
                 self._refuse(bracket, f"more than {MAX_DEPTH} levels deep")
             key = self._left.pop()
             if key.kind == "text":
-                get = _within(get, key.said)
-            elif key.kind == "number" and key.said.isdecimal():
-                get = _within(get, int(key.said))
+                get = _within(get, key.lexeme)
+            elif key.kind == "number" and key.lexeme.isdecimal():
+                get = _within(get, int(key.lexeme))
             else:
                 self._refuse(key, "expected 'a name', or a number, in brackets")
             self._expect("sign", "]")
@@ -408,11 +408,11 @@ class _Parser:
     def _take(self, kind: str, lexeme: str) -> _Token | None:
         """Take the next token if it is this one."""
         token = self._left[-1]
-        return self._left.pop() if (token.kind, token.said) == (kind, lexeme) else None
+        return self._left.pop() if (token.kind, token.lexeme) == (kind, lexeme) else None
 
     def _expect(self, kind: str, lexeme: str | None = None) -> _Token:
         token = self._left[-1]
-        if token.kind != kind or lexeme not in (None, token.said):
+        if token.kind != kind or lexeme not in (None, token.lexeme):
             self._refuse(token, f"expected {lexeme or 'a text in quotation marks'}")
         return self._left.pop()
 
@@ -429,7 +429,7 @@ def _like(pattern: str, escape: str | None, any_case: bool) -> Callable[[str], b
 
     Neither is trusted: RE2 matches without backtracking, and lets other threads run meanwhile.
     """
-    import re2  # noqa: PLC0415 - few conditions have LIKE
+    import re2
 
     options = re2.Options()
     options.log_errors = False

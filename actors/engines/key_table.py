@@ -191,7 +191,7 @@ class KeyTable:
 
     def rebuild(self, rows: Rows, room: int = 0) -> None:
         """Replace all keys by these, with room for half as many again, and for ``room`` at least."""
-        import numpy as np  # noqa: PLC0415
+        import numpy as np
 
         count = len(rows)
         places = max(2 * count, 4 * (count + room) // 3 + 1, _FEWEST_PLACES)
@@ -219,7 +219,7 @@ class KeyTable:
 
 def rows_of(data: Iterable[bytes | bytearray]) -> Rows:
     """Return consecutive rows as an array."""
-    import numpy as np  # noqa: PLC0415 - not for a few
+    import numpy as np
 
     return np.frombuffer(b"".join(data), np.uint8).reshape(-1, ROW.size)
 
@@ -244,6 +244,6 @@ def lasting(rows: Rows, now_us: int) -> Rows:
 
 
 def _numbers(rows: Rows, at: int) -> npt.NDArray[np.uint64]:
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
     return rows[:, at : at + 8].copy().view(">u8")[:, 0].astype(np.uint64)

@@ -127,7 +127,7 @@ def process_rss_bytes() -> int:
     """This process's resident set; the answer holds after a fork, too."""
     if (pages := read_small_file(_OWN_PAGES)) is not None:
         return int(pages.split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    import psutil  # noqa: PLC0415 - takes a while, and Linux has no need of it
+    import psutil
 
     return int(psutil.Process().memory_info().rss)
 

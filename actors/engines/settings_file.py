@@ -43,7 +43,7 @@ S = TypeVar("S")
 def load_settings(data: bytes, path: str, base: Settings) -> tuple[NodeSettings, Settings, TopicSettings]:
     """Parse the settings in a file. ``path`` is used in error messages, ``base`` for an engine for which the file names
     no profile."""
-    import tomllib  # noqa: PLC0415 - few nodes have a settings file
+    import tomllib
 
     try:
         tables = tomllib.loads(data.decode("utf-8"))
@@ -70,7 +70,7 @@ def _made(path: str, table: str, make: Callable[[], S]) -> S:
 
 
 def _nearest(word: str, words: Collection[str]) -> str:
-    import difflib  # noqa: PLC0415 - for mistakes
+    import difflib
 
     return difflib.get_close_matches(word, words, n=1, cutoff=0.0)[0]
 

@@ -174,7 +174,7 @@ class NodeActor(NodeRegistry):
             self._topics.try_to_open()
         self._declare_topics_of_streams()
         if self._record is not None:
-            from warren.actors.node.recorder_actor import RecorderActor  # noqa: PLC0415 - few nodes are recorded
+            from warren.actors.node.recorder_actor import RecorderActor
 
             context.recorder = RecorderActor.start(context, self._record, self._queue_actors)
 
@@ -427,7 +427,7 @@ class NodeActor(NodeRegistry):
         """See :meth:`FailedParts.note`."""
         if self._kept_down is None:
             try:
-                from warren.actors.node.failed_parts import FailedParts  # noqa: PLC0415 - in most nodes nothing is ever down
+                from warren.actors.node.failed_parts import FailedParts
             except OSError:  # no descriptor is left, which may be why it is down
                 say()
                 key = " ".join(("note", *what))

@@ -88,7 +88,7 @@ class NodeContext:
 
 def memory_files(clock: Clock, *, volatile: bool = False) -> MemoryFileSystem:
     """Return a disk in memory, for many threads."""
-    from warren.storage.memory import MemoryFileSystem  # noqa: PLC0415 - few nodes are in memory
+    from warren.storage.memory import MemoryFileSystem
 
     return MemoryFileSystem(volatile=volatile, lock_of_names=threading.Lock(), now_ms=lambda: clock.wall_us() // 1000)
 

@@ -330,7 +330,7 @@ class RunningVhost:
                     files.delete_tree(path)
 
     def _returned_log(self, declaration: QueueDeclaration) -> RecordLog:
-        from warren.storage.record_log import RecordLog  # noqa: PLC0415 - few queues have one
+        from warren.storage.record_log import RecordLog
 
         return RecordLog(self._context.files, self._returned_path(declaration), RETURNED_KIND)
 
@@ -341,7 +341,7 @@ class RunningVhost:
         self, parts: QueueFiles, terms: RecoveryTerms | None, directory: str, levels: _Levels
     ) -> VariableQueue:
         """Recover one level, as far as its first message, and count its references and losses meanwhile."""
-        from warren.queue_index.index.scan_losses import Losses  # noqa: PLC0415 - nothing is scanned after a clean stop
+        from warren.queue_index.index.scan_losses import Losses
 
         losses = Losses()
         levels.lost.append((losses, terms is not None))
@@ -380,7 +380,7 @@ class RunningVhost:
 
     def delayed(self) -> VhostDelays:
         """Return the delayed messages, creating their object on first use. From any thread."""
-        from warren.actors.delays.vhost_delays import VhostDelays  # noqa: PLC0415 - used by few vhosts
+        from warren.actors.delays.vhost_delays import VhostDelays
 
         with _DELAYS:
             if self.delays is None:
@@ -560,7 +560,7 @@ class RunningVhost:
 def _actor_class(declaration: QueueDeclaration) -> type[QueueActor]:
     if not declaration.deduplicates:
         return QueueActor
-    from warren.actors.queue.deduplicating_queue import DeduplicatingQueueActor  # noqa: PLC0415 - few queues are one
+    from warren.actors.queue.deduplicating_queue import DeduplicatingQueueActor
 
     return DeduplicatingQueueActor
 

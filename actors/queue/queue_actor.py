@@ -281,7 +281,7 @@ class QueueActor(QueueOutput):
         handler = _HANDLERS.get(type(message))
         if handler is not None:
             return handler(self, message)
-        from warren.actors.queue.unique_publisher import PublishUnique  # noqa: PLC0415 - it is there where such one comes
+        from warren.actors.queue.unique_publisher import PublishUnique
 
         if not isinstance(message, PublishUnique):
             raise RuntimeError(f"a queue cannot handle {message!r}")  # noqa: TRY004 - a mistake of ours
@@ -411,7 +411,7 @@ class QueueActor(QueueOutput):
         return self._open_unique() if self._unique is None else self._unique
 
     def _open_unique(self) -> UniquePublisher:
-        from warren.actors.queue.unique_publisher import UniquePublisher  # noqa: PLC0415 - few queues have any
+        from warren.actors.queue.unique_publisher import UniquePublisher
 
         self._unique = UniquePublisher.open(self, self._context, self._keys_path)
         return self._unique
@@ -503,7 +503,7 @@ class QueueActor(QueueOutput):
         """The tails that read along at the queue's end."""
         self.queue_turn.worked = True  # browsing wakes the queue
         if self._tails is None:
-            from warren.actors.queue.tails import Tails  # noqa: PLC0415 - few queues are read along
+            from warren.actors.queue.tails import Tails
 
             self._tails = Tails(self.process)
         return self._tails

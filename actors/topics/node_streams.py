@@ -56,7 +56,7 @@ class NodeStreams:
 
     def add(self, declaration: QueueDeclaration) -> Stream:
         """Add a declared stream."""
-        from warren.actors.topics.streams import Stream  # noqa: PLC0415 - used by few nodes
+        from warren.actors.topics.streams import Stream
 
         stream = Stream(declaration, self._context, self._settings, self._topics, self._policies_of)
         self._streams[declaration.vhost, declaration.name] = stream

@@ -73,7 +73,7 @@ class NodeTopics:
         return topics
 
     def _open(self) -> RunningTopics:
-        from warren.actors.topics.running_topics import RunningTopics  # noqa: PLC0415 - many nodes have no topic
+        from warren.actors.topics.running_topics import RunningTopics
 
         self.running = RunningTopics.open(
             self._context,

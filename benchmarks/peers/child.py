@@ -41,7 +41,7 @@ def perform(task: Task) -> dict[str, float]:
     work = WORKS_BY_NAME.get(task.work) or find_work(task.work)
     directory = Path(task.directory)
     if task.peer == "bare":
-        from benchmarks.peers.bare import RecordingWatch  # noqa: PLC0415
+        from benchmarks.peers.bare import RecordingWatch
 
         recorded = RecordingWatch()
         work.do(Run(kind, Place(directory, Promise(task.promise)), task.messages, recorded))

@@ -131,7 +131,7 @@ def _python_module(*arguments: str) -> str:
 def export(run: Run) -> None:
     """The directory of a killed process: to JSON lines, to Parquet, verified; beside a bare read of its files. MB/s."""
     directory, watch = str(run.place.directory), run.watch
-    from benchmarks.peers import reading_out  # noqa: PLC0415 - warren's only
+    from benchmarks.peers import reading_out
 
     for name, read in reading_out.WAYS.items():
         with watch.timing(name, _megabytes(directory)):
@@ -155,7 +155,7 @@ def fill_topic(run: Run) -> None:
 
 def rebuild(run: Run) -> None:
     """ConsumeQueues and key index of a topic, from its CommitLog alone; beside a bare read of that. MB/s."""
-    from benchmarks.peers import reading_out  # noqa: PLC0415
+    from benchmarks.peers import reading_out
 
     log = os.path.join(run.place.directory, "topics", "commitlog")
     written = reading_out.commit_log_megabytes(str(run.place.directory))

@@ -33,7 +33,7 @@ from warren.msg_store.commit_log.property_entries import (
     KEYS,
     TAGS,
     UNIQUE_KEY,
-    WANTED,
+    USED_NAMES,
     find_values,
 )
 from warren.msg_store.commit_log.record_check import delivery_time
@@ -101,8 +101,8 @@ class _Pattern:
             start, stop = at + len(name) + 1, at + len(entry)
             if separator and name and value:
                 is_value[start:stop] = True
-                mask[start:stop] = 0x80 if name in WANTED else 0
-                if name in WANTED:
+                mask[start:stop] = 0x80 if name in USED_NAMES else 0
+                if name in USED_NAMES:
                     columns[name] = start, stop
             at = stop + 1
         return cls(row, mask, np.where(is_value, 0, row), is_value, columns)

@@ -21,7 +21,7 @@ TAGS: Final = b"TAGS"
 KEYS: Final = b"KEYS"
 UNIQUE_KEY: Final = b"UNIQ_KEY"
 DELAY: Final = b"DELAY"
-WANTED: Final = frozenset((TAGS, KEYS, UNIQUE_KEY, DELAY))
+USED_NAMES: Final = frozenset((TAGS, KEYS, UNIQUE_KEY, DELAY))
 KEY_SEPARATOR: Final = b" "
 
 _BYTE: Final = np.dtype(np.uint8)
@@ -45,7 +45,7 @@ def _powers(factor: int) -> Hashes:
 _POWERS: Final = _powers(_MULTIPLIER)
 _INVERSE_POWERS: Final = _powers(pow(_MULTIPLIER, -1, 1 << 32))
 
-if max(map(len, WANTED)) > _WORD.itemsize:
+if max(map(len, USED_NAMES)) > _WORD.itemsize:
     raise RuntimeError("names are compared as one word")
 
 
@@ -58,26 +58,26 @@ class Spans:
     owners: Longs
     """The owner of each span: the number of the record's properties among the joined ones."""
 
-    def only(self, wanted: Mask) -> Spans:
-        return Spans(self.starts[wanted], self.lengths[wanted], self.owners[wanted])
+    def only(self, mask: Mask) -> Spans:
+        return Spans(self.starts[mask], self.lengths[mask], self.owners[mask])
 
 
 @attrs.frozen(eq=False, repr=False)
 class Values:
-    """The wanted values of many records' properties."""
+    """The values of many records' properties under the :data:`USED_NAMES`."""
 
     joined: bytes
     text: Bytes
     """The same without the padding."""
-    found: dict[bytes, Spans]
+    spans: dict[bytes, Spans]
 
     def named(self, name: bytes) -> Spans:
-        """The values under one of the :data:`WANTED` names, at most one of each owner."""
-        return self.found[name]
+        """The values under one of the :data:`USED_NAMES`, at most one of each owner."""
+        return self.spans[name]
 
     def keys(self) -> Spans:
         """Return the keys for the index in the order of putting: an owner's unique key, then the parts of its KEYS."""
-        unique, parts = self.found[UNIQUE_KEY], self._key_parts()
+        unique, parts = self.spans[UNIQUE_KEY], self._key_parts()
         order = stable_order(np.concatenate((unique.owners, parts.owners)))
         return Spans(
             np.concatenate((unique.starts, parts.starts))[order],
@@ -86,7 +86,7 @@ class Values:
         )
 
     def _key_parts(self) -> Spans:
-        keys = self.found[KEYS]
+        keys = self.spans[KEYS]
         if not len(keys.starts):
             return keys
         stops = keys.starts + keys.lengths
@@ -149,7 +149,7 @@ def find_values(properties: Sequence[bytes]) -> Values:
     words = gather(joined, starts, _WORD)
     owner_stops = np.cumsum(np.fromiter(map(len, properties), np.int64, len(properties)) + 1)
     spans_by_name = {}
-    for name in WANTED:
+    for name in USED_NAMES:
         mask = (1 << 8 * len(name)) - 1
         like = (names == len(name)) & (lengths > 0)
         like &= words & np.uint64(mask) == np.uint64(int.from_bytes(name, "little"))

@@ -25,7 +25,7 @@ _FEW: Final = 4
 """Fewer records than this are not worth a matrix."""
 _KEPT_BYTES: Final = 1 << 20
 """A matrix above this is not kept: it would not stay in the cache, and cost memory."""
-_KEPT_TEMPLATES: Final = 8
+_CACHED_TEMPLATES: Final = 8
 """Topics and queues whose matrices are kept at a time."""
 
 Column = npt.NDArray[Any]
@@ -43,10 +43,10 @@ class AppendPosition:
 class RecordEncoder:
     """Makes records. Not thread-safe: the matrices that it keeps are refilled each time."""
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_matrices",)
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[object, ...], _RecordMatrix] = {}
+        self._matrices: dict[tuple[object, ...], _RecordMatrix] = {}
 
     def encode(self, measured: Measured, start: int, stop: int, position: AppendPosition) -> bytes | memoryview:
         """The bytes of the ``start``-th to ``stop``-th record of a batch, to be used before the next call.
@@ -70,13 +70,13 @@ class RecordEncoder:
         hosts = batch.born_host.packed + batch.store_host.packed
         numbers = (batch.queue_id, batch.reconsume_times, batch.prepared_transaction_offset)
         template = (measured.topic, measured.size, measured.sys_flag, hosts, common, properties_size, *numbers)
-        rows = self._kept.get(template)
+        rows = self._matrices.get(template)
         if rows is None or rows.room < count:
             rows = _RecordMatrix(measured, count, vary_properties=common is None)
             if rows.is_worth_keeping:
-                if len(self._kept) >= _KEPT_TEMPLATES:
-                    del self._kept[next(iter(self._kept))]
-                self._kept[template] = rows
+                if len(self._matrices) >= _CACHED_TEMPLATES:
+                    del self._matrices[next(iter(self._matrices))]
+                self._matrices[template] = rows
         return rows
 
 

@@ -121,9 +121,9 @@ class RecordSpans:
         return cls._uniform(data, base, starts, sizes) or cls._any(data, base, starts, sizes)
 
     @classmethod
-    def of(cls, data: bytes, base: int, starts: Sequence[int], found: Sequence[Located]) -> Self:
+    def of(cls, data: bytes, base: int, starts: Sequence[int], located: Sequence[Located]) -> Self:
         """Make spans of records that were located one by one."""
-        lines = np.array(found, np.int64)
+        lines = np.array(located, np.int64)
         sizes, _, _, _, sys_flags, body_starts, body_sizes, topic_starts, properties_starts = lines.T
         return cls(
             data,
@@ -135,7 +135,7 @@ class RecordSpans:
             body_sizes,
             topic_starts,
             properties_starts,
-            is_uniform=len(found) == 1,
+            is_uniform=len(located) == 1,
         )
 
     @classmethod

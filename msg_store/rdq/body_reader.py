@@ -140,10 +140,10 @@ class BodyReader:
             return
 
 
-def runs(wanted: list[tuple[Location, int]]) -> Iterator[list[tuple[Location, int]]]:
+def runs(entries: list[tuple[Location, int]]) -> Iterator[list[tuple[Location, int]]]:
     """Split locations in file order into runs."""
     run: list[tuple[Location, int]] = []
-    for entry in wanted:
+    for entry in entries:
         location = entry[0]
         if run:
             first, last = run[0][0], run[-1][0]

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warren.msg_store.rdq.body_reader import ReadHandles, runs
-from warren.msg_store.rdq.hole_search import FoundRecords, Ids, search
+from warren.msg_store.rdq.hole_search import Ids, RecordTable, search
 from warren.msg_store.rdq.locations import Location
 from warren.msg_store.rdq.rdq_columns import ColumnScan
 from warren.msg_store.rdq.rdq_format import (
@@ -81,7 +81,7 @@ class StoreReader:
     _needed: Callable[[], Ids] | None
     _searched: Ids = attrs.field(factory=lambda: np.empty(0, _ID))
     """Ids that were looked for in broken files, sorted."""
-    _found: dict[str, FoundRecords] = attrs.field(factory=dict)
+    _hidden: dict[str, RecordTable] = attrs.field(factory=dict)
     """File name → what was found there."""
     _ambiguous: dict[bytes, DataError] = attrs.field(factory=dict)
     """Messages with different records in broken files."""
@@ -237,14 +237,14 @@ class StoreReader:
 
     def hidden(self, name: str) -> Iterator[Record]:
         """The messages that were found in that file and that no scan reached, in the order of the file."""
-        if (records := self._found.get(name)) is not None:
+        if (records := self._hidden.get(name)) is not None:
             columns = records.offsets.tolist(), records.sizes.tolist(), records.msg_ids.tolist()
             for offset, size, msg_id in zip(*columns, strict=True):
                 yield Record(offset, size, msg_id.ljust(MSG_ID_BYTES, b"\0"), True)
 
     def has_hidden(self, name: str) -> bool:
         """Whether messages were found in that file that no scan reached; only for ids that were requested."""
-        return name in self._found
+        return name in self._hidden
 
     def has_all_needed(self) -> bool:
         """Whether nothing is missing that :meth:`open`'s ``needed`` names.
@@ -300,13 +300,13 @@ class StoreReader:
             if len(records):
                 is_found[rows] = True
                 hidden.files[rows], hidden.offsets[rows], hidden.sizes[rows] = number, records.offsets, records.sizes
-                previous = self._found.get(file_name(number))
-                self._found[file_name(number)] = records if previous is None else records.merged(previous)
+                previous = self._hidden.get(file_name(number))
+                self._hidden[file_name(number)] = records if previous is None else records.merged(previous)
         self._missing += int((~is_found).sum())
         self._table = _merged([self._table, hidden.rows(is_found)] if is_found.any() else [self._table])
         return bool(is_found.any())
 
-    def _compare(self, hidden: _Table, rows: npt.NDArray[np.intp], number: int, records: FoundRecords) -> None:
+    def _compare(self, hidden: _Table, rows: npt.NDArray[np.intp], number: int, records: RecordTable) -> None:
         """Note which of the records that a file has again differ from those that a younger file has."""
         for row, offset, size in zip(rows.tolist(), records.offsets.tolist(), records.sizes.tolist(), strict=True):
             first, at = int(hidden.files[row]), int(hidden.offsets[row])

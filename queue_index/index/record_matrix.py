@@ -120,10 +120,10 @@ class RecordMatrix:
     Keeps its rows if the same shape recurs; with one batch each for ten thousand queues it does not.
     """
 
-    __slots__ = ("_kept", "_shapes")
+    __slots__ = ("_matrices", "_shapes")
 
     def __init__(self) -> None:
-        self._kept: dict[str, _PublishMatrix | _FrameMatrix] = {}
+        self._matrices: dict[str, _PublishMatrix | _FrameMatrix] = {}
         """By layout."""
         self._shapes: dict[str, MatrixShape] = {}
         """Those of the last call, by layout."""
@@ -159,21 +159,21 @@ class RecordMatrix:
             shape: MatrixShape = (None, None, name, shorts)
         else:
             shape = (terms.envelope, None if terms.envelope.of_contents else size, name, shorts)
-        rows = self._kept.get(name)
+        rows = self._matrices.get(name)
         if rows is None or rows.shape != shape or not rows.has_room(records.count):
             joined = terms is not None and shape[1] is None
             rows = (_FrameMatrix if joined else _PublishMatrix)(shape, layout, records.count)
         if rows.worth_keeping and self._shapes.get(name) == shape:
-            self._kept[name] = rows
+            self._matrices[name] = rows
         else:
-            self._kept.pop(name, None)
+            self._matrices.pop(name, None)
         self._shapes[name] = shape
         short_heads = None if rel_seqs is None else rel_seqs | np.uint16(SEGMENT_SHORT << SEGMENT.number_bits)
         return rows.records(records, heads, short_heads)
 
     def release(self) -> None:
         """Give up the memory; it comes back when needed."""
-        self._kept.clear()
+        self._matrices.clear()
         self._shapes.clear()
 
 

@@ -57,16 +57,16 @@ class SegmentFile:
         """Whether its bytes are here."""
         return len(self.data) >= self.good_bytes
 
-    def part(self, files: FileSystem, path: str, wanted: Bools) -> SegmentFile:
-        """Read only the records of the wanted positions: as a file that consists of their bodies."""
+    def part(self, files: FileSystem, path: str, mask: Bools) -> SegmentFile:
+        """Read only the records of the positions in ``mask``: as a file that consists of their bodies."""
         entries = self.entries
-        rel_seqs = np.flatnonzero(wanted)
+        rel_seqs = np.flatnonzero(mask)
         rel_seqs = rel_seqs[np.argsort(entries.body_at[rel_seqs], kind="stable")]
         starts = entries.body_at[rel_seqs].astype(np.int64)
         ends = starts + BODY_SIZE + entries.embedded[rel_seqs]
         cuts = np.flatnonzero(starts[1:] - ends[:-1] > _NEAR_BYTES) + 1
         pieces: list[bytes] = []
-        body_at, moved_to = np.zeros(len(wanted), np.int64), 0
+        body_at, moved_to = np.zeros(len(mask), np.int64), 0
         handle = files.open_read(path)
         try:
             for low, high in pairwise([0, *cuts.tolist(), len(rel_seqs)] if len(rel_seqs) else []):
@@ -130,9 +130,9 @@ class SegmentFile:
                 sizes[index] = payload_bytes(self.data[start : start + int(embedded[index])])
         return sizes
 
-    def runs(self, first_seq_id: int, wanted: Bools, facts: Octets) -> list[Run]:
-        """Return the wanted positions as runs. ``facts``: those of file and journal together."""
-        rel_seqs = np.flatnonzero(wanted)
+    def runs(self, first_seq_id: int, mask: Bools, facts: Octets) -> list[Run]:
+        """Return the positions in ``mask`` as runs. ``facts``: those of file and journal together."""
+        rel_seqs = np.flatnonzero(mask)
         if not len(rel_seqs):
             return []
         batch = self.columns(rel_seqs)

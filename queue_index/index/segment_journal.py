@@ -60,11 +60,11 @@ class Written:
             return _segment_bytes(records[first : first + count], low, shorts)
         return matrix.segment_bytes(records, first, count, low, shorts)
 
-    def runs(self, first_seq_id: int, wanted: Bools, delivered: Bools) -> list[Run]:
-        """Return the wanted positions as runs; both masks are by rel_seq."""
+    def runs(self, first_seq_id: int, mask: Bools, delivered: Bools) -> list[Run]:
+        """Return the positions in ``mask`` as runs; both masks are by rel_seq."""
         import numpy as np
 
-        marks = wanted[self.rel_seq : self.end] * (1 + delivered[self.rel_seq : self.end].view(np.uint8))
+        marks = mask[self.rel_seq : self.end] * (1 + delivered[self.rel_seq : self.end].view(np.uint8))
         runs: list[Run] = []
         for low, high in _stretches(marks):
             runs += self._runs_of(first_seq_id, low, high, RUN_DELIVERED if marks[low] > 1 else 0)

@@ -112,7 +112,7 @@ class _Located:
     def _like_the_first(cls, packed: PackedTerms, low: int, high: int) -> _Located | None:
         import numpy as np
 
-        first = packed.one(low)
+        first = packed.term(low)
         addresses = addresses_of(first)
         content = None if addresses is None else locate_content(first, len(addresses) + LENGTH_BYTES)
         if addresses is None or content is None or content.body == content.body_end:
@@ -142,7 +142,7 @@ class _Located:
         pieces: list[bytes | T] = [blob[start:stop] for start, stop in zip(starts.tolist(), stops, strict=True)]
         if not all_fit:
             for index in np.flatnonzero(~fits).tolist():
-                pieces[index] = otherwise(self.terms.one(self.low + index))
+                pieces[index] = otherwise(self.terms.term(self.low + index))
         return pieces
 
 
@@ -167,7 +167,7 @@ def _common_place(packed: PackedTerms) -> tuple[int, int] | None:
 
     from warren.queue_index.message.message_template import MessageTemplate
 
-    template = MessageTemplate.of(packed.one(0))
+    template = MessageTemplate.of(packed.term(0))
     if template is None:
         return None
     size = len(template.sample)

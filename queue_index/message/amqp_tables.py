@@ -459,15 +459,15 @@ def value_to_json(value: Value) -> Any:
             raise MessageError(f"a {type(value).__name__} cannot be said in JSON")
 
 
-def value_from_json(said: Any) -> Value:
+def value_from_json(json_value: Any) -> Value:
     """Invert :func:`value_to_json`, as far as possible: a number gets the width that it needs, a timestamp is a number,
     a decimal text."""
-    if isinstance(said, dict):
-        data = _base64(said)
-        return {name: value_from_json(value) for name, value in said.items()} if data is None else data
-    if isinstance(said, list):
-        return [value_from_json(element) for element in said]
-    value: Value = said
+    if isinstance(json_value, dict):
+        data = _base64(json_value)
+        return {name: value_from_json(value) for name, value in json_value.items()} if data is None else data
+    if isinstance(json_value, list):
+        return [value_from_json(element) for element in json_value]
+    value: Value = json_value
     return value
 
 

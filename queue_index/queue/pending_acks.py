@@ -19,7 +19,7 @@ from sortedcontainers import SortedDict
 from warren.queue_index.queue.run import SMALL_BATCH, Run
 
 _HELD, _HOLE = b"\0", b"\1"
-_KEPT: Final = 4
+_COPY_RATIO: Final = 4
 """A run with holes has at most this many times the payloads that it needs."""
 _NO_RUNS: Final[SortedDict[int, Run]] = SortedDict()
 """Used for every empty list, which would take 1 KB each; shared, and never changed."""
@@ -200,7 +200,7 @@ class PendingAcks:
         left = marks.count(_HELD)
         if not left:
             del self._runs[run.start]
-        elif run.in_ram and run.worth_copying and left * _KEPT <= run.payloads:
+        elif run.in_ram and run.worth_copying and left * _COPY_RATIO <= run.payloads:
             self._runs[run.start] = _Holed(run.emptied(marks), marks, left)
         return pieces
 

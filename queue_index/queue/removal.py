@@ -22,16 +22,16 @@ from warren.queue_index.queue.run import Run, Terms
 from warren.queue_index.queue.run_queue import RunQueue, part_of
 from warren.queue_index.queue.state import QueueState
 
-Wanted = Mapping[int, bytes]
+ChosenIds = Mapping[int, bytes]
 """The msg_id of each message, by its seq_id."""
 
 _NEAR: Final = 256
 """Positions of delta that are at most this far apart are read together."""
 
 
-def take(s: QueueState, wanted: Wanted) -> list[Fetched]:
+def take(s: QueueState, chosen: ChosenIds) -> list[Fetched]:
     """Deliver the messages that are ready, acks required, in order."""
-    runs = _cut_out(s, wanted)
+    runs = _cut_out(s, chosen)
     terms = _read(s, runs)
     fetched: list[Fetched] = []
     parts: list[Run] = []
@@ -50,9 +50,9 @@ def take(s: QueueState, wanted: Wanted) -> list[Fetched]:
     return fetched
 
 
-def remove(s: QueueState, wanted: Wanted) -> list[range]:
+def remove(s: QueueState, chosen: ChosenIds) -> list[range]:
     """Delete messages, unread; return the seq_ids of the ready ones among them."""
-    runs = _cut_out(s, wanted)
+    runs = _cut_out(s, chosen)
     s.forget(runs, descending=False)
     for run in runs:
         s.count(run, before=run.in_ram, after=False, ready=-1)
@@ -63,31 +63,31 @@ def remove(s: QueueState, wanted: Wanted) -> list[range]:
     return [run.seq_ids for run in runs]
 
 
-def _cut_out(s: QueueState, expected: Wanted) -> list[Run]:
+def _cut_out(s: QueueState, chosen: ChosenIds) -> list[Run]:
     """Remove ready messages from their lists; return them in order, to be made pending or forgotten."""
-    ranges, taken = tag_ranges(sorted(expected)), list[Run]()
+    ranges, taken = tag_ranges(sorted(chosen)), list[Run]()
     for queue in (s.q4, s.q3):
-        taken += _cut(queue, ranges, expected)
+        taken += _cut(queue, ranges, chosen)
     for run in _in_delta(s, ranges):
-        for part in _as_wanted(run, expected):
+        for part in _matching(run, chosen):
             count_loaded(s, part)
             s.delta.count -= part.count
             taken.append(part)
     settle_bytes(s)
     for queue in (s.q2, s.q1):
-        taken += _cut(queue, ranges, expected)
+        taken += _cut(queue, ranges, chosen)
     return taken
 
 
-def _cut(queue: RunQueue, ranges: Sequence[range], expected: Wanted) -> list[Run]:
-    runs = [part for run in queue.within(ranges) for part in _as_wanted(run, expected)]
+def _cut(queue: RunQueue, ranges: Sequence[range], chosen: ChosenIds) -> list[Run]:
+    runs = [part for run in queue.within(ranges) for part in _matching(run, chosen)]
     queue.remove(tag_ranges([run.seq_ids for run in runs]))
     return runs
 
 
-def _as_wanted(run: Run, expected: Wanted) -> Iterator[Run]:
+def _matching(run: Run, chosen: ChosenIds) -> Iterator[Run]:
     """Yield the parts of a run whose messages have the expected ids."""
-    ids = [expected[seq_id] for seq_id in run.seq_ids]
+    ids = [chosen[seq_id] for seq_id in run.seq_ids]
     actual = run.msg_ids()
     if actual == ids:
         yield run

@@ -71,7 +71,7 @@ class PackedTerms:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def one(self, index: int) -> bytes:
+    def term(self, index: int) -> bytes:
         at = self.offsets[index]
         return self.blob[at : at + (self.lengths if isinstance(self.lengths, int) else self.lengths[index])]
 
@@ -151,7 +151,7 @@ class UnencodedTerms:
     def __len__(self) -> int:
         return len(self.given)
 
-    def one(self, index: int) -> bytes:
+    def term(self, index: int) -> bytes:
         return encode_message(self.envelope, self.ids[index * 16 : index * 16 + 16], self.given[index])
 
     def many(self, low: int, high: int) -> list[bytes]:
@@ -232,7 +232,7 @@ class Batch:
             return terms[index]
         if terms is None:
             raise RuntimeError("the payload of a paged message was asked of its batch")
-        return terms.one(index)
+        return terms.term(index)
 
     def slice_terms(self, low: int, high: int) -> list[bytes]:
         terms = self.terms
@@ -365,15 +365,15 @@ class Run:
         batch = self.batch.every(places, with_terms=with_terms)
         return EveryNth(self.start + rows.start, batch, len(rows), self.flags, rows.step)
 
-    def emptied(self, gone: bytearray) -> Run:
-        """Return the same messages, without the payloads marked 1 in ``gone``, which has a byte for each."""
+    def emptied(self, mask: bytearray) -> Run:
+        """Return the same messages, without the payloads marked 1 in ``mask``, which has a byte for each."""
         low, high, terms = self.low, self.high, self.batch.terms
         batch = self.batch.copy(low, high, terms=None)
         if isinstance(terms, UnencodedTerms):
-            given = [b"" if row else content for row, content in zip(gone, terms.given[low:high], strict=True)]
+            given = [b"" if row else content for row, content in zip(mask, terms.given[low:high], strict=True)]
             batch.terms = UnencodedTerms(terms.envelope, bytes(batch.ids), given)
         else:
-            batch.terms = [b"" if row else self.batch.term(place) for place, row in enumerate(gone, low)]
+            batch.terms = [b"" if row else self.batch.term(place) for place, row in enumerate(mask, low)]
             batch.body_place = None
         return Run(self.start, batch, 0, self.count, self.flags)
 

@@ -41,7 +41,7 @@ from warren.storage.settings import Settings
 if TYPE_CHECKING:
     from warren.queue_index.index.scan_losses import Losses
     from warren.queue_index.queue.browsing import Browsed
-    from warren.queue_index.queue.removal import Wanted
+    from warren.queue_index.queue.removal import ChosenIds
 
 
 def _no_grant() -> None:
@@ -365,22 +365,22 @@ class VariableQueue:
         paging.reduce_after_operation(self._state, publishing=False)
         return dropped
 
-    def take(self, wanted: Wanted) -> list[Fetched]:
+    def take(self, chosen: ChosenIds) -> list[Fetched]:
         """Take those of the messages that are ready, wherever they are, acks required; others are not changed.
 
-        ``wanted``: their msg_ids, by seq_id.
+        ``chosen``: their msg_ids, by seq_id.
         """
         from warren.queue_index.queue import removal  # few queues are mended
 
-        fetched = removal.take(self._state, wanted)
+        fetched = removal.take(self._state, chosen)
         paging.reduce_after_operation(self._state, publishing=False)
         return fetched
 
-    def remove(self, wanted: Wanted) -> list[range]:
+    def remove(self, chosen: ChosenIds) -> list[range]:
         """Delete those of the messages that are ready, unread, wherever they are; returns their seq_ids."""
         from warren.queue_index.queue import removal  # as above
 
-        removed = removal.remove(self._state, wanted)
+        removed = removal.remove(self._state, chosen)
         paging.reduce_after_operation(self._state, publishing=False)
         return removed
 

@@ -157,8 +157,8 @@ class IndexFile:
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def find(self, key_hash: int, found: list[int], max_num: int, begin: int, end: int) -> None:
-        """Add the physical offsets of a key's messages to ``found``, newest first, until it has ``max_num`` of them.
+    def find(self, key_hash: int, physical_offsets: list[int], max_num: int, begin: int, end: int) -> None:
+        """Add a key's messages to ``physical_offsets``, newest first, until it has ``max_num`` of them.
 
         Only messages whose store time, at the file's precision, is in [``begin``, ``end``]. Raises :class:`DataError`
         if a chain leads out of the file or to a newer item, which no put ever wrote.
@@ -174,7 +174,7 @@ class IndexFile:
         if number <= 0 or number > header.index_count or header.index_count <= 1:
             return
         place = None
-        while len(found) < max_num:
+        while len(physical_offsets) < max_num:
             if number >= layout.item_count:
                 place = layout.slot_offset(slot) if place is None else place
                 raise DataError(self.path, place, f"names item {number}; the file ends at {layout.item_count}")
@@ -184,10 +184,10 @@ class IndexFile:
                 return
             timestamp = header.begin_timestamp + time_difference_s * 1000
             if item_hash == key_hash and begin <= timestamp <= end:
-                found.append(physical_offset)
+                physical_offsets.append(physical_offset)
             if previous <= 0 or previous > header.index_count or previous == number or timestamp < begin:
                 return
-            if previous > number and len(found) < max_num:
+            if previous > number and len(physical_offsets) < max_num:
                 raise DataError(self.path, place, f"item {number} names a newer one, {previous}, as the one before it")
             number = previous
 

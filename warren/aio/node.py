@@ -75,13 +75,13 @@ class Vhost(VhostHandle):
 
 
 def _topic(verbs: TopicVerbs) -> Topic:
-    from warren.aio.topic import Topic  # noqa: PLC0415 - many programs have no topic
+    from warren.aio.topic import Topic
 
     return Topic(verbs)
 
 
 def _transactions(found: list[TransactionVerbs]) -> list[Transaction]:
-    from warren.aio.transaction import Transaction  # noqa: PLC0415 - as above
+    from warren.aio.transaction import Transaction
 
     return [Transaction(verbs) for verbs in found]
 

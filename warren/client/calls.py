@@ -63,7 +63,7 @@ def _described(error: Exception) -> tuple[str, str, dict[str, Any]]:
 
 def _public_name(kind: type[BaseException]) -> str:
     """Return the name of an error's class, or of its nearest public base."""
-    from warren import errors  # noqa: PLC0415 - it imports everything that can be raised
+    from warren import errors
 
     names = (base.__name__ for base in kind.__mro__ if getattr(errors, base.__name__, None) is base)
     return next(names, kind.__name__)
@@ -71,7 +71,7 @@ def _public_name(kind: type[BaseException]) -> str:
 
 def error_of(said: CallError) -> Exception:
     """Return the error that was raised in the host."""
-    from warren import errors  # noqa: PLC0415 - it imports everything that can be raised
+    from warren import errors
 
     name, text = said.type, said.text
     if "problems" in said.details:

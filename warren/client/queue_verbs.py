@@ -126,8 +126,8 @@ class RemoteQueueVerbs(QueueVerbs):
         several: bool,
         passes_alarms: bool = False,
     ) -> Steps[Confirm]:
-        from warren.client.unique_calls import publish_unique  # noqa: PLC0415 - few programs use it
-        from warren.verbs.unique_publishing import keys_of  # noqa: PLC0415
+        from warren.client.unique_calls import publish_unique
+        from warren.verbs.unique_publishing import keys_of
 
         keys, rest = keys_of(properties, bodies, several=several)  # errors in them are raised here
         if not any(keys):
@@ -170,7 +170,7 @@ class RemoteQueueVerbs(QueueVerbs):
     def _publish_later(
         self, bodies: list[bytes], properties: Mapping[str, Any], block: bool, timeout: float | None
     ) -> Steps[Scheduled]:
-        from warren.values.scheduling import Scheduled, schedule  # noqa: PLC0415 - many programs delay nothing
+        from warren.values.scheduling import Scheduled, schedule
 
         wanted = schedule(properties, len(bodies), self.remote.now_ms(), self.remote.new_message_id)
         columns = columns_of(wanted.properties, len(bodies))
@@ -303,7 +303,7 @@ class RemoteQueueVerbs(QueueVerbs):
         return browsed_of((yield from self._call("queue.browse", count=count, after=after)))
 
     def tail(self) -> TailVerbs:
-        from warren.client.tail_verbs import RemoteTailVerbs  # noqa: PLC0415 - few look
+        from warren.client.tail_verbs import RemoteTailVerbs
 
         return RemoteTailVerbs(self.remote, self.name)
 

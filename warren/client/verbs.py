@@ -80,7 +80,7 @@ class RemoteExchangeVerbs(ExchangeVerbs):
         block: bool,
         timeout: float | None,
     ) -> Steps[Confirm]:
-        from warren.values.scheduling import Scheduled, schedule  # noqa: PLC0415 - many programs delay nothing
+        from warren.values.scheduling import Scheduled, schedule
 
         if not bodies:
             return settled_confirm()

@@ -108,7 +108,7 @@ def empty_directory(directory: str | None) -> Iterator[str]:
 
 
 @attrs.frozen
-class QueueSaid:
+class QueueDigest:
     """A queue's messages, as the broker delivered or an export contains them."""
 
     messages: int
@@ -120,7 +120,7 @@ class QueueSaid:
     """One for each message; ``None`` if the queue counts no deliveries."""
 
     @classmethod
-    def of(cls, lines: Sequence[Mapping[str, Any]]) -> QueueSaid:
+    def of(cls, lines: Sequence[Mapping[str, Any]]) -> QueueDigest:
         """Return the values for the exported messages of a queue."""
         digests = b"".join(bytes.fromhex(line["body_sha256"]) for line in lines)
         counts = [line["delivery_count"] for line in lines if "delivery_count" in line]
@@ -137,20 +137,20 @@ class Oracle:
     """What the broker delivered."""
 
     broker: str
-    delivered: Mapping[str, QueueSaid]
+    delivered: Mapping[str, QueueDigest]
     """By queue."""
 
-    def compare(self, found: Lines) -> tuple[list[str], list[str]]:
+    def compare(self, lines: Lines) -> tuple[list[str], list[str]]:
         """What differs, a sentence each.
 
         First the queues whose exported messages are not those that were delivered. Then those of all others whose
         messages are not marked or counted as the broker did it.
         """
         differing, marked_otherwise = [], []
-        for name in sorted({*found, *self.delivered}):
+        for name in sorted({*lines, *self.delivered}):
             queue, exported, expected = (
                 shown(from_text(name)),
-                QueueSaid.of(found.get(name, [])),
+                QueueDigest.of(lines.get(name, [])),
                 self.delivered.get(name),
             )
             if expected is None or (exported.messages, exported.sha256) != (expected.messages, expected.sha256):
@@ -166,7 +166,7 @@ class Oracle:
 def load_oracle() -> Oracle:
     """What the broker delivered of the directory that ships."""
     document = json.loads(_ORACLE.read_text(encoding="utf-8"))
-    return Oracle(document["broker"], {name: QueueSaid(**queue) for name, queue in document["delivered"].items()})
+    return Oracle(document["broker"], {name: QueueDigest(**queue) for name, queue in document["delivered"].items()})
 
 
 def read_lines(path: str) -> dict[str, list[dict[str, Any]]]:

@@ -63,17 +63,17 @@ class RecordLines:
 
 @contextmanager
 def opened_records(
-    out: str | None, source: str, said: str | None, *, with_text: bool = False
+    out: str | None, source: str, format_name: str | None, *, with_text: bool = False
 ) -> Iterator[RecordOutput]:
     """Open a writer of a topic's records to ``out``, in a format of an export or as a template says."""
-    if said in (None, JSON) or said in {*Format}:
-        record_format = None if said is None else Format.JSONL if said == JSON else Format(said)
+    if format_name in (None, JSON) or format_name in {*Format}:
+        record_format = None if format_name is None else Format.JSONL if format_name == JSON else Format(format_name)
         with opened_writer(out, source, record_format, with_text=with_text, records=True) as output:
             yield output
         return
     if with_text:
         raise UsageError("--text: is for jsonl and csv")
-    lines = topic_lines(said or JSON)
+    lines = topic_lines(format_name or JSON)
     out = None if out == STDOUT else out
     with opened(out, source) as write:
         yield RecordOutput(writer=RecordLines(write, lines), out=out)

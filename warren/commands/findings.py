@@ -20,17 +20,17 @@ LINES: Final = 20
 class FindingReporter:
     """Called with each finding; :meth:`rest` comes last."""
 
-    _told: dict[tuple[str, str], int] = attrs.Factory(dict)
+    _counts: dict[tuple[str, str], int] = attrs.Factory(dict)
     """By path and kind."""
 
     def __call__(self, finding: Finding) -> None:
         key = finding.path, finding.kind
-        count = self._told[key] = self._told.get(key, 0) + 1
+        count = self._counts[key] = self._counts.get(key, 0) + 1
         if count <= LINES:
             report_error(finding)
 
     def rest(self) -> None:
         """How many were not reported."""
-        for (path, kind), count in self._told.items():
+        for (path, kind), count in self._counts.items():
             if count > LINES:
                 report_error(f"{path}: {kind}: {count - LINES:,} more")

@@ -70,7 +70,7 @@ def _list(nodes: Nodes, *, as_json: bool) -> None:
 
 
 def _titled(name: str) -> Iterator[RenderableType]:
-    from rich.text import Text  # noqa: PLC0415  # as below
+    from rich.text import Text
 
     yield Text(printable(name), "bold reverse")
 
@@ -100,9 +100,9 @@ def _inspect(place: Place, changes: dict[str, str], *, start: bool, problems: li
 def _inspect_topics(
     place: Place, directory: str, changes: dict[str, str], *, start: bool, report: Callable[[object], object]
 ) -> Report:
-    from warren.salvage.rocketmq.inspecting import inspect_store  # noqa: PLC0415  # queues need none of it
-    from warren.salvage.rocketmq.progress import reading_bar  # noqa: PLC0415
-    from warren.salvage.rocketmq.store import opened_store  # noqa: PLC0415
+    from warren.salvage.rocketmq.inspecting import inspect_store
+    from warren.salvage.rocketmq.progress import reading_bar
+    from warren.salvage.rocketmq.store import opened_store
 
     with opened_store(place.path, place.files, directory, changes, start=start) as store:
         for note in store.notes:
@@ -113,11 +113,11 @@ def _inspect_topics(
 
 def _inspect_tables(report: Report) -> Iterator[RenderableType]:
     if "vhosts" in report:
-        from warren.salvage.inspect_tables import tables  # noqa: PLC0415  # JSON is drawn by nobody
+        from warren.salvage.inspect_tables import tables
 
         yield from tables(report)
         report = report.get("topics") or {}
     if report:
-        from warren.salvage.rocketmq.inspecting import store_tables  # noqa: PLC0415  # as above
+        from warren.salvage.rocketmq.inspecting import store_tables
 
         yield from store_tables(report)

@@ -46,18 +46,18 @@ FormatOption = Annotated[
 ]
 
 
-def chosen_format(said: str | None, *, as_json: bool) -> str:
+def chosen_format(format_name: str | None, *, as_json: bool) -> str:
     """Return the format of ``--format`` and ``--json`` together; by default the body. Raises :class:`UsageError`."""
-    if as_json and said not in (None, JSON):
+    if as_json and format_name not in (None, JSON):
         raise UsageError("either --json or --format")
-    return said or (JSON if as_json else BODY)
+    return format_name or (JSON if as_json else BODY)
 
 
-def template_lines(said: str, letters: Mapping[str, Letter]) -> Lines:
+def template_lines(template: str, letters: Mapping[str, Letter]) -> Lines:
     """Return the lines of a template, or of the name of one. Raises :class:`UsageError`."""
-    parts = _parsed(_NAMED.get(said, said), letters)
-    if said not in _NAMED and "%" not in said:
-        raise UsageError(f"--format {said}: one of {', '.join([*_NAMED, JSON])}, or a template such as '%k %s\\n'")
+    parts = _parsed(_NAMED.get(template, template), letters)
+    if template not in _NAMED and "%" not in template:
+        raise UsageError(f"--format {template}: one of {', '.join([*_NAMED, JSON])}, or a template such as '%k %s\\n'")
     return lambda message: [part if isinstance(part, bytes) else part(message) for part in parts]
 
 
@@ -100,13 +100,13 @@ def _pairs(pairs: Mapping[str, Any]) -> bytes:
 # ── messages of a queue ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def queue_lines(said: str, vhost: str, queue: str) -> Lines:
+def queue_lines(format_name: str, vhost: str, queue: str) -> Lines:
     """For messages of a queue, delivered or browsed. Raises :class:`UsageError`."""
-    if said == JSON:
+    if format_name == JSON:
         return _queue_json(vhost, queue)
     key: Letter = lambda message: _encoded(message.routing_key)  # noqa: E731 - beside the others
     return template_lines(
-        said,
+        format_name,
         {
             "s": lambda message: message.body,
             "S": lambda message: b"%d" % len(message.body),
@@ -134,8 +134,8 @@ def _timestamp(message: Any) -> bytes:
 
 def _queue_json(vhost: str, queue: str) -> Lines:
     """Lines as ``warren export`` writes them; ``redelivered`` is null for messages that are only browsed."""
-    from warren.salvage.envelopes import Envelopes  # noqa: PLC0415 - bodies need none of it, nor numpy
-    from warren.salvage.json_lines import FLAGS, json_line  # noqa: PLC0415
+    from warren.salvage.envelopes import Envelopes
+    from warren.salvage.json_lines import FLAGS, json_line
 
     envelopes = Envelopes()
     head = b'{"vhost": %b, "queue": %b, "seq_id": ' % (to_json(vhost), to_json(queue))
@@ -164,16 +164,16 @@ def _queue_json(vhost: str, queue: str) -> Lines:
 # ── messages of a topic ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def topic_lines(said: str) -> Lines:
+def topic_lines(format_name: str) -> Lines:
     """For messages of topics: records, or handles on them. Raises :class:`UsageError`."""
-    if said == JSON:
-        from warren.salvage.rocketmq.message_lines import record_line  # noqa: PLC0415 - as above
+    if format_name == JSON:
+        from warren.salvage.rocketmq.message_lines import record_line
 
         return lambda message: (record_line(_record(message)),)
     properties: Callable[[Any], dict[str, str]] = lambda message: decode_properties(_record(message).properties)  # noqa: E731 - beside the others
     keys: Letter = lambda message: _encoded(properties(message).get(KEYS, ""))  # noqa: E731
     return template_lines(
-        said,
+        format_name,
         {
             "s": lambda message: _record(message).body,
             "S": lambda message: b"%d" % len(_record(message).body),

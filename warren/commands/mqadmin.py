@@ -86,7 +86,7 @@ def query_msg_by_key(
     as_json: JsonOption = False,
 ) -> None:
     """As topic query: the messages with a key, newest first, each as a JSON object unless --format says else."""
-    from warren.commands.topic import query  # noqa: PLC0415 - salvage, which the others need not
+    from warren.commands.topic import query
 
     query(path, topic, key, limit=most, format=format)
 
@@ -99,7 +99,7 @@ def query_msg_by_id(
     as_json: JsonOption = False,
 ) -> None:
     """As topic message: the message with an id."""
-    from warren.commands.topic import message  # noqa: PLC0415 - as above
+    from warren.commands.topic import message
 
     message(path, message_id, format=format)
 
@@ -114,7 +114,7 @@ def query_msg_by_offset(
     as_json: JsonOption = False,
 ) -> None:
     """As topic read --max 1: the message with a number."""
-    from warren.commands.topic import read  # noqa: PLC0415 - as above
+    from warren.commands.topic import read
 
     read(path, topic, queue_id, offset=offset, limit=1, format=format)
 
@@ -153,7 +153,7 @@ def consume_message(
             raise UsageError("either --group, or --queueId with or without --offset")
         topic_messages.consume(path, topic, group, count=count, format=format, as_json=as_json)
         return
-    from warren.commands.topic import read  # noqa: PLC0415 - as above
+    from warren.commands.topic import read
 
     if queue_id is None:
         raise UsageError("say --group, or --queueId")

@@ -38,22 +38,22 @@ class Nodes:
     """The nodes that a path holds, by their names."""
 
     path: str
-    found: dict[str, Place]
+    places: dict[str, Place]
     chosen: dict[str, Place]
     """The named ones, or the only one; empty if there are several and none is named."""
 
     def summaries(self) -> list[NodeSummary]:
         """All of them, each in a line."""
-        from warren.salvage.node_list import summaries  # noqa: PLC0415 - most places hold one
+        from warren.salvage.node_list import summaries
 
-        return summaries(self.found)
+        return summaries(self.places)
 
     def require_chosen(self) -> dict[str, Place]:
         """Return the chosen nodes; raise :class:`UsageError`, which lists all, if none was chosen."""
         if not self.chosen:
             nodes = "; ".join(map(str, self.summaries()))
             raise UsageError(
-                f"{self.path}: holds the directories of {len(self.found)} nodes: {nodes}; choose with --node NAME, "
+                f"{self.path}: holds the directories of {len(self.places)} nodes: {nodes}; choose with --node NAME, "
                 f"or take every node with --node {ALL}"
             )
         return self.chosen

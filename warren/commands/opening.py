@@ -78,7 +78,7 @@ def opened_node(path: str, *, adopt: bool = False, make: bool = False, share: bo
 
 def _guest(path: str, locked: str) -> Node:
     """The node of a process that has the directory for itself. Raises :class:`DirectoryLockedError`."""
-    from warren.client.shared_directory import NotLetInError, open_shared  # noqa: PLC0415 - most need no guest
+    from warren.client.shared_directory import NotLetInError, open_shared
 
     opening = Opening()
     try:

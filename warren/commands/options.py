@@ -119,14 +119,14 @@ TextOption = Annotated[
 # ── values given ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def distinct(said: Iterable[str] | None) -> tuple[str, ...]:
+def distinct(values: Iterable[str] | None) -> tuple[str, ...]:
     """The values of an option that can be repeated, each once."""
-    return tuple(dict.fromkeys(said or ()))
+    return tuple(dict.fromkeys(values or ()))
 
 
 def pairs(
     option: str,
-    said: Iterable[str] | None,
+    assignments: Iterable[str] | None,
     form: str = "NAME=VALUE",
     *,
     may_be_empty: bool = False,
@@ -137,7 +137,7 @@ def pairs(
     ``may_be_empty``: whether the value may be. Raises what ``error`` makes of a sentence.
     """
     parsed = {}
-    for assignment in said or ():
+    for assignment in assignments or ():
         name, equals, value = assignment.partition("=")
         if not (name and equals and (value or may_be_empty)):
             raise error(f"{option} {assignment}: wants {form}")
@@ -145,6 +145,6 @@ def pairs(
     return parsed
 
 
-def parse_settings(said: list[str] | None) -> dict[str, str]:
+def parse_settings(assignments: list[str] | None) -> dict[str, str]:
     """What ``--set`` says; raises :class:`SettingsError`."""
-    return pairs("--set", said, error=SettingsError)
+    return pairs("--set", assignments, error=SettingsError)

@@ -35,7 +35,7 @@ def print_json(report: Json) -> None:
 
 def print_text(parts: Iterable[RenderableType]) -> None:
     """Text and tables on stdout; a pipe is wider than a terminal."""
-    from rich.console import Console  # noqa: PLC0415  # JSON needs none of it
+    from rich.console import Console
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
     for part in parts:
@@ -44,8 +44,8 @@ def print_text(parts: Iterable[RenderableType]) -> None:
 
 def plain_table(*words: str, numbers: Iterable[str] = ()) -> Table:
     """A table for people: columns of words, and then columns of numbers."""
-    from rich import box  # noqa: PLC0415  # as above
-    from rich.table import Table  # noqa: PLC0415
+    from rich import box
+    from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
     for name in words:

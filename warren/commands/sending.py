@@ -45,7 +45,7 @@ class Confirm(Protocol):
 class Bodies:
     """What is to be sent."""
 
-    said: list[bytes]
+    bodies: list[bytes]
     """Bodies given as arguments."""
     file: str | None
     lines: bool
@@ -65,24 +65,24 @@ class Bodies:
     @property
     def count(self) -> int | None:
         """Return the number of messages; ``None`` if it is not known before the end."""
-        return len(self.said) or (None if self.lines else 1)
+        return len(self.bodies) or (None if self.lines else 1)
 
     def each(self) -> Iterator[tuple[str | None, bytes]]:
         """One after the other, a line without its line end; each with its key, if it has one."""
         if self.key_delimiter is None:
-            for body in bodies_of(self.said, self.file, lines=self.lines):
+            for body in bodies_of(self.bodies, self.file, lines=self.lines):
                 yield None, body
             return
         delimiter = os.fsencode(self.key_delimiter)
-        for line in bodies_of(self.said, self.file, lines=True):
+        for line in bodies_of(self.bodies, self.file, lines=True):
             key, separator, body = line.partition(delimiter)
             yield (os.fsdecode(key), body) if separator else (None, line)
 
 
-def bodies_of(said: list[bytes], file: str | None, *, lines: bool) -> Iterator[bytes]:
+def bodies_of(bodies: list[bytes], file: str | None, *, lines: bool) -> Iterator[bytes]:
     """What is to be published, one after the other; a line without its line end."""
-    if said:
-        yield from said
+    if bodies:
+        yield from bodies
     elif file is None:
         yield from _read(sys.stdin.buffer, lines=lines)
     else:

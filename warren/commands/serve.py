@@ -95,7 +95,7 @@ def serve(
 
 def _log_to_stderr(log_format: LogFormat) -> None:
     """Log warnings and errors of the whole process to stderr, unless logging is configured already."""
-    from warren.logs import JsonFormatter, TextFormatter  # noqa: PLC0415 - `warren --help` writes no log
+    from warren.logs import JsonFormatter, TextFormatter
 
     handler = logging.StreamHandler()
     if log_format is LogFormat.JSON:

@@ -20,7 +20,7 @@ from warren.commands.answer_folder import Kind, answer_folder, writing
 from warren.commands.options import JsonOption, QueueOption, UsageError, distinct
 from warren.commands.output import print_json, print_text, report_error
 from warren.commands.scenario_group import SCENARIO_NAMES
-from warren.commands.simulate_text import Summary, bar, told, told_of_sweep, told_of_two
+from warren.commands.simulate_text import Summary, bar, comparison_lines, summary_lines, sweep_lines
 from warren.salvage.names import printable
 from warren.storage.errors import WarrenError
 
@@ -157,7 +157,7 @@ def _answer(scenario: Scenario, out: str | None, *, as_json: bool) -> None:
                 part("report").write_report(result, folder)
         return _summary(result)
 
-    _work_and_tell(work, ANSWER, out, told, as_json=as_json)
+    _work_and_tell(work, ANSWER, out, summary_lines, as_json=as_json)
 
 
 def _summary(result: Result) -> Summary:
@@ -212,7 +212,9 @@ def compare(
                 part("result").write_json(os.path.join(folder, COMPARISON.mark), comparison.to_json())
         return comparison
 
-    _work_and_tell(work, COMPARISON, out, told_of_two, as_json=as_json, to_json=lambda comparison: comparison.to_json())
+    _work_and_tell(
+        work, COMPARISON, out, comparison_lines, as_json=as_json, to_json=lambda comparison: comparison.to_json()
+    )
 
 
 def _result_of(path: str, seed: int | None) -> Result:
@@ -270,7 +272,7 @@ def sweep(
         summary: Summary = swept.to_json()
         return summary
 
-    _work_and_tell(work, SWEEP, out, told_of_sweep, as_json=as_json)
+    _work_and_tell(work, SWEEP, out, sweep_lines, as_json=as_json)
     for problem in failed:
         report_error(problem)
     if failed:
@@ -282,7 +284,7 @@ def _swept(path: str, axes: list[Any], processes: int | None, spark: str | None,
     if seed is not None:
         table["seed"] = seed
     if spark is not None:
-        from warren.pipeline import part as part_of_pipeline  # noqa: PLC0415
+        from warren.pipeline import part as part_of_pipeline
 
         run = partial(part_of_pipeline("grid").on_spark, master=spark)
         return sweeps.run_grid(table, axes, path=path, run=run)

@@ -86,7 +86,7 @@ def _messages(count: float) -> str:
 # ── one answer ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def told(summary: Summary, files: Sequence[str] = (), folder: str | None = None) -> Iterator[RenderableType]:
+def summary_lines(summary: Summary, files: Sequence[str] = (), folder: str | None = None) -> Iterator[RenderableType]:
     """Yield the text about one simulation; ``summary`` as in summary.json."""
     yield Text.assemble(
         (printable(str(summary["name"])), "bold"), f"   {time_text(summary['length_s'])}, seed {summary['seed']}"
@@ -206,14 +206,16 @@ def _table(
     return table
 
 
-def told_of_two(found: Comparison, files: Sequence[str] = (), folder: str | None = None) -> Iterator[RenderableType]:
+def comparison_lines(
+    comparison: Comparison, files: Sequence[str] = (), folder: str | None = None
+) -> Iterator[RenderableType]:
     """The numbers of two answers beside each other."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     table.add_column("", style="dim", overflow="fold")
-    for name in found.names:
+    for name in comparison.names:
         table.add_column(Text(printable(name)), justify="right", overflow="fold")
     table.add_column("", justify="right", no_wrap=True)
-    for row in found.rows:
+    for row in comparison.rows:
         if row.a is not None or row.b is not None:
             table.add_row(row.what, *map(Text, row.texts))
     yield table
@@ -224,11 +226,11 @@ def told_of_two(found: Comparison, files: Sequence[str] = (), folder: str | None
 # ── a sweep ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def told_of_sweep(said: Summary, files: Sequence[str] = (), folder: str | None = None) -> Iterator[RenderableType]:
-    """Yield the text about a sweep, with a row for each point; ``said`` as in sweep.json."""
-    keys = [axis["key"] for axis in said["axes"]]
-    points = said["points"]
-    yield Text.assemble((printable(str(said["name"])), "bold"), f"   {len(points):,} points")
+def sweep_lines(sweep: Summary, files: Sequence[str] = (), folder: str | None = None) -> Iterator[RenderableType]:
+    """Yield the text about a sweep, with a row for each point; ``sweep`` as in sweep.json."""
+    keys = [axis["key"] for axis in sweep["axes"]]
+    points = sweep["points"]
+    yield Text.assemble((printable(str(sweep["name"])), "bold"), f"   {len(points):,} points")
     yield Text()
     numbers = ("paging from", "blocked", "memory", "most ready", "ready at end", "p99", "worst")
     rows = []

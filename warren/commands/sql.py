@@ -97,8 +97,8 @@ def sql(
     form = output_format or (Format.JSONL if as_json else _format_of(out))
     if form is Format.PARQUET and out is None and sys.stdout.isatty():
         raise UsageError("--format parquet: is nothing for a terminal; say --out FILE")
-    from warren.sql.directories import Directories  # noqa: PLC0415 - DuckDB and pyarrow, which may not be there
-    from warren.sql.statements import Statements  # noqa: PLC0415
+    from warren.sql.directories import Directories
+    from warren.sql.statements import Statements
 
     is_interactive = text is None and file is None and sys.stdin.isatty()
     if text is None and not is_interactive:
@@ -145,7 +145,7 @@ def _read_stdin() -> str:
 def _prompt(statements: Statements, form: Format, rows: int) -> None:
     """Ask for statements, and answer each, until the input ends."""
     with suppress(ImportError):  # with readline, lines can be edited and recalled
-        import readline  # noqa: F401, PLC0415
+        import readline  # noqa: F401
 
     print("SQL, each statement up to its semicolon; .tables says what there is, Ctrl-D ends.")
     text = ""
@@ -193,7 +193,7 @@ def _answer(statements: Statements, text: str, form: Format, out: str | None, ro
 
 
 def _writer(form: Format) -> Callable[[Answer, Callable[[bytes], object]], None]:
-    from warren.sql import answers  # noqa: PLC0415 - see sql()
+    from warren.sql import answers
 
     return {
         Format.CSV: answers.write_csv,
@@ -208,11 +208,11 @@ def _writer(form: Format) -> Callable[[Answer, Callable[[bytes], object]], None]
 
 def _table(answer: Answer, rows: list[tuple[Any, ...]], *, is_cut: bool) -> Iterator[RenderableType]:
     """The rows as a table; one below the other, name by name, if the terminal is too narrow for that."""
-    from rich.console import Console  # noqa: PLC0415 - who pipes an answer needs none of it
-    from rich.rule import Rule  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Console
+    from rich.rule import Rule
+    from rich.text import Text
 
-    from warren.sql.answers import is_number  # noqa: PLC0415 - see sql()
+    from warren.sql.answers import is_number
 
     def styled(cell: str) -> Text:
         return Text(cell, "dim" if cell is _NULL else "")
@@ -243,7 +243,7 @@ def _table(answer: Answer, rows: list[tuple[Any, ...]], *, is_cut: bool) -> Iter
 
 def _cell(value: Any) -> str:
     """The beginning of a value, as text."""
-    from warren.sql.answers import for_people  # noqa: PLC0415 - see sql()
+    from warren.sql.answers import for_people
 
     text = printable(for_people(value)[: _CELL + 1])
     return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
@@ -251,21 +251,22 @@ def _cell(value: Any) -> str:
 
 def _print_tables(*, as_json: bool) -> None:
     """Which tables there are, and their columns."""
-    from rich.text import Text  # noqa: PLC0415 - JSON needs none of it
+    from rich.text import Text
 
-    from warren.tables.catalog import SCHEMAS  # noqa: PLC0415 - see sql()
-    from warren.tables.schemas import COMMENT  # noqa: PLC0415
+    from warren.tables.catalog import SCHEMAS
+    from warren.tables.schemas import COMMENT
 
-    def said(of: Any) -> str:
+    def description(of: Any) -> str:
         return str(of.metadata[COMMENT].decode())
 
     if as_json:
         print_json(
             {
                 name: {
-                    "row": said(schema),
+                    "row": description(schema),
                     "columns": [
-                        {"name": field.name, "type": _sql_type(field.type), "says": said(field)} for field in schema
+                        {"name": field.name, "type": _sql_type(field.type), "says": description(field)}
+                        for field in schema
                     ],
                 }
                 for name, schema in SCHEMAS.items()
@@ -275,10 +276,10 @@ def _print_tables(*, as_json: bool) -> None:
 
     def parts() -> Iterator[RenderableType]:
         for name, schema in SCHEMAS.items():
-            yield Text.assemble((name, "bold"), f": a row for {said(schema)}")
+            yield Text.assemble((name, "bold"), f": a row for {description(schema)}")
             shape = plain_table("column", "type", "says")
             for field in schema:
-                shape.add_row(field.name, _sql_type(field.type), Text(said(field)))
+                shape.add_row(field.name, _sql_type(field.type), Text(description(field)))
             yield from (shape, "")
 
     print_text(parts())
@@ -304,7 +305,7 @@ def _bar(directories: Directories, *, shown: bool) -> Iterator[None]:
     if not shown or not sys.stderr.isatty():
         yield
         return
-    from warren.sql.progress import ScanBars  # noqa: PLC0415 - Rich's bars, for who sees them
+    from warren.sql.progress import ScanBars
 
     with closing(ScanBars()) as bars:
         directories.scanning.watcher = bars

@@ -40,7 +40,7 @@ def tail(
     # Raise what is wrong with the format before anything is opened.
     topic_lines(line_format), queue_lines(line_format, vhost, name)
     with opened_node(path, adopt=adopt, share=follow) as node:
-        messages, test, lines = _found(node, vhost, name, count, line_format, where, follow=follow)
+        messages, test, lines = _messages_of(node, vhost, name, count, line_format, where, follow=follow)
         with Stop(watches=follow) as stop:
             output = MessageOutput(lines, stop)
             try:
@@ -50,7 +50,7 @@ def tail(
         stop.end(has_unreadable=output.has_unreadable)
 
 
-def _found(  # noqa: PLR0917
+def _messages_of(  # noqa: PLR0917
     node: Node, vhost: str, name: str, count: int, line_format: str, where: str | None, *, follow: bool
 ) -> tuple[Any, Test, Lines]:
     """The messages, as an iterator that waits for more or does not; which of them are meant; how they are written."""
@@ -67,7 +67,7 @@ def _found(  # noqa: PLR0917
 def _test_of_topic(where: str | None) -> Test:
     if where is None:
         return lambda _: True
-    from warren.where import RECORD_FIELDS, compile_where  # noqa: PLC0415 - few look by conditions
+    from warren.where import RECORD_FIELDS, compile_where
 
     return compile_where(where, RECORD_FIELDS)
 

@@ -49,7 +49,7 @@ from warren.salvage.rocketmq.message_lines import blank_line
 from warren.salvage.rocketmq.progress import counting_bar, reading_bar
 from warren.salvage.rocketmq.reading import queue_entries, salvaged_records, scan_records
 from warren.salvage.rocketmq.rebuilding import rebuild
-from warren.salvage.rocketmq.selecting import WantedRecords
+from warren.salvage.rocketmq.selecting import RecordSelection
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
 from warren.salvage.source import open_place
 from warren.storage.java_hash import index_hash, java_hash
@@ -58,9 +58,9 @@ _LAST_MS: Final = (1 << 63) - 1
 
 
 @contextmanager
-def opened_topics(path: str, said: list[str] | None, *, start: bool = False) -> Iterator[RocketmqStore]:
+def opened_topics(path: str, settings: list[str] | None, *, start: bool = False) -> Iterator[RocketmqStore]:
     """Report on stderr what recovery cut off, and yield the store."""
-    with open_rocketmq(path, parse_settings(said), start=start) as store:
+    with open_rocketmq(path, parse_settings(settings), start=start) as store:
         for note in store.notes:
             report_error(note)
         yield store
@@ -109,7 +109,7 @@ def read(
     A node that runs is asked; otherwise the files are. Exit code 1: some could not be read; stderr says which and why,
     and all the others are there.
     """
-    findings, selection = _Findings(), WantedRecords.of(where, limit)
+    findings, selection = _Findings(), RecordSelection.of(where, limit)
     with (
         opened_source(path, setting, start=start) as source,
         opened_records(out, path, format, with_text=with_text) as output,
@@ -163,7 +163,7 @@ def scan(
     Exit code 1: there is damage in between; stderr says where and what, and it goes on at the next file; with --salvage
     at the next record, and without fillers.
     """
-    findings, selection = _Findings(), WantedRecords.of(where, limit)
+    findings, selection = _Findings(), RecordSelection.of(where, limit)
     with ExitStack() as closing:
         items: Iterator[Record | Blank | Finding]
         if salvage:
@@ -195,7 +195,7 @@ def scan(
 def _write_item(
     item: Record | Blank | Finding,
     output: RecordOutput,
-    selection: WantedRecords,
+    selection: RecordSelection,
     findings: _Findings,
     *,
     blanks: bool = False,
@@ -211,7 +211,7 @@ def _write_item(
             findings.add(item)
 
 
-def _say_written(output: RecordOutput, selection: WantedRecords) -> None:
+def _say_written(output: RecordOutput, selection: RecordSelection) -> None:
     if output.out is not None:
         size = f"{selection.payload_bytes:,} bytes of payload"
         print(f"{selection.records:,} messages, {size}, in {printable(output.out)}")

@@ -190,20 +190,20 @@ def reset_offset(
     print_text([table])
 
 
-def place_of(said: str) -> StartOffset | Moment:
+def place_of(text: str) -> StartOffset | Moment:
     """What ``--to`` says. Raises :class:`UsageError`."""
-    if said.lower() in _FIRST:
+    if text.lower() in _FIRST:
         return "first"
-    if said.lower() in _LAST:
+    if text.lower() in _LAST:
         return "last"
     try:
-        if match := _MQADMINS.fullmatch(said):
+        if match := _MQADMINS.fullmatch(text):
             return datetime.fromisoformat("{}T{}.{}".format(*match.groups()))
-        if said.isdigit() and len(said) > len("20260131"):
-            return int(said) / 1000
-        return datetime.fromisoformat(said)
+        if text.isdigit() and len(text) > len("20260131"):
+            return int(text) / 1000
+        return datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"--to {said}: earliest, latest, or a time such as 2026-01-31T12:00") from None
+        raise UsageError(f"--to {text}: earliest, latest, or a time such as 2026-01-31T12:00") from None
 
 
 def _rows(source: TopicSource, topic: str | None) -> list[Row]:

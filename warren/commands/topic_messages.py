@@ -112,7 +112,7 @@ def consume(
     """
     if follow and timeout is not None:
         raise UsageError("either --follow or --timeout")
-    from warren.commands.topic_groups import place_of  # noqa: PLC0415 - it draws tables, too
+    from warren.commands.topic_groups import place_of
 
     lines = topic_lines(chosen_format(format, as_json=as_json))
     arguments: ReaderArguments = {"tags": tag, "auto_commit": False, "consume_from": place_of(begin)}

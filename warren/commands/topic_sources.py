@@ -64,20 +64,20 @@ class TopicSource(Protocol):
 
 
 @contextmanager
-def opened_source(path: str, said: list[str] | None = None, *, start: bool = False) -> Iterator[TopicSource]:
-    """Open the source of the topics of ``path``; ``said`` and ``start`` apply to files only."""
+def opened_source(path: str, settings: list[str] | None = None, *, start: bool = False) -> Iterator[TopicSource]:
+    """Open the source of the topics of ``path``; ``settings`` and ``start`` apply to files only."""
     if (live := is_live(path)) or _has_no_files(path):
-        if said or start:
+        if settings or start:
             reason = f"a node runs on {path}, and is asked" if live else f"{path} has none yet"
             raise UsageError(f"--set and --start are for files; {reason}")
-        from warren.commands.opening import opened_node  # noqa: PLC0415 - files need no node
+        from warren.commands.opening import opened_node
 
         with opened_node(path) as node:
             yield NodeTopics(node)
         return
-    from warren.salvage.rocketmq.store import open_rocketmq  # noqa: PLC0415 - a node needs no salvage
+    from warren.salvage.rocketmq.store import open_rocketmq
 
-    with open_rocketmq(path, parse_settings(said), start=start) as store:
+    with open_rocketmq(path, parse_settings(settings), start=start) as store:
         for note in store.notes:
             report_error(note)
         yield StoredTopics(store)
@@ -91,7 +91,7 @@ def is_live(path: str) -> bool:
 def _has_no_files(path: str) -> bool:
     """Whether it is a node's data directory to which no message of a topic was ever appended. Its topics are then read
     from a node that is opened for the command."""
-    from warren.hosting.data_directory import Kind, kind_of  # noqa: PLC0415 - it knows what all directories look like
+    from warren.hosting.data_directory import Kind, kind_of
 
     return kind_of(path) is Kind.NODES and not os.path.isdir(os.path.join(path, "topics", "commitlog"))
 
@@ -201,7 +201,7 @@ class StoredTopics:
         self.opened = opened
 
     def topics(self) -> Mapping[str, int]:
-        from warren.actors.engines.topics.topic_store import table_of  # noqa: PLC0415 - a node has its own
+        from warren.actors.engines.topics.topic_store import table_of
 
         return dict(sorted(table_of(self.opened.store).topics.items()))
 
@@ -215,7 +215,7 @@ class StoredTopics:
         }
 
     def groups(self, topic: str) -> list[Row]:
-        from warren.salvage.rocketmq.inspecting import group_rows  # noqa: PLC0415 - it draws tables, too
+        from warren.salvage.rocketmq.inspecting import group_rows
 
         rows = group_rows(self.opened, self.opened.consumer_offsets())
         return [{**row, "member": None} for row in rows if row["topic"] == topic]
@@ -223,12 +223,12 @@ class StoredTopics:
     def messages(
         self, topic: str, queue_id: int, queue_offset: int | None, limit: int | None
     ) -> Iterator[Record | Finding]:
-        from warren.salvage.rocketmq.reading import queue_messages  # noqa: PLC0415 - as above
+        from warren.salvage.rocketmq.reading import queue_messages
 
         return queue_messages(self.opened, self.opened.queue(topic, queue_id), queue_offset, limit)
 
     def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[Record | Finding]:
-        from warren.salvage.rocketmq.reading import exact  # noqa: PLC0415 - as above
+        from warren.salvage.rocketmq.reading import exact
 
         offsets: list[int] = []
         for answer in self.index_answers(topic, key, limit, begin_ms, end_ms):
@@ -250,7 +250,7 @@ class StoredTopics:
         return self.opened.store.offset_by_time(topic, queue_id, timestamp_ms)
 
     def message(self, message_id: str) -> Record:
-        from warren.msg_store.commit_log.commit_log_format import parse_message_id  # noqa: PLC0415 - few ask
+        from warren.msg_store.commit_log.commit_log_format import parse_message_id
 
         _, physical_offset = parse_message_id(message_id)
         try:

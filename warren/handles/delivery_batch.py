@@ -46,7 +46,7 @@ class DeliveryBatch(LazySequence[D], Generic[D]):
     @property
     def properties(self) -> list[Properties]:
         """AMQP's basic properties of all; raises as ``bodies`` does."""
-        from warren.queue_index.message.properties_of_many import decode_many  # noqa: PLC0415 - takes numpy
+        from warren.queue_index.message.properties_of_many import decode_many
 
         return decode_many(self._encoded_properties())
 
@@ -60,7 +60,7 @@ class DeliveryBatch(LazySequence[D], Generic[D]):
         ``bodies`` does, and ``ValueError`` for an unknown property."""
         if unknown := [name for name in names if name not in NAMES]:
             raise InvalidValueError(f"a message has no property {unknown[0]}")
-        from warren.queue_index.message.properties_of_many import decode_columns  # noqa: PLC0415 - takes numpy
+        from warren.queue_index.message.properties_of_many import decode_columns
 
         return decode_columns(self._encoded_properties(), names)
 

@@ -91,13 +91,13 @@ class Vhost(VhostHandle):
 
 
 def _topic(verbs: TopicVerbs) -> Topic:
-    from warren.handles.topic import Topic  # noqa: PLC0415 - many programs have no topic
+    from warren.handles.topic import Topic
 
     return Topic(verbs)
 
 
 def _transactions(found: list[TransactionVerbs]) -> list[Transaction]:
-    from warren.handles.transaction import Transaction  # noqa: PLC0415 - as above
+    from warren.handles.transaction import Transaction
 
     return [Transaction(verbs) for verbs in found]
 
@@ -105,7 +105,7 @@ def _transactions(found: list[TransactionVerbs]) -> list[Transaction]:
 def _verbs_of(opened: RunningNode | SharedDirectory) -> NodeVerbs:
     if isinstance(opened, RunningNode):
         return NodeVerbs(opened)
-    from warren.client.shared_verbs import node_verbs  # noqa: PLC0415 - most programs share nothing
+    from warren.client.shared_verbs import node_verbs
 
     return node_verbs(opened)
 
@@ -172,7 +172,7 @@ class Node(NodeUsers, Vhost):
         ``port``: replaces the settings' port. Raises :class:`~warren.server.server.ListenError` if it cannot
         listen there.
         """
-        from warren.server import Server, ServerSettings  # noqa: PLC0415 - most programs serve nobody
+        from warren.server import Server, ServerSettings
 
         chosen = ServerSettings() if settings is None else settings
         server = Server(self._running, chosen if port is None else attrs.evolve(chosen, port=port))
@@ -218,7 +218,7 @@ def open(
     """
     check_names(settings, ("adopt", "config", "share"))
     if os.fspath(path) == MEMORY:
-        from warren.hosting.memory_node import start_in_memory  # noqa: PLC0415 - most nodes are in a directory
+        from warren.hosting.memory_node import start_in_memory
 
         return Node(opening.start(lambda: start_in_memory(MEMORY, config, share=share, settings=settings)))
     chosen = Config.of(config, **settings)
@@ -242,12 +242,12 @@ def open(
 
 
 def _open_shared(opening: open_nodes.Opening, path: str, config: Config, adopt: bool) -> SharedDirectory:
-    import warren.server  # noqa: PLC0415 - now, to save time when this process becomes host
-    from warren.client.shared_directory import open_shared  # noqa: PLC0415 - most programs share nothing
+    import warren.server
+    from warren.client.shared_directory import open_shared
 
     directory = open_shared(opening, path, config, lambda: _serve_directory(_start(path, config, adopt, shared=True)))
     if not directory.hosts:
-        import warren.server.own_calls  # noqa: F401, PLC0415 - it may be the next host
+        import warren.server.own_calls  # noqa: F401 - it may be the next host
     return directory
 
 
@@ -274,12 +274,12 @@ def _start_status(running: RunningNode) -> StatusServer | None:
     """Answer other processes of the directory's user at the node's socket."""
 
     def new_session() -> Session:
-        from warren.top.snapshots import Snapshots  # noqa: PLC0415 - few are asked
+        from warren.top.snapshots import Snapshots
 
         return Snapshots(running).answer
 
     def let_in(connection: socket.socket) -> None:
-        from warren.server.guests import let_in  # noqa: PLC0415 - few have guests
+        from warren.server.guests import let_in
 
         let_in(running, connection)
 
@@ -288,7 +288,7 @@ def _start_status(running: RunningNode) -> StatusServer | None:
 
 def _serve_directory(running: RunningNode) -> RunningNode:
     """Serve other processes."""
-    from warren.server import Server, ServerSettings  # noqa: PLC0415
+    from warren.server import Server, ServerSettings
 
     try:
         Server(running, ServerSettings(port=None, directory=running.path, consumer_timeout=None)).start()

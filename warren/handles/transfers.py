@@ -50,10 +50,10 @@ def export_messages(
     bodies that are UTF-8 as text. ``out`` gets its name when all is written. Raises :class:`DataError`,
     :class:`StorageError`, and :class:`~warren.where.WhereError` for an invalid condition.
     """
-    from warren.commands.exporting import opened_writer  # noqa: PLC0415 - programs that export nothing
-    from warren.salvage.export import Selection, export_to  # noqa: PLC0415
-    from warren.salvage.formats import format_called  # noqa: PLC0415
-    from warren.salvage.source import open_source  # noqa: PLC0415
+    from warren.commands.exporting import opened_writer
+    from warren.salvage.export import Selection, export_to
+    from warren.salvage.formats import format_called
+    from warren.salvage.source import open_source
 
     selection = Selection(vhost=vhost, queues=tuple(queues), where=where, limit=limit)
     selection.condition()
@@ -95,8 +95,8 @@ def import_messages(
     default from ``file``'s ending. Bodies and properties stay as they are, byte for byte. The progress is recorded in
     ``state`` (by default in the node's directory): what was imported already is skipped.
     """
-    from warren.salvage.formats import format_called  # noqa: PLC0415 - programs that import nothing
-    from warren.shovel import run  # noqa: PLC0415
+    from warren.salvage.formats import format_called
+    from warren.shovel import run
 
     node = None if isinstance(into, (str, os.PathLike)) else into
     orders = run.Orders(

@@ -360,7 +360,7 @@ class RunningNode:
         try:
             if (running := self.actor.topics) is None:
                 return None
-            from warren.hosting.topic_stats import topic_stats  # noqa: PLC0415 - many nodes have no topic
+            from warren.hosting.topic_stats import topic_stats
 
             return topic_stats(running)
         except WarrenError as error:
@@ -443,7 +443,7 @@ def failed_queues(running: RunningVhost) -> dict[str, str]:
 def _record_file(config: Config, files: FileSystem, clock: Clock) -> Record | None:
     if config.record is None:
         return None
-    from warren.recording import RecordFile  # noqa: PLC0415 - few nodes are recorded
+    from warren.recording import RecordFile
 
     return RecordFile(files, os.path.abspath(config.record), clock.wall_us)
 

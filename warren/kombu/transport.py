@@ -60,7 +60,7 @@ class Transport(base.Transport):
 
     def driver_version(self) -> str:
         """Return warren's version."""
-        from importlib.metadata import version  # noqa: PLC0415 - asked for once, by Celery's banner
+        from importlib.metadata import version
 
         return version("warrenmq")
 

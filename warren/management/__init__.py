@@ -22,7 +22,7 @@ def serve(node: Node, settings: ManagementSettings | None = None, *, port: int |
 
     ``port``: in place of the settings' own. Raises :class:`~warren.server.server.ListenError`.
     """
-    from warren.management.server import ManagementServer  # noqa: PLC0415 - an extra
+    from warren.management.server import ManagementServer
 
     chosen = ManagementSettings() if settings is None else settings
     server = ManagementServer(node._running, chosen if port is None else chosen.on_port(port))

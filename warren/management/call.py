@@ -66,7 +66,7 @@ class Managed:
     async def sample_queue(self, vhost: str, name: str) -> QueueSample | None:
         """Return the sample of one queue; ``None`` if it does not exist."""
         async with self._sampling:
-            return await bridge.in_thread(lambda: self.samples.one(vhost, name))
+            return await bridge.in_thread(lambda: self.samples.queue_sample(vhost, name))
 
     async def change(self, work: Callable[[NodeActor], T]) -> T:
         """Change what is declared."""

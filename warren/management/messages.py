@@ -213,7 +213,9 @@ async def get(call: Call) -> Any:
     try:
         left = (await call.managed.run(verbs.stats()))["messages_ready"] + sum(batch.count for batch in batches)
         deliveries = (message for batch in batches for message in spread(DeliveredMessage, channel, batch))
-        shown = (got(message, left - index, encoding, limit) for index, message in enumerate(deliveries, 1))
+        shown = (
+            message_document(message, left - index, encoding, limit) for index, message in enumerate(deliveries, 1)
+        )
         answer = await bridge.in_thread(lambda: list(with_rests(shown)))
         settled = outcome
     finally:
@@ -228,7 +230,7 @@ async def _settle(call: Call, channel: Channel, batches: list[Any], outcome: str
     await call.managed.run(channel.shut())
 
 
-def got(message: DeliveredMessage, left: int, encoding: str, limit: int | None) -> dict[str, Any]:
+def message_document(message: DeliveredMessage, left: int, encoding: str, limit: int | None) -> dict[str, Any]:
     """Return a message as JSON. ``left``: how many remain in the queue; ``limit``: the most bytes of body to show."""
     return {
         "payload_bytes": len(message.body),

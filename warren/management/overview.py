@@ -131,7 +131,7 @@ def _churn(managed: Managed, past: Past = NOTHING) -> Document:
 def client_sums(managed: Managed) -> dict[str | None, Counter[str]]:
     """Sums by vhost, and of all: the counts of open and closed channels, and the bytes of open connections."""
     sums: dict[str | None, Counter[str]] = {None: Counter()}
-    for vhost, counted in managed.clients.traffic.gone.items():
+    for vhost, counted in managed.clients.traffic.closed_channels.items():
         sums[vhost] = Counter(counted)
     for connection in list(managed.clients.connections.values()):
         counts = sums.setdefault(connection.vhost, Counter())

@@ -67,7 +67,7 @@ class Page:
         name, password = required(parse_body(await read_body(request, _LOGIN_BYTES)), "username", "password")
         user = access.log_in(self._managed, request, str(name), str(password).encode(errors="surrogateescape"))
         token, session = self._sessions.begin(user)
-        response = json_response(_said(session))
+        response = json_response(_session_json(session))
         response.set_cookie(
             access.COOKIE,
             token,
@@ -92,8 +92,8 @@ class Page:
     def _session(self, request: Request) -> Response:
         """Return the user who is logged in, or ``null``."""
         session = access.session_of(self._managed, self._sessions, request)
-        return json_response(None if session is None else _said(session))
+        return json_response(None if session is None else _session_json(session))
 
 
-def _said(session: access.Session) -> dict[str, Any]:
+def _session_json(session: access.Session) -> dict[str, Any]:
     return {"name": session.user.name, "tags": list(session.user.tags), "csrf_token": session.csrf_token}

@@ -66,7 +66,7 @@ async def queues(call: Call) -> Any:
         )
     sample = await call.managed.sample()
 
-    def found() -> Iterator[Document]:
+    def documents() -> Iterator[Document]:
         for declaration in with_rests(declarations):
             if (queue_sample := sample.queues.get((declaration.vhost, declaration.name))) is None:
                 continue
@@ -76,7 +76,7 @@ async def queues(call: Call) -> Any:
                 totals = {name: queue_sample.document.get(name, 0) for name in LENGTHS}
                 yield _short(call, declaration) | {"state": queue_sample.document["state"]} | totals
 
-    return Long(lambda: listed(found(), call.query, pages=True))
+    return Long(lambda: listed(documents(), call.query, pages=True))
 
 
 async def queue(call: Call) -> Any:

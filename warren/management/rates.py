@@ -27,7 +27,7 @@ Sample = tuple[float, "array[float]"]
 
 
 @attrs.define
-class _Kept:
+class _Series:
     names: tuple[str, ...]
     samples: deque[Sample] = attrs.Factory(deque)
     is_cut: bool = False
@@ -62,21 +62,21 @@ class _Kept:
 class Rates:
     """The samples of all things of one kind."""
 
-    _kept: dict[Hashable, _Kept] = attrs.Factory(dict)
+    _series: dict[Hashable, _Series] = attrs.Factory(dict)
 
     def note(self, key: Hashable, now_s: float, counters: Counters) -> dict[str, float]:
         """Take a sample; returns how fast each counter grows, a second."""
         names, values = tuple(counters), array("d", counters.values())
-        series = self._kept.get(key)
+        series = self._series.get(key)
         if series is None or series.names != names:
-            series = self._kept[key] = _Kept(names)
+            series = self._series[key] = _Series(names)
         rates = series.rates(now_s, values)
-        series.note(now_s, values, max(_FOR_A_RATE, MAX_SAMPLES // len(self._kept)))
+        series.note(now_s, values, max(_FOR_A_RATE, MAX_SAMPLES // len(self._series)))
         return rates
 
     def samples(self, key: Hashable, name: str, moments_s: Iterable[float]) -> list[float]:
         """A counter at moments, the newest one first; 0 before the first sample."""
-        series = self._kept.get(key)
+        series = self._series.get(key)
         if series is None or name not in series.names:
             return [0 for _ in moments_s]
         column, values = series.names.index(name), list[float]()
@@ -93,11 +93,11 @@ class Rates:
     def keep(self, keys: Iterable[Hashable]) -> None:
         """Forget all things but these."""
         keys = set(keys)
-        for key in [key for key in self._kept if key not in keys]:
-            del self._kept[key]
+        for key in [key for key in self._series if key not in keys]:
+            del self._series[key]
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._series)
 
 
 def rates_of(counters: Counters, rates: Mapping[str, float]) -> dict[str, Any]:

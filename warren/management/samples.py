@@ -106,7 +106,7 @@ class Samples:
     _other_rates: Rates = attrs.Factory(Rates)
     _answers: dict[Key, _Answer] = attrs.Factory(dict)
     """The last report of each queue."""
-    _gone: Counter[str] = attrs.Factory(Counter)
+    _deleted_counts: Counter[str] = attrs.Factory(Counter)
     """The counts of queues that no longer exist."""
 
     def begin(self) -> None:
@@ -126,7 +126,7 @@ class Samples:
             for stream in self._node.actor.streams.of(vhost):
                 samples[vhost, stream.declaration.name] = self._stream(stream, now_s)
         for answer in before.values():
-            self._gone.update(_message_stats(answer.counts))
+            self._deleted_counts.update(_message_stats(answer.counts))
         self._rates.keep(samples)
         if len(self._other_rates) > MAX_OTHER:
             self._other_rates.keep(())
@@ -137,7 +137,7 @@ class Samples:
         every = (None, *vhosts)
         lengths = {vhost: Counter(dict.fromkeys(LENGTHS, 0)) for vhost in every}
         counted: dict[str | None, Counter[str]] = {vhost: Counter() for vhost in every}
-        counted[None].update(self._gone)
+        counted[None].update(self._deleted_counts)
         for (vhost, _), queue in queues.items():
             for name in LENGTHS:
                 lengths[vhost][name] += queue.document.get(name, 0)
@@ -148,7 +148,7 @@ class Samples:
             counted[None].update(counted[vhost])
         return NodeSample(memory, queues, lengths, counted)
 
-    def one(self, vhost: str, name: str) -> QueueSample | None:
+    def queue_sample(self, vhost: str, name: str) -> QueueSample | None:
         """Return the sample of one queue; ``None`` if it does not exist."""
         running = self._node.actor.vhosts.get(vhost)
         entry = None if running is None else running.queues.get(name)

@@ -45,7 +45,7 @@ class WarrenInstrumentor:
         sending.patch(self._patches, tracer)
         receiving.patch(self._patches, tracer)
         with contextlib.suppress(ImportError):  # where Kombu is not installed
-            from warren.opentelemetry import through_kombu  # noqa: PLC0415 - as said
+            from warren.opentelemetry import through_kombu
 
             through_kombu.patch(self._patches, tracer)
 

@@ -45,23 +45,23 @@ OUTCOMES = {"ack": "ack", "requeue": "nack", "reject": "reject"}
 def patch(patches: Patches, tracer: Tracer) -> None:
     """Put the spans around all that receives and settles."""
     receiving = _Receiving(tracer)
-    patches.replace(queue.Queue, "get", receiving.got)
-    patches.replace(queue.Queue, "get_many", receiving.got_many)
-    patches.replace(queue.Queue, "take", receiving.got)
-    patches.replace(aio_queue.Queue, "get", receiving.awaited_got)
-    patches.replace(aio_queue.Queue, "take", receiving.awaited_got)
-    patches.replace(aio_queue.Queue, "get_many", receiving.awaited_got_many)
+    patches.replace(queue.Queue, "get", receiving.single)
+    patches.replace(queue.Queue, "get_many", receiving.many)
+    patches.replace(queue.Queue, "take", receiving.single)
+    patches.replace(aio_queue.Queue, "get", receiving.awaited_single)
+    patches.replace(aio_queue.Queue, "take", receiving.awaited_single)
+    patches.replace(aio_queue.Queue, "get_many", receiving.awaited_many)
     patches.replace(consumer.Consumer, "_begin", receiving.begun)
     patches.replace(consumer.Consumer, "close", receiving.closed)
-    patches.replace(aio_consumer.Consumer, "receive", receiving.awaited_got)
+    patches.replace(aio_consumer.Consumer, "receive", receiving.awaited_single)
     patches.replace(Iteration, "take_now", receiving.record)
     patches.replace(topic_reader.Reader, "read", receiving.read)
     patches.replace(aio_topic_reader.Reader, "read", receiving.awaited_read)
     settling = _Settling(tracer)
     kind: type
     for name in ("ack", "nack", "reject", "retry"):
-        patches.replace(consumer.Delivery, name, settling.one(name))
-        patches.replace(aio_consumer.Delivery, name, settling.awaited_one(name))
+        patches.replace(consumer.Delivery, name, settling.single(name))
+        patches.replace(aio_consumer.Delivery, name, settling.awaited_single(name))
     for module in (queue, aio_queue):
         patches.replace(module, "settle_many", settling.many)
     for kind in (topic_reader.TopicRecord, topic_reader.Reader):
@@ -86,7 +86,7 @@ class _Receiving:
 
     _tracer: Tracer
 
-    def got(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def single(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a verb that returns one message of a queue, or none."""
 
         @functools.wraps(original)
@@ -98,7 +98,7 @@ class _Receiving:
 
         return get
 
-    def awaited_got(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def awaited_single(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         async def get(handle: Any, *args: Any, **kwargs: Any) -> Any:
             delivery = await original(handle, *args, **kwargs)
@@ -107,7 +107,7 @@ class _Receiving:
 
         return get
 
-    def got_many(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def many(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a verb that returns a batch of a queue's messages."""
 
         @functools.wraps(original)
@@ -119,7 +119,7 @@ class _Receiving:
 
         return get_many
 
-    def awaited_got_many(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def awaited_many(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         async def get_many(handle: Any, *args: Any, **kwargs: Any) -> Any:
             began_ns = time.time_ns()
@@ -159,11 +159,11 @@ class _Receiving:
             links = links_of([headers_of(delivery)])
             self._span("receive", RABBITMQ, destination, links, attributes, began_ns)
 
-    def note_many(self, handle: Any, found: DeliveryBatch[Any], began_ns: int) -> None:
+    def note_many(self, handle: Any, deliveries: DeliveryBatch[Any], began_ns: int) -> None:
         """Messages of a queue are handed out together."""
-        if found and not is_suppressed():
-            attributes = {**vhost_attribute(handle.vhost), "messaging.batch.message_count": len(found)}
-            links = links_of(map(headers_of, found))
+        if deliveries and not is_suppressed():
+            attributes = {**vhost_attribute(handle.vhost), "messaging.batch.message_count": len(deliveries)}
+            links = links_of(map(headers_of, deliveries))
             self._span("receive", RABBITMQ, handle.name, links, attributes, began_ns)
 
     def record(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,14 +201,14 @@ class _Receiving:
 
         return read
 
-    def note_records(self, handle: Any, found: Sequence[ReadMessage], began_ns: int) -> None:
+    def note_records(self, handle: Any, records: Sequence[ReadMessage], began_ns: int) -> None:
         """Messages of a topic are handed out together."""
-        if found and not is_suppressed():
+        if records and not is_suppressed():
             attributes = {
                 "messaging.consumer.group.name": handle.group,
-                "messaging.batch.message_count": len(found),
+                "messaging.batch.message_count": len(records),
             }
-            links = links_of(record.properties for record in found)
+            links = links_of(record.properties for record in records)
             self._span("receive", ROCKETMQ, handle.topic, links, attributes, began_ns)
 
     def _span(  # noqa: PLR0917
@@ -239,7 +239,7 @@ class _Settling:
 
     _tracer: Tracer
 
-    def one(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def single(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Around what settles one delivery."""
 
         def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -255,7 +255,7 @@ class _Settling:
 
         return wrap
 
-    def awaited_one(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def awaited_single(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
             async def settle(delivery: DeliveredMessage, *args: Any, **kwargs: Any) -> None:

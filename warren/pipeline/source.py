@@ -23,7 +23,7 @@ from warren.pipeline.stream_options import StreamOptions
 from warren.pipeline.stream_reader import TopicStreamReader
 from warren.pipeline.topic_writer import TopicStreamWriter, TopicWriter, WriteOptions
 from warren.tables.catalog import TABLES
-from warren.tables.filters import Wanted
+from warren.tables.filters import Pushdown
 from warren.tables.options import ReadOptions
 from warren.tables.places import find_nodes
 from warren.tables.table import Table, plan
@@ -67,18 +67,18 @@ class TableReader(DataSourceReader):
     def __init__(self, table: Table, options: ReadOptions, schema: StructType) -> None:
         check_columns(table.name, as_spark(table.schema), schema)
         self._table, self._options, self._schema = table.name, options, schema
-        self._wanted = Wanted(columns=frozenset(schema.names))
+        self._pushdown = Pushdown(columns=frozenset(schema.names))
 
     def __getstate__(self) -> dict[str, Any]:
         # What is pickled goes to every task; what only planning needs may be long.
         return {**self.__dict__, "_options": attrs.evolve(self._options, survey="")}
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._wanted = Wanted.of(bounds_of(filters), frozenset(self._schema.names))
+        self._pushdown = Pushdown.of(bounds_of(filters), frozenset(self._schema.names))
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        tasks = plan(TABLES[self._table], find_nodes(self._options.paths), self._options, self._wanted)
+        tasks = plan(TABLES[self._table], find_nodes(self._options.paths), self._options, self._pushdown)
         return [InputPartition(task) for task in tasks] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -86,14 +86,14 @@ class TableReader(DataSourceReader):
         if task is None:
             return
         arrow = to_arrow_schema(self._schema, timezone="UTC")
-        for rows in TABLES[self._table].read(task, self._options, self._wanted):
+        for rows in TABLES[self._table].read(task, self._options, self._pushdown):
             if len(rows):
                 yield as_batch(rows, arrow)
 
 
-def check_columns(name: str, columns: StructType, wanted: StructType) -> None:
-    """Raise :class:`PipelineError` if the table does not have a wanted column, or has it with another type."""
-    for field in wanted.fields:
+def check_columns(name: str, columns: StructType, requested: StructType) -> None:
+    """Raise :class:`PipelineError` if the table does not have a requested column, or has it with another type."""
+    for field in requested.fields:
         if field.name not in columns.names:
             raise PipelineError(f"the table {name} has no column {field.name!r}")
         if columns[field.name].dataType != field.dataType:

@@ -72,7 +72,7 @@ def check_columns(schema: StructType, *, has_topic: bool) -> None:
         if field.name not in _ALLOWED:
             raise PipelineError(f"a topic has no column {field.name!r}; it has {', '.join(_ALLOWED)}")
         if not any(_fits(field.dataType, kind) for kind in _ALLOWED[field.name]):
-            kinds = " or ".join(map(_said, _ALLOWED[field.name]))
+            kinds = " or ".join(map(_type_name, _ALLOWED[field.name]))
             raise PipelineError(f"the column {field.name} is {field.dataType.simpleString()}, and not {kinds}")
     if "body" not in schema.names:
         raise PipelineError("to be written to a topic, a frame needs a column body")
@@ -98,7 +98,7 @@ def _fits(data_type: DataType, kind: Any) -> bool:
     return bool(data_type.simpleString() == kind.simpleString())  # whether nulls are allowed does not matter
 
 
-def _said(kind: Any) -> str:
+def _type_name(kind: Any) -> str:
     return "a whole number" if isinstance(kind, type) else str(kind.simpleString())
 
 

@@ -52,7 +52,7 @@ Offsets = dict[str, dict[str, dict[str, int]]]
 QueuePlace = tuple[str, str, str]
 """A node, a topic and a queue id."""
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 LEAST_TASK_BYTES: Final = 4 << 20
 _TASKS: Final = 16
@@ -271,7 +271,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield as_batch(rows, arrow)
 
 
-def _insisting(look: Callable[[], _Found]) -> _Found:
+def _insisting(look: Callable[[], _Result]) -> _Result:
     """Return the result of ``look``; retry it, because a file may have expired meanwhile."""
     for _ in range(_LOOKS - 1):
         with suppress(StorageError, DataError):

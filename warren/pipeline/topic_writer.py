@@ -47,7 +47,7 @@ from warren.storage.filesystem import RealFileSystem
 from warren.tables.options import OptionTexts
 from warren.verbs.steps import call
 
-_KNOWN: Final = ("path", "topic", "queues", "query", "epoch", "stagingPath", "config")
+_OPTIONS: Final = ("path", "topic", "queues", "query", "epoch", "stagingPath", "config")
 _QUERY = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 _STREAM_QUERY: Final = "sql.streaming.queryId"
 _STREAM_EPOCH: Final = "streaming.sql.batchId"
@@ -76,7 +76,7 @@ class WriteOptions:
         option_texts = OptionTexts.of(
             {name: text for name, text in options.items() if name.lower() != _CHECKPOINT or not is_stream}
         )
-        option_texts.check_known(_KNOWN, "there is none to write")
+        option_texts.check_known(_OPTIONS, "there is none to write")
         texts = option_texts.texts
         if "path" not in texts:
             raise PipelineError("no path to write to")
@@ -286,7 +286,7 @@ class _Appending:
 
     def run(self, *, again: bool) -> None:
         """Append all rows, except (``again``) those that are there; they are safe when this returns."""
-        present_rows: set[int] = self._found() if again else set()
+        present_rows: set[int] = self._present_rows() if again else set()
         first = 0
         for chunk in chunks(self.intent.files) if len(present_rows) < self.intent.rows else ():
             missing = [row for row in range(chunk.num_rows) if first + row not in present_rows]
@@ -298,7 +298,7 @@ class _Appending:
         log = self.node._running.topics_now().log
         call(log, log.sync).get()  # also for the rows that were found
 
-    def _found(self) -> set[int]:
+    def _present_rows(self) -> set[int]:
         """Return the numbers of the rows that are in the CommitLog."""
         log = self.node._running.topics_now().store.commit_log
         if log.min_offset > self.intent.log_end:

@@ -55,7 +55,7 @@ class RecordFile:
     def check(self) -> None:
         """Raise :class:`SettingsError` if the record cannot be begun."""
         try:
-            import pyarrow.parquet  # noqa: F401, PLC0415
+            import pyarrow.parquet  # noqa: F401
         except ImportError:
             raise SettingsError('record needs pyarrow: pip install "warrenmq[sim]"') from None
         try:
@@ -165,7 +165,7 @@ def rescue(path: str | os.PathLike[str], target: str | os.PathLike[str]) -> None
 
     Raises :class:`DataError` if nothing can be read, :class:`SettingsError` if the new files exist already.
     """
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    import pyarrow.parquet as pq
 
     disk, source, destination = RealFileSystem(), os.fspath(path), os.fspath(target)
     pairs = [(source, destination), (node_path(source), node_path(destination))]

@@ -79,8 +79,8 @@ class ParquetLog:
             self._write()
 
     def _write(self) -> None:
-        import pyarrow as pa  # noqa: PLC0415
-        import pyarrow.parquet as pq  # noqa: PLC0415
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
         arrays = [_array(pa, self._columns[name], kind) for name, kind in self._kinds.items()]
         table = pa.Table.from_arrays(arrays, schema=self._schema)
@@ -130,8 +130,8 @@ def check_free(files: FileSystem, path: str) -> None:
 
 def read(files: FileSystem, path: str) -> pa.Table:
     """Return all rows of a file, ended or not. Raises :class:`DataError` if it is not a Parquet file or damaged."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     try:
         data = files.read(path)
@@ -170,8 +170,8 @@ def _entries(journal: bytes, path: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _joined(footer: pa.parquet.FileMetaData | None, part: bytes) -> pa.parquet.FileMetaData:
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(pa.BufferReader(_PARQUET + part))
     if footer is None:
@@ -215,7 +215,7 @@ class _Sink(io.RawIOBase):
 
 
 def _schema(kinds: Mapping[str, str], metadata: Mapping[str, str]) -> pa.Schema:
-    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow as pa
 
     types = {"f8": pa.float64(), "i8": pa.int64(), "bool": pa.bool_(), "str": pa.string()}
     return pa.schema([(name, types[kind]) for name, kind in kinds.items()], metadata=dict(metadata))

@@ -57,8 +57,8 @@ class Selection:
         """The compiled ``where``; raises :class:`warren.where.WhereError`."""
         if self.where is None:
             return None
-        from warren.salvage.selecting import SAVED_FIELDS  # noqa: PLC0415 - few exports have one
-        from warren.where import compile_where  # noqa: PLC0415 - as above
+        from warren.salvage.selecting import SAVED_FIELDS
+        from warren.where import compile_where
 
         return compile_where(self.where, SAVED_FIELDS)
 
@@ -70,8 +70,8 @@ class Selection:
         """
         if self.where is None:
             return None, None
-        from warren.salvage.selecting import SAVED_FIELDS  # noqa: PLC0415 - as above
-        from warren.where import RECORD_FIELDS, WhereError, compile_where  # noqa: PLC0415 - as above
+        from warren.salvage.selecting import SAVED_FIELDS
+        from warren.where import RECORD_FIELDS, WhereError, compile_where
 
         conditions: list[Where[Any]] = []
         refused: list[WhereError] = []
@@ -248,11 +248,11 @@ class Exporter:
         """Whether no more messages are wanted."""
         return self.limit is not None and self.exported.messages >= self.limit
 
-    def messages(self, vhost: bytes, queue: bytes, found: Iterable[StoredMessage | MessageRun | Finding]) -> None:
+    def messages(self, vhost: bytes, queue: bytes, runs: Iterable[StoredMessage | MessageRun | Finding]) -> None:
         """Some of the messages of a queue, in order."""
         self._batcher.position = self.position
-        select = self._wanted(to_text(vhost), to_text(queue))
-        for batch in self._batcher.batches(found):
+        select = self._batch_filter(to_text(vhost), to_text(queue))
+        for batch in self._batcher.batches(runs):
             if isinstance(batch, Finding):
                 self.problem(batch)
                 continue
@@ -266,21 +266,21 @@ class Exporter:
                 break
         self.position = self._batcher.position
 
-    def _wanted(self, vhost: str, queue: str) -> Callable[[MessageBatch], MessageBatch | None]:
+    def _batch_filter(self, vhost: str, queue: str) -> Callable[[MessageBatch], MessageBatch | None]:
         """A function that returns the selected messages of a batch of a queue, or ``None``."""
         if self.where is None and self.limit is None:
             return lambda batch: batch
         if self.where is None:
             return self._limited
-        from warren.salvage.selecting import Selector  # noqa: PLC0415 - as above
+        from warren.salvage.selecting import Selector
 
         chosen = Selector(self.where, vhost=vhost, queue=queue).chosen
 
-        def wanted(batch: MessageBatch) -> MessageBatch | None:
+        def filtered(batch: MessageBatch) -> MessageBatch | None:
             selected = chosen(batch)
             return None if selected is None else self._limited(selected)
 
-        return wanted
+        return filtered
 
     def _limited(self, batch: MessageBatch) -> MessageBatch:
         return batch if self.limit is None else batch.first(self.limit - self.exported.messages)
@@ -288,7 +288,7 @@ class Exporter:
     def orphan(self, orphan: Orphan) -> None:
         """A stored message that no entry of a queue refers to."""
         if self.where is not None:
-            from warren.salvage.selecting import Selector  # noqa: PLC0415 - as above
+            from warren.salvage.selecting import Selector
 
             vhost, queue = orphan.names
             fields = {
@@ -307,7 +307,7 @@ class Exporter:
     def record(self, record: Record) -> None:
         """The next record of a topic store."""
         if self.where_record is not None:
-            from warren.salvage.rocketmq.selecting import SavedRecord  # noqa: PLC0415 - as above
+            from warren.salvage.rocketmq.selecting import SavedRecord
 
             if not self.where_record(SavedRecord(record)):
                 self.position += 1

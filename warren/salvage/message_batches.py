@@ -184,13 +184,13 @@ class Batcher:
     """Of the next message."""
     _envelopes: Envelopes = attrs.field(factory=Envelopes)
 
-    def batches(self, found: Iterable[StoredMessage | MessageRun | Finding]) -> Iterator[MessageBatch | Finding]:
+    def batches(self, runs: Iterable[StoredMessage | MessageRun | Finding]) -> Iterator[MessageBatch | Finding]:
         """The messages in order; a finding is yielded at once, before the batch in progress.
 
         A message that cannot be decoded is a finding, too.
         """
         mixed = MixedBatch()
-        for run in found:
+        for run in runs:
             if isinstance(run, Finding):
                 self.position += run.kind == UNREADABLE_BODY
                 yield run

@@ -72,7 +72,7 @@ def _messages(node: Place) -> int:
         with closing(source):
             count += sum(queue.summary().ready for vhost in source.vhosts for queue in vhost.queues)
     if store is not None:
-        from warren.salvage.rocketmq.store import opened_store  # noqa: PLC0415 - most nodes have queues alone
+        from warren.salvage.rocketmq.store import opened_store
 
         with opened_store(node.path, node.files, store, {}) as opened:
             count += sum(queue.max_offset - queue.min_offset for queue in opened.store.queues.values())

@@ -44,23 +44,23 @@ class QueueDescriptor:
         path, name, count, terms = self.path, self.name, self.segment_entry_count, self.terms
         match self.format:
             case QueueFormat.QUORUM:
-                from warren.salvage.quorum.quorum_directory import QuorumDirectory  # noqa: PLC0415
+                from warren.salvage.quorum.quorum_directory import QuorumDirectory
 
                 return QuorumDirectory(
                     files=files, path=path, name=name, members=self.members, bodies=bodies, nodes=nodes
                 )
             case QueueFormat.CLASSIC_V2:
-                from warren.salvage.classic.classic_v2 import ClassicV2Directory  # noqa: PLC0415
+                from warren.salvage.classic.classic_v2 import ClassicV2Directory
 
                 return ClassicV2Directory(files=files, path=path, name=name, terms=terms, bodies=bodies)
             case QueueFormat.CONVERTING:
-                from warren.salvage.classic.classic_converting import ClassicConvertingDirectory  # noqa: PLC0415
+                from warren.salvage.classic.classic_converting import ClassicConvertingDirectory
 
                 return ClassicConvertingDirectory(
                     files=files, path=path, name=name, segment_entry_count=count, terms=terms, bodies=bodies
                 )
             case QueueFormat.CLASSIC_V1:
-                from warren.salvage.classic.classic_v1 import ClassicV1Directory  # noqa: PLC0415
+                from warren.salvage.classic.classic_v1 import ClassicV1Directory
 
                 return ClassicV1Directory(
                     files=files, path=path, name=name, segment_entry_count=count, terms=terms, bodies=bodies

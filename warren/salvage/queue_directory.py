@@ -219,9 +219,9 @@ class BodySource(Protocol):
         """The bodies as the rows of a matrix; ``None`` if they differ in size, or are better read one by one."""
 
 
-def one_by_one(found: Iterable[StoredMessage | MessageRun | Finding]) -> Iterator[StoredMessage | Finding]:
+def one_by_one(runs: Iterable[StoredMessage | MessageRun | Finding]) -> Iterator[StoredMessage | Finding]:
     """Split the runs into messages."""
-    for run in found:
+    for run in runs:
         if isinstance(run, MessageRun):
             yield from run.messages()
         else:

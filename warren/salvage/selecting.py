@@ -17,18 +17,18 @@ from warren.where import MESSAGE_FIELDS, Getter, Moment, Where
 
 
 class SavedMessage:
-    """A message of a directory, as a condition sees it. ``known``: fields that only some messages have, by name."""
+    """A message of a directory, as a condition sees it. ``fields``: those that only some messages have, by name."""
 
-    def __init__(self, envelope: Envelope, body: bytes | memoryview, known: Mapping[str, Any]) -> None:
+    def __init__(self, envelope: Envelope, body: bytes | memoryview, fields: Mapping[str, Any]) -> None:
         self.envelope = envelope
         self.body = body
-        self.known = known
+        self.fields = fields
         self.exchange = envelope.exchange
         self.routing_key = envelope.routing_keys[0]
 
     @property
     def persistent(self) -> bool:
-        return bool(self.known["persistent"])
+        return bool(self.fields["persistent"])
 
     @cached_property
     def properties(self) -> Properties:
@@ -36,20 +36,20 @@ class SavedMessage:
         return Properties() if encoded is None else decode_properties(encoded)
 
 
-def _known(name: str) -> Getter[SavedMessage]:
-    return lambda message: message.known.get(name)
+def _field(name: str) -> Getter[SavedMessage]:
+    return lambda message: message.fields.get(name)
 
 
 def _expiry(message: SavedMessage) -> Moment | None:
-    expiry_us = message.known.get("expiry_us")
+    expiry_us = message.fields.get("expiry_us")
     return Moment(expiry_us / 1_000_000) if expiry_us else None
 
 
-_KNOWN: Final = ("vhost", "queue", "seq_id", "msg_id", "redelivered", "delivery_count", "acked", "orphan")
+_NAMES: Final = ("vhost", "queue", "seq_id", "msg_id", "redelivered", "delivery_count", "acked", "orphan")
 
 SAVED_FIELDS: Final[Mapping[str, Getter[Any]]] = {
     **MESSAGE_FIELDS,
-    **{name: _known(name) for name in _KNOWN},
+    **{name: _field(name) for name in _NAMES},
     "expiry": _expiry,
 }
 """The fields of a message in a condition: AMQP's, and those of an exported line."""
@@ -59,11 +59,11 @@ _OWN: Final = frozenset({"body", "seq_id", "msg_id", "expiry"})
 
 
 class Selector:
-    """Selects messages; ``known``: fields that all of them share, by name."""
+    """Selects messages; ``fields``: those that all of them share, by name."""
 
-    def __init__(self, where: Where[SavedMessage], **known: Any) -> None:
+    def __init__(self, where: Where[SavedMessage], **fields: Any) -> None:
         self._where = where
-        self._known = known
+        self._shared_fields = fields
         self._is_uniform = where.fields.isdisjoint(_OWN)
         """Whether all messages of a uniform batch are selected or none."""
 
@@ -75,13 +75,13 @@ class Selector:
         rows = [index for index, row in enumerate(mixed.rows()) if self._wants_row(row)]
         return None if not rows else batch if len(rows) == len(batch) else mixed.chosen(rows)
 
-    def wants(self, envelope: Envelope, body: bytes | memoryview, known: Mapping[str, Any]) -> bool:
-        """Whether a message is selected; ``known``: its other fields."""
-        return self._where(SavedMessage(envelope, body, known))
+    def wants(self, envelope: Envelope, body: bytes | memoryview, fields: Mapping[str, Any]) -> bool:
+        """Whether a message is selected; ``fields``: its other fields."""
+        return self._where(SavedMessage(envelope, body, fields))
 
     def _wants_row(self, row: MessageRow) -> bool:
         fields = {
-            **self._known,
+            **self._shared_fields,
             "seq_id": row.seq_id,
             "msg_id": row.msg_id.hex() or None,
             "persistent": row.persistent,

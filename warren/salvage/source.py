@@ -67,7 +67,7 @@ _NO_QUEUES = "is no RabbitMQ data directory, vhosts or quorum folder, vhost's fo
 _NO_STORE = "is no RocketMQ store folder (with commitlog, consumequeue or index in it)"
 _NEITHER = f"{_NO_QUEUES}, and {_NO_STORE.removeprefix('is ')}"
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 @attrs.frozen
@@ -109,7 +109,7 @@ class Place:
 
         Raises :class:`DataError` if nothing is found.
         """
-        matches = self._found(self._parts_at)
+        matches = self._highest_matches(self._parts_at)
         if not matches:
             raise DataError(self.path, None, _NEITHER)
         if len(matches) == 1:
@@ -123,13 +123,13 @@ class Place:
         """The path of an inner directory, relative to this one."""
         return place[len(self.directory) :].lstrip("/") if place != self.directory else posixpath.basename(place)
 
-    def search(self, look: Callable[[str], _Found | None], nothing: str) -> _Found:
+    def search(self, look: Callable[[str], _Result | None], nothing: str) -> _Result:
         """What ``look`` finds in the directory, or at the highest level below it that has anything.
 
         Raises :class:`DataError` with the reason ``nothing`` if nothing is found, and if more than one thing is;
         :class:`~warren.storage.data_version.VersionError` if this warren does not know what it would read.
         """
-        match self._found(look):
+        match self._highest_matches(look):
             case []:
                 raise DataError(self.path, None, nothing)
             case [(place, result)]:
@@ -142,7 +142,7 @@ class Place:
                 reason = f"holds the directories of {len(matches)} nodes ({names}); point at one of them"
                 raise DataError(self.path, None, reason)
 
-    def _found(self, look: Callable[[str], _Found | None]) -> list[tuple[str, _Found]]:
+    def _highest_matches(self, look: Callable[[str], _Result | None]) -> list[tuple[str, _Result]]:
         """What ``look`` finds in the highest level that has anything, with its directories."""
         places = [self.directory]
         for _ in range(self.depth + 1):
@@ -155,8 +155,8 @@ class Place:
         vhosts, store = _vhost_places(self.files, place), store_at(self.files, place)
         return None if vhosts is None and store is None else (vhosts, store)
 
-    def queues(self, wanted: Collection[bytes] = ()) -> Source:
-        """RabbitMQ's queues, or warren's; ``wanted``: bare names of queues; at least these are opened."""
+    def queues(self, names: Collection[bytes] = ()) -> Source:
+        """RabbitMQ's queues, or warren's; ``names``: bare names of queues; at least these are opened."""
         try:
             places = self.search(lambda place: _vhost_places(self.files, place), _NO_QUEUES)
         except DataError:
@@ -164,7 +164,7 @@ class Place:
                 reason = "is a RocketMQ store, which has no queues: see warren topic, and warren inspect"
                 raise DataError(self.path, None, reason) from None
             raise
-        return Source(self.path, _opened(self.files, places, wanted))
+        return Source(self.path, _opened(self.files, places, names))
 
     def store(self) -> str:
         """The directory of a topic store."""
@@ -233,8 +233,8 @@ def is_stream(path: str) -> bool:
 
 
 def _unpack(archive: str, target: str) -> None:
-    from warren.salvage.archives.archive import unpack  # noqa: PLC0415 - few directories come in an archive
-    from warren.salvage.rocketmq.progress import unpacking_bar  # noqa: PLC0415 - as above
+    from warren.salvage.archives.archive import unpack
+    from warren.salvage.rocketmq.progress import unpacking_bar
 
     size = os.path.getsize(archive) if os.path.isfile(archive) else None
     with unpacking_bar(size) as passed:
@@ -255,13 +255,13 @@ def _real_files() -> RealFileSystem:
 
 
 @contextmanager
-def open_source(path: str, wanted: Collection[bytes] = ()) -> Iterator[Source]:
+def open_source(path: str, names: Collection[bytes] = ()) -> Iterator[Source]:
     """Open the queues at ``path``; raises :class:`DataError` or :class:`StorageError` if they cannot be read.
 
-    ``wanted``: bare names of queues; at least these are opened. Others are not read then, if possible.
+    ``names``: bare names of queues; at least these are opened. Others are not read then, if possible.
     """
     with open_place(path) as place:
-        source = place.queues(wanted)
+        source = place.queues(names)
         try:
             yield source
         finally:

@@ -39,7 +39,7 @@ from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost
 from warren.salvage.windows import has_bytes_behind
 from warren.storage.errors import DataError, StorageError
 
-_Found = TypeVar("_Found")
+_Item = TypeVar("_Item")
 
 
 def verify_source(source: Source) -> Iterator[Finding]:
@@ -58,7 +58,7 @@ def verify_vhost(vhost: Vhost) -> Iterator[Finding]:
     yield from vhost.problems
 
 
-def as_far_as_it_goes(path: str, findings: Iterator[_Found]) -> Iterator[_Found | Finding]:
+def as_far_as_it_goes(path: str, findings: Iterator[_Item]) -> Iterator[_Item | Finding]:
     """What cannot be read is a finding too."""
     try:
         yield from findings

@@ -83,11 +83,11 @@ class Vhost:
         files: ReadOnlyFileSystem,
         place: VhostPlace,
         nodes: QuorumNodes | None = None,
-        wanted: Collection[bytes] = (),
+        names: Collection[bytes] = (),
     ) -> Vhost:
         """The vhost in that place, or the selected part of it; ``nodes``: of quorum queues, shared with other vhosts.
 
-        ``wanted``: bare names of queues; if their directories can be found by name, no other classic queues are read.
+        ``names``: bare names of queues; if their directories can be found by name, no other classic queues are read.
         """
         path, only = place.path, place.only
         is_whole = path is not None and only is None
@@ -95,8 +95,8 @@ class Vhost:
         directories = [] if only is None else [only]
         if path is not None:
             vhost._read_settings()
-            if vhost.is_whole and wanted:
-                named_directories = vhost._directories_of(wanted)
+            if vhost.is_whole and names:
+                named_directories = vhost._directories_of(names)
                 vhost.is_whole, directories = named_directories is None, named_directories or []
             if vhost.is_whole:
                 directories = vhost._queue_directories()

@@ -45,7 +45,7 @@ def writer_of(form: Form, write: Callable[[bytes | bytearray], object]) -> Itera
         case Format.JSONL:
             yield JsonLines(write, with_text=form.with_text)
         case Format.CSV:
-            from warren.salvage.csv_rows import MESSAGE_COLUMNS, RECORD_COLUMNS, CsvRows  # noqa: PLC0415 - few want it
+            from warren.salvage.csv_rows import MESSAGE_COLUMNS, RECORD_COLUMNS, CsvRows
 
             yield CsvRows(write, RECORD_COLUMNS if form.records else MESSAGE_COLUMNS, with_text=form.with_text)
         case Format.BODIES:
@@ -60,7 +60,7 @@ def writer_of(form: Form, write: Callable[[bytes | bytearray], object]) -> Itera
 def _parquet() -> Callable[..., AbstractContextManager[MessageWriter]]:
     """The function that opens a writer of Parquet: :func:`warren.arrow.parquet_export.parquet_rows`."""
     try:
-        from warren.arrow.parquet_export import parquet_rows  # noqa: PLC0415 - takes pyarrow
+        from warren.arrow.parquet_export import parquet_rows
     except ImportError as error:
         raise SettingsError('--format parquet: needs pyarrow: pip install "warrenmq[parquet]"') from error
     return parquet_rows

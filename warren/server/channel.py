@@ -221,7 +221,7 @@ class ServerChannel:
 
     def own_calls(self) -> own_calls.OwnCalls:
         """The state between the calls of a process that shares the directory."""
-        from warren.server import own_calls  # noqa: PLC0415 - with topics and readers, which few clients call
+        from warren.server import own_calls
 
         if self._own_calls is None:
             self._own_calls = own_calls.OwnCalls(self)
@@ -389,7 +389,7 @@ def _tx_rollback(channel: ServerChannel, _: c.Tx.Rollback) -> Work:
 
 
 def _call_verb(channel: ServerChannel, method: Call) -> Work:
-    from warren.server import own_calls  # noqa: PLC0415 - as above
+    from warren.server import own_calls
 
     return own_calls.call_verb(channel, method)
 

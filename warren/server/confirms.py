@@ -26,7 +26,7 @@ class _Run:
     count: int
     ack: bool | None = None
     """``None``: open."""
-    told: bool = False
+    is_sent: bool = False
 
 
 @attrs.define(eq=False)
@@ -84,8 +84,8 @@ class Confirms:
             del self._runs[run.first]
         confirms = list(self._below(below))
         for run in self._settled:
-            if not run.told:
-                run.told = True
+            if not run.is_sent:
+                run.is_sent = True
                 confirms += [Settled(bool(run.ack), run.first + index, False) for index in range(run.count)]
         self._settled.clear()
         return confirms
@@ -100,17 +100,17 @@ class Confirms:
         while position < len(runs):
             run = runs[position]
             position += 1
-            if run.told:
+            if run.is_sent:
                 continue
-            run.told = True
+            run.is_sent = True
             if not run.ack:
                 yield from (Settled(False, run.first + index, False) for index in range(run.count))
                 continue
             count = run.count
             while position < len(runs) and runs[position].ack:
-                if not runs[position].told:
+                if not runs[position].is_sent:
                     run = runs[position]
-                    run.told = True
+                    run.is_sent = True
                     count += run.count
                 position += 1
             yield Settled(True, run.first + run.count - 1, count > 1)

@@ -75,7 +75,7 @@ _MOST_IN_LINE: Final = 100
 _OUTCOMES: Final = frozenset(("ack", "requeue", "failed", "reject", "retry"))
 
 _CONSUMED: Final = 0
-_GOT: Final = 1
+_OF_GET: Final = 1
 """Levels of a channel's delivery tags: deliveries to consumers, and messages of ``basic.get``."""
 
 Settler: TypeAlias = "Channel | StreamConsumer"
@@ -160,7 +160,7 @@ class ServerConsumer:
     """How many bytes the client takes; ``None``: any number."""
     held: bool = False
     """Whether it waits for more credit."""
-    gone: bool = False
+    ended: bool = False
     begins: Callable[[], None] | None = None
     """Answers the ``basic.consume``; ``None`` afterwards."""
     _last: tuple[bool, bytes, bytes] | None = None
@@ -225,16 +225,16 @@ class ChannelConsumers:
         future.send()
         if not future.done:
             return self._answer_get(method, through, future)
-        self._got(method, through, *future.get())
+        self._send_get_answer(method, through, *future.get())
         return None
 
     async def _answer_get(self, method: c.Basic.Get, through: Channel, future: Future) -> None:
-        self._got(method, through, *await bridge.answer(future))
+        self._send_get_answer(method, through, *await bridge.answer(future))
 
-    def _got(self, method: c.Basic.Get, through: Channel, batches: list[Delivered], ready: int) -> None:
+    def _send_get_answer(self, method: c.Basic.Get, through: Channel, batches: list[Delivered], ready: int) -> None:
         channel, required = self._channel, not method.no_ack
         for delivered in batches:
-            tag = self.unacked.give(_GOT, delivered.tags, through) if required else self.pass_by(delivered.count)
+            tag = self.unacked.give(_OF_GET, delivered.tags, through) if required else self.pass_by(delivered.count)
             if channel.traffic is not None:
                 channel.traffic.get(no_ack=method.no_ack, redelivered=delivered.fetched.redelivered)
             for content in self._contents_of(delivered.fetched):
@@ -250,7 +250,7 @@ class ChannelConsumers:
                     channel.send_message(answer, content.properties, content.bodies[0])
                     return
         if channel.traffic is not None:
-            channel.traffic.got_empty += 1
+            channel.traffic.empty_gets += 1
         channel.send(c.Basic.GetEmpty())
 
     def get_batch(self, name: str, count: int) -> Any:
@@ -270,7 +270,7 @@ class ChannelConsumers:
 
     async def take_batch(self, name: str, id: str) -> list[tuple[Any, ...]]:
         """Take one message by its id, from wherever it stands, in the form of :meth:`get_batch`."""
-        from warren.verbs.moving import take  # noqa: PLC0415 - few clients take messages so
+        from warren.verbs.moving import take
 
         refuse_get(self._channel, name)
         through = self._through_for(find_queue(self._channel, name).actor)
@@ -282,7 +282,7 @@ class ChannelConsumers:
     def _batch_of(self, through: Channel, batches: list[Delivered]) -> list[tuple[Any, ...]]:
         runs: list[tuple[tuple[Any, ...], int, list[bytes]]] = []
         for delivered in batches:
-            tag, redelivered = self.unacked.give(_GOT, delivered.tags, through), delivered.fetched.redelivered
+            tag, redelivered = self.unacked.give(_OF_GET, delivered.tags, through), delivered.fetched.redelivered
             for content in self._contents_of(delivered.fetched):
                 if content is not None:
                     alike = redelivered, content.exchange, content.routing_key, content.properties
@@ -377,7 +377,7 @@ class ChannelConsumers:
     ) -> None:
         channel, prefetch = self._channel, self.prefetch
         check_consume(stream, arguments, prefetch=prefetch, global_prefetch=self.together.limit, no_ack=method.no_ack)
-        from warren.server.stream_consumer import StreamConsumer  # noqa: PLC0415 - many servers have no stream
+        from warren.server.stream_consumer import StreamConsumer
 
         consumer = StreamConsumer(
             channel, stream, tag=tag, exclusive=method.exclusive, prefetch=prefetch, arguments=arguments
@@ -399,7 +399,7 @@ class ChannelConsumers:
         connection, line = self._channel.connection, consumer.line
         consumer.arrival = None
         for _ in range(_PIECES_AT_A_TIME):
-            if consumer.gone or not self._channel.may_send:
+            if consumer.ended or not self._channel.may_send:
                 return
             if not connection.writable:
                 connection.when_writable(functools.partial(self._pump, consumer))
@@ -421,7 +421,7 @@ class ChannelConsumers:
                 next_consumer = line.advance(consumer) if consumer.deliveries.in_order else consumer
                 delivered = None if next_consumer is None else next_consumer.deliveries.take_now()
             except WarrenError:
-                consumer.gone = True
+                consumer.ended = True
                 self.lost(consumer)
                 return
             if next_consumer is None or delivered is None:
@@ -482,7 +482,7 @@ class ChannelConsumers:
         that deleted it gets its answer first."""
         ended = {tag: member for tag, member in self.by_tag.items() if member.queue == consumer.queue}
         for member in ended.values():
-            member.gone = True
+            member.ended = True
             if isinstance(member, ServerConsumer) and member.begins is not None:
                 member.begins()
         for tag, member in sorted(ended.items()):
@@ -496,7 +496,7 @@ class ChannelConsumers:
     async def cancel(self, method: c.Basic.Cancel) -> None:
         consumer = self.by_tag.pop(method.consumer_tag or "", None)
         if isinstance(consumer, ServerConsumer):
-            consumer.gone = True
+            consumer.ended = True
             if consumer.begins is not None:
                 consumer.begins()
             with _UNLESS_GONE:
@@ -674,7 +674,7 @@ class ChannelConsumers:
         of_streams: list[StreamConsumer] = []
         for consumer in self.by_tag.values():
             if isinstance(consumer, ServerConsumer):
-                consumer.gone = True
+                consumer.ended = True
                 if tags := [tag.start for tag in self._not_sent(consumer)]:
                     through = consumer.through
                     unseen[through] = min(*tags, unseen.get(through, tags[0]))

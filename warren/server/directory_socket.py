@@ -121,7 +121,7 @@ class _Guest(asyncio.Protocol):
         if end < 0 or self._busy or not self._writable:
             return
         if self._session is None:
-            from warren.top.snapshots import Snapshots  # noqa: PLC0415 - nobody may ask
+            from warren.top.snapshots import Snapshots
 
             self._session = Snapshots(self._server.node).answer
         line = bytes(self._received[:end])

@@ -59,15 +59,15 @@ class OwnCalls:
     def __init__(self, channel: ServerChannel) -> None:
         self._channel = channel
         self._line: deque[Method | Later] = deque()
-        self._told: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] = []
         self.reader: ChannelReader | ChannelTail | None = None
 
-    def answer(self, found: Method | Later) -> None:
+    def answer(self, reply: Method | Later) -> None:
         """Answer a call, once those before it are answered."""
-        self._line.append(found)
-        if isinstance(found, Later) and not found.confirm.done:
-            found.confirm.on_done(lambda _: self._channel.connection.server.post(self._tell))
-            found.confirm.hurry()
+        self._line.append(reply)
+        if isinstance(reply, Later) and not reply.confirm.done:
+            reply.confirm.on_done(lambda _: self._channel.connection.server.post(self._tell))
+            reply.confirm.hurry()
         self._tell()
 
     def _tell(self) -> None:
@@ -79,7 +79,7 @@ class OwnCalls:
                 first = _answer_of(first)
             self._line.popleft()
             self._channel.send(first)
-        waiters, self._told = self._told, []
+        waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter.set_result(None)
 
@@ -87,7 +87,7 @@ class OwnCalls:
         """Wait until all calls are answered."""
         if self._line:
             waiter = self._channel.connection.server.loop.create_future()
-            self._told.append(waiter)
+            self._waiters.append(waiter)
             await waiter
 
     async def release(self) -> None:

@@ -136,7 +136,7 @@ class Server:
         self.post(close)
 
     def _manage(self, settings: ManagementSettings) -> None:
-        from warren.management.server import ManagementServer  # noqa: PLC0415 - an extra
+        from warren.management.server import ManagementServer
 
         management = attrs.evolve(settings, loopback_users=self.settings.loopback_users)
         self.management = ManagementServer(self.node, management, self)
@@ -329,7 +329,7 @@ class Server:
 def _new_loop() -> asyncio.AbstractEventLoop:
     """Return a uvloop event loop if uvloop is installed, else asyncio's."""
     try:
-        import uvloop  # noqa: PLC0415 - an extra
+        import uvloop
     except ImportError:
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()

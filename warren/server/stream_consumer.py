@@ -69,7 +69,7 @@ class StreamConsumer:
         self.exclusive = exclusive
         self.prefetch = prefetch
         self.arguments = arguments
-        self.gone = False
+        self.ended = False
         self._credit = prefetch
         self._offset = 0
         self._task: asyncio.Task[None] | None = None
@@ -116,8 +116,8 @@ class StreamConsumer:
 
     def stop(self) -> None:
         """Stop sending to the client."""
-        if not self.gone:
-            self.gone = True
+        if not self.ended:
+            self.ended = True
             self._stream.consumers.discard(self._wake)
             self._changed.set()
 
@@ -150,7 +150,7 @@ class StreamConsumer:
 
     @property
     def _is_over(self) -> bool:
-        return self.gone or self._channel.closed
+        return self.ended or self._channel.closed
 
     async def _wait_for_client(self) -> None:
         """Wait until the client acks, or takes more data."""
@@ -225,7 +225,7 @@ class StreamConsumer:
 
     def settle_ranges(self, outcome: str, offsets: Sequence[range]) -> None:
         """Add credit for acks, until it ends. Raises :class:`~warren.server.replies.Refusal` for anything else."""
-        if self.gone:
+        if self.ended:
             return
         if outcome != "ack":
             refuse_return(self._stream)

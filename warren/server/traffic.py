@@ -40,7 +40,7 @@ class Traffic:
     churn: Counter[str] = attrs.Factory(Counter)
     """Connections and channels that were opened and closed."""
     exchanges: dict[ExchangeKey, ExchangeTraffic] = attrs.Factory(dict)
-    gone: dict[str, Counter[str]] = attrs.Factory(dict)
+    closed_channels: dict[str, Counter[str]] = attrs.Factory(dict)
     """By vhost, the sums of closed channels."""
 
     def publish(self, vhost: str, exchange: str, count: int, queues: int) -> None:
@@ -60,29 +60,39 @@ class Traffic:
         """Add a closed channel's counts to the sums."""
         self.churn["channel_closed"] += 1
         if counted:
-            self.gone.setdefault(vhost, Counter()).update(counted)
+            self.closed_channels.setdefault(vhost, Counter()).update(counted)
 
-    def forget_exchanges(self, gone: Collection[ExchangeKey]) -> None:
+    def forget_exchanges(self, keys: Collection[ExchangeKey]) -> None:
         """Forget deleted exchanges."""
-        for key in gone:
+        for key in keys:
             del self.exchanges[key]
 
 
 class ChannelTraffic:
     """The traffic of one channel."""
 
-    __slots__ = ("_traffic", "_vhost", "acked", "delivered", "got", "got_empty", "published", "redelivered", "unrouted")
+    __slots__ = (
+        "_traffic",
+        "_vhost",
+        "acked",
+        "delivered",
+        "empty_gets",
+        "gets",
+        "published",
+        "redelivered",
+        "unrouted",
+    )
 
     def __init__(self, traffic: Traffic, vhost: str) -> None:
         self._traffic = traffic
         self._vhost = vhost
-        self.published = self.acked = self.redelivered = self.got_empty = 0
+        self.published = self.acked = self.redelivered = self.empty_gets = 0
         self.unrouted = [0, 0]
         """Unroutable messages: dropped, returned."""
         self.delivered = [0, 0]
         """Messages delivered to consumers with acks, and without."""
-        self.got = [0, 0]
-        """Messages that were got, with acks, and without."""
+        self.gets = [0, 0]
+        """Messages fetched by ``basic.get``, with acks, and without."""
 
     def publish(self, exchange: str, count: int, queues: int) -> None:
         """Count ``count`` messages, each for ``queues`` queues."""
@@ -96,8 +106,8 @@ class ChannelTraffic:
             self.redelivered += count
 
     def get(self, *, no_ack: bool, redelivered: bool) -> None:
-        """Count a message that was got."""
-        self.got[no_ack] += 1
+        """Count a message fetched by ``basic.get``."""
+        self.gets[no_ack] += 1
         self.redelivered += redelivered
 
     def to_json(self, confirmed: int = 0) -> dict[str, int]:
@@ -106,7 +116,7 @@ class ChannelTraffic:
         if self.published:
             dropped, returned = self.unrouted
             stats |= dict(zip(PUBLISHED, (self.published, confirmed, returned, dropped), strict=True))
-        counts = *self.delivered, *self.got, self.got_empty, self.acked, self.redelivered
+        counts = *self.delivered, *self.gets, self.empty_gets, self.acked, self.redelivered
         if any(counts):
-            stats |= {"deliver_get": sum(self.delivered) + sum(self.got), **dict(zip(DELIVERED, counts, strict=True))}
+            stats |= {"deliver_get": sum(self.delivered) + sum(self.gets), **dict(zip(DELIVERED, counts, strict=True))}
         return stats

@@ -74,7 +74,7 @@ class _Exchanges:
     _connection: Connection
     queue: bytes
     stand_ins: bool
-    _known: dict[bytes, str] = attrs.field(factory=dict)
+    _targets: dict[bytes, str] = attrs.field(factory=dict)
     """Original exchange → what to publish to."""
     _made: list[str] = attrs.field(factory=list)
     _channel: Channel | None = None
@@ -91,9 +91,9 @@ class _Exchanges:
 
     def through(self, exchange: bytes) -> str:
         """What to publish to so that it comes to the queue alone, at best an exchange of that name."""
-        if exchange not in self._known:
-            self._known[exchange] = self._stand_in(exchange) or self._own()
-        return self._known[exchange]
+        if exchange not in self._targets:
+            self._targets[exchange] = self._stand_in(exchange) or self._own()
+        return self._targets[exchange]
 
     def _stand_in(self, exchange: bytes) -> str | None:
         if not exchange or not self.stand_ins:
@@ -136,7 +136,7 @@ class _Exchanges:
         for name in self._made:
             with suppress(ChannelRefusedError):
                 self._call("exchange_delete", exchange=name)
-        self._made, self._known = [], {}
+        self._made, self._targets = [], {}
         if self._channel is not None:
             self._channel.close()
 

@@ -56,7 +56,7 @@ class _ConsumedQueue:
         self._handed_out = 0
         self._channel: Channel | None = None
         self._tag = ""
-        self._gone = False
+        self._is_cancelled = False
         self._acks = _Acks()
         self._ready, self._consumers = self._look()
 
@@ -121,7 +121,7 @@ class _ConsumedQueue:
         if self._channel is not None:
             self._channel.turn(IDLE_S)
             self._channel.check()
-        if self._gone:
+        if self._is_cancelled:
             raise ShovelError(f"{self._connection.address}: the queue {text(self.name)!r} is gone")
 
     def _cancel(self) -> None:
@@ -143,7 +143,7 @@ class _ConsumedQueue:
         self._inbox.append(Letter(as_bytes(method.exchange), keys, properties.data, body, expiry_us, position))
 
     def _on_cancel(self, _: object) -> None:
-        self._gone = True
+        self._is_cancelled = True
 
 
 @attrs.define

@@ -77,7 +77,7 @@ def shovel(
     stopped by an error, it continues when it is run again; the last messages may then be there twice.
     Exit code 1: some could not be read; all the others are there.
     """
-    from warren.shovel import run  # noqa: PLC0415  # brings pika, which no other command should wait for
+    from warren.shovel import run
 
     orders = run.Orders(
         source=source,
@@ -103,7 +103,7 @@ def run_orders(orders: Orders, *, as_json: bool) -> None:
 
     Raises :class:`typer.Exit` where something was damaged, and what keeps it from being done.
     """
-    from warren.shovel import run  # noqa: PLC0415  # as above
+    from warren.shovel import run
 
     account = run.start(orders)
     try:
@@ -117,11 +117,11 @@ def run_orders(orders: Orders, *, as_json: bool) -> None:
         raise typer.Exit(_EXIT_DAMAGE)
 
 
-def renames_of(said: list[str]) -> dict[str, str]:
+def renames_of(options: list[str]) -> dict[str, str]:
     """What ``--rename`` says."""
-    renames = pairs("--rename", said, "OLD=NEW", error=ShovelError)
-    if len(renames) < len(said):
-        repeated = next(old for old in renames if sum(option.startswith(f"{old}=") for option in said) > 1)
+    renames = pairs("--rename", options, "OLD=NEW", error=ShovelError)
+    if len(renames) < len(options):
+        repeated = next(old for old in renames if sum(option.startswith(f"{old}=") for option in options) > 1)
         raise ShovelError(f"--rename: {repeated!r} is renamed twice")
     return renames
 
@@ -129,7 +129,7 @@ def renames_of(said: list[str]) -> dict[str, str]:
 @contextmanager
 def _watching(*, as_json: bool) -> Iterator[Watcher]:
     """A progress bar on stderr, if that is a terminal."""
-    from warren.shovel.run import Watcher  # noqa: PLC0415  # as above
+    from warren.shovel.run import Watcher
 
     console = Console(stderr=True, highlight=False)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("messages")

@@ -127,7 +127,7 @@ class Connection:
         self._pika.add_on_connection_blocked_callback(block)
         while not opened:
             if self._lost is not None:
-                raise ShovelError(f"{self.address}: no connection: {_said(self._lost)}")
+                raise ShovelError(f"{self.address}: no connection: {_reason_text(self._lost)}")
             self.loop.turn(WAIT_S)
 
     def _close(self) -> None:
@@ -140,7 +140,7 @@ class Connection:
     def check(self) -> None:
         """Raise :class:`ShovelError` if the connection is lost."""
         if self._lost is not None:
-            raise ShovelError(f"{self.address}: the connection is lost: {_said(self._lost)}")
+            raise ShovelError(f"{self.address}: the connection is lost: {_reason_text(self._lost)}")
 
     def channel(self) -> Channel:
         """A new channel."""
@@ -169,7 +169,7 @@ class Channel:
         self._connection.check()
         if self._closed is not None:
             code = getattr(self._closed, "reply_code", 0)
-            raise ChannelRefusedError(f"{self._connection.address}: {_said(self._closed)}", code)
+            raise ChannelRefusedError(f"{self._connection.address}: {_reason_text(self._closed)}", code)
 
     def wait(self, condition: Callable[[], bool]) -> None:
         """Let the loop turn until the condition holds."""
@@ -190,7 +190,7 @@ class Channel:
         try:
             method(*values, **arguments)
         except pika.exceptions.AMQPError as error:  # on its way out: not reported yet
-            raise ShovelError(f"{self._connection.address}: {_said(error)}") from error
+            raise ShovelError(f"{self._connection.address}: {_reason_text(error)}") from error
 
     def call(self, method: Callable[..., object], **arguments: Any) -> Any:
         """Call one of pika's methods that answer, and wait for the answer (the method of the frame)."""
@@ -222,7 +222,7 @@ def as_bytes(name: str | bytes) -> bytes:
     return name if isinstance(name, bytes) else name.encode()
 
 
-def _said(reason: BaseException) -> str:
+def _reason_text(reason: BaseException) -> str:
     """Describe an error: with the broker's reply text if there is one."""
     if (reply_text := getattr(reason, "reply_text", "")) != "":
         hint = ""

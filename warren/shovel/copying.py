@@ -77,11 +77,13 @@ class CopySource:
         return queues
 
 
-def chosen_vhosts(source: OpenSource, wanted: str | None) -> list[Vhost]:
-    """Return the vhosts of a source, or only ``wanted``. Raises :class:`ShovelError` if there is no such vhost."""
-    vhosts = [vhost for vhost in source.vhosts if wanted in (None, to_text(vhost.name))]
+def chosen_vhosts(source: OpenSource, vhost_name: str | None) -> list[Vhost]:
+    """Return the vhosts of a source, or only ``vhost_name``. Raises :class:`ShovelError` if there is no such vhost."""
+    vhosts = [vhost for vhost in source.vhosts if vhost_name in (None, to_text(vhost.name))]
     if not vhosts:
-        raise ShovelError(f"{source.path}: no vhost" if wanted is None else f"{source.path}: no vhost {wanted!r}")
+        raise ShovelError(
+            f"{source.path}: no vhost" if vhost_name is None else f"{source.path}: no vhost {vhost_name!r}"
+        )
     return vhosts
 
 

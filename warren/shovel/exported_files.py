@@ -52,12 +52,12 @@ def format_of_file(path: str) -> Format | None:
     return _ENDINGS.get(os.path.splitext(path)[1].lower())
 
 
-def open_export(path: str, said: Format | None = None) -> ExportedFile:
-    """Open the file of exported messages at ``path``; ``said``: its format, if the name does not tell.
+def open_export(path: str, file_format: Format | None = None) -> ExportedFile:
+    """Open the file of exported messages at ``path``; ``file_format``: its format, if the name does not tell.
 
     Raises :class:`ShovelError` if the format is unknown, :class:`StorageError` if there is no such file.
     """
-    chosen = said or format_of_file(path)
+    chosen = file_format or format_of_file(path)
     if not os.path.exists(path):
         raise StorageError(f"{path}: no such file or directory")
     if os.path.isdir(path) and chosen is not Format.BODIES:
@@ -71,7 +71,7 @@ def open_export(path: str, said: Format | None = None) -> ExportedFile:
             return BodyFolder(path) if os.path.isdir(path) else BodyFile(path)
         case Format.PARQUET:
             try:
-                from warren.arrow.parquet_import import ParquetFile  # noqa: PLC0415 - takes pyarrow
+                from warren.arrow.parquet_import import ParquetFile
             except ImportError as error:
                 raise SettingsError('--format parquet: needs pyarrow: pip install "warrenmq[parquet]"') from error
             return ParquetFile(path)

@@ -48,7 +48,7 @@ _JSON_CELLS: Final = frozenset(
     )
 )
 """Cells of CSV that are JSON; others are text."""
-_KNOWN: Final = ("seq_id", "msg_id", "persistent", "redelivered", "delivery_count")
+_PLAIN_FIELDS: Final = ("seq_id", "msg_id", "persistent", "redelivered", "delivery_count")
 
 _TEXT, _NUMBER, _TRUTH, _BYTES = (str, "text"), (int, "a whole number"), (bool, "true or false"), (bytes, "bytes")
 _TYPES: Final[Mapping[str, tuple[type, str]]] = {
@@ -71,34 +71,34 @@ def row_of_line(line: str | bytes) -> dict[str, Any]:
             raise MessageError("no object of JSON with a body")
         return row_of_fields(fields)
     except _BROKEN as error:
-        raise MessageError(_said(error)) from error
+        raise MessageError(_error_text(error)) from error
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     is_plain = type(error) is ValueError or isinstance(error, MessageError)
     return str(error) if is_plain else f"{type(error).__name__}: {error}"
 
 
-def row_of_fields(said: Mapping[str, Any]) -> dict[str, Any]:
+def row_of_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The row of an object of JSON. Raises :class:`MessageError` for messages of topics, and what Python raises."""
-    if "topic" in said:
+    if "topic" in fields:
         raise MessageError("a message of a topic, which goes into no queue")
-    headers, encoded = said.get("headers"), said.get("encoded_properties")
-    queue = said.get("queue")
-    keys = said.get("routing_keys", [queue or ""])
+    headers, encoded = fields.get("headers"), fields.get("encoded_properties")
+    queue = fields.get("queue")
+    keys = fields.get("routing_keys", [queue or ""])
     row = {
-        **{name: said.get(name) for name in _KNOWN},
-        "acked": said.get("acked", False),
-        "orphan": said.get("orphan", False),
-        "vhost": as_text(said.get("vhost", "/")),
+        **{name: fields.get(name) for name in _PLAIN_FIELDS},
+        "acked": fields.get("acked", False),
+        "orphan": fields.get("orphan", False),
+        "vhost": as_text(fields.get("vhost", "/")),
         "queue": as_text(queue),
-        "expiry_us": said.get("expiry_us"),
-        "exchange": as_text(said.get("exchange", "")),
+        "expiry_us": fields.get("expiry_us"),
+        "exchange": as_text(fields.get("exchange", "")),
         "routing_keys": [as_text(key) for key in keys] if isinstance(keys, list) else keys,
-        "properties": to_json(said.get("properties", {})).decode(),
+        "properties": to_json(fields.get("properties", {})).decode(),
         "headers": None if headers is None else to_json(headers).decode(),
         "encoded_properties": None if encoded is None else base64.b64decode(encoded, validate=True),
-        "body": body_of(said["body"], said.get("body_encoding", "base64")),
+        "body": body_of(fields["body"], fields.get("body_encoding", "base64")),
     }
     check_types(row)
     return row
@@ -122,13 +122,13 @@ def check_types(row: Row) -> None:
         raise MessageError(f"expiry_us is of 64 bits, not {row['expiry_us']!r:.40}")
 
 
-def body_of(said: str, encoding: str) -> bytes:
+def body_of(text: str, encoding: str) -> bytes:
     """Decode the body in a line or a cell."""
     if encoding == "string":
-        return said.encode()
+        return text.encode()
     if encoding == "base64":
         try:
-            return base64.b64decode(said, validate=True)
+            return base64.b64decode(text, validate=True)
         except ValueError:
             raise ValueError('its body is no base64; of a text say "body_encoding": "string"') from None
     raise ValueError(f"body_encoding is 'string' or 'base64', not {encoding!r}")
@@ -183,4 +183,4 @@ def row_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:
             fields[name] = json.loads(fields[name])
         return row_of_fields({"body": "", **fields})
     except _BROKEN as error:
-        raise MessageError(_said(error)) from error
+        raise MessageError(_error_text(error)) from error

@@ -57,7 +57,7 @@ class RowMessage:
     """A row with the fields that conditions read."""
 
     def __init__(self, row: Row, letter: Letter) -> None:
-        self.known: Mapping[str, Any] = row
+        self.fields: Mapping[str, Any] = row
         self.body = letter.body
         self.exchange: str = row["exchange"]
         self.routing_key: str = row["routing_keys"][0]
@@ -69,7 +69,7 @@ class RowMessage:
 
     @property
     def persistent(self) -> bool:
-        persistent = self.known.get("persistent")
+        persistent = self.fields.get("persistent")
         return self.properties.delivery_mode == _DELIVERY_MODE_PERSISTENT if persistent is None else bool(persistent)
 
 

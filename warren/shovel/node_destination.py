@@ -94,7 +94,7 @@ class _Intake:
     _held: list[Letter] = attrs.field(factory=list)
     _held_bytes: int = 0
     _numbered: int = 0
-    _told: int = 0
+    _settled: int = 0
     renamed_exchanges: int = 0
 
     def put(self, letter: Letter) -> int:
@@ -111,8 +111,8 @@ class _Intake:
         groups = list(self._grouped(letters))
         for group, refusal in zip(groups, self._publish(groups), strict=True):
             for _ in group.bodies:
-                self._told += 1
-                outcomes.append(Outcome(self._told, refusal))
+                self._settled += 1
+                outcomes.append(Outcome(self._settled, refusal))
         return outcomes
 
     def _grouped(self, letters: Iterable[Letter]) -> Iterator[AsTheyWere]:

@@ -43,9 +43,9 @@ class Row:
     @property
     def texts(self) -> tuple[str, str, str]:
         """The number of the first, the number of the second, and the change from the first to the second."""
-        return self._said(self.a), self._said(self.b), self._change()
+        return self._value_text(self.a), self._value_text(self.b), self._change()
 
-    def _said(self, value: float | None) -> str:
+    def _value_text(self, value: float | None) -> str:
         return "–" if value is None else self.text(value)
 
     def _change(self) -> str:
@@ -74,7 +74,7 @@ class Comparison:
     @property
     def table(self) -> pd.DataFrame:
         """A row for each number: ``what``, ``a``, ``b`` (seconds, bytes, messages, shares). NaN: it did not happen."""
-        import pandas as pd  # noqa: PLC0415
+        import pandas as pd
 
         values = {"a": [row.a for row in self.rows], "b": [row.b for row in self.rows]}
         columns = {name: pd.Series(numbers, dtype="float64") for name, numbers in values.items()}

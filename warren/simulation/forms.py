@@ -27,9 +27,9 @@ MOST: Final = 1 << 53
 # ── names before what is wrong ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def under(key: str, said: object) -> str:
+def under(key: str, message: object) -> str:
     """Return a message about a value, with ``key`` before it. The key is a name, or words that end with a blank."""
-    text = str(said)
+    text = str(message)
     return key + ("" if text.startswith((" ", "[", ":")) or key.endswith(" ") or not key else ".") + text
 
 
@@ -80,24 +80,24 @@ def nearest(word: str, words: Collection[str]) -> str:
     return difflib.get_close_matches(word, words, n=1, cutoff=0.0)[0]
 
 
-def check_keys(table: Mapping[Any, Any], known: Collection[str], required: Collection[str] = ()) -> None:
-    """Raise ScenarioError if a key is not known, with the nearest known one, or if a required key is missing."""
+def check_keys(table: Mapping[Any, Any], valid_keys: Collection[str], required: Collection[str] = ()) -> None:
+    """Raise ScenarioError if a key is not valid, with the nearest valid one, or if a required key is missing."""
     for key in table:
         if not isinstance(key, str):
             raise ScenarioError(f": a key must be a text, not {shown(key)}")
-        if key not in known:
-            raise ScenarioError(f"{key:.100}: there is no such key; the nearest is {nearest(key, known)}")
+        if key not in valid_keys:
+            raise ScenarioError(f"{key:.100}: there is no such key; the nearest is {nearest(key, valid_keys)}")
     for key in required:
         if key not in table:
             raise ScenarioError(f"{key} is missing")
 
 
-def only_key(table: Mapping[Any, Any], known: Collection[str], beside: Collection[str] = ()) -> str:
-    """Return the key of a table that is one of ``known``. There must be just one; keys ``beside`` it may be there."""
-    check_keys(table, [*known, *beside])
-    keys = [key for key in table if key in known]
+def only_key(table: Mapping[Any, Any], valid_keys: Collection[str], beside: Collection[str] = ()) -> str:
+    """Return the only key of a table that is one of ``valid_keys``; keys ``beside`` it may be there."""
+    check_keys(table, [*valid_keys, *beside])
+    keys = [key for key in table if key in valid_keys]
     if len(keys) != 1:
-        raise ScenarioError(f" must hold one of {', '.join(known)}, not {' and '.join(keys) or 'none of them'}")
+        raise ScenarioError(f" must hold one of {', '.join(valid_keys)}, not {' and '.join(keys) or 'none of them'}")
     return str(keys[0])
 
 

@@ -228,14 +228,14 @@ def _thinned(columns: Columns, by: str, most: int) -> Columns:
     picked = np.asarray([low + int(np.argmax(columns[by][low:high])) for low, high in groups])
     thinned = {name: values[picked] for name, values in columns.items()}
     if "latency_p50_s" in columns:
-        thinned["latency_p50_s"] = np.asarray([_known(np.nanmedian, columns["latency_p50_s"][a:b]) for a, b in groups])
-        thinned["latency_p99_s"] = np.asarray([_known(np.nanmax, columns["latency_p99_s"][a:b]) for a, b in groups])
+        thinned["latency_p50_s"] = np.asarray([_finite(np.nanmedian, columns["latency_p50_s"][a:b]) for a, b in groups])
+        thinned["latency_p99_s"] = np.asarray([_finite(np.nanmax, columns["latency_p99_s"][a:b]) for a, b in groups])
     if "waiting_messages" in columns:
         thinned["waiting_messages"] = np.maximum.reduceat(columns["waiting_messages"], edges)
     return thinned
 
 
-def _known(of: Any, values: Floats) -> float:
+def _finite(of: Any, values: Floats) -> float:
     """Return ``of`` the finite values; NaN if no value is finite."""
     finite = values[np.isfinite(values)]
     return float(of(finite)) if len(finite) else float("nan")

@@ -53,7 +53,7 @@ def _bursts(table: Any) -> Bursts:
 
 
 def _trace(table: Mapping[str, Any]) -> Trace:
-    from warren.simulation.traces import read_trace  # noqa: PLC0415  # reads with pandas and pyarrow
+    from warren.simulation.traces import read_trace
 
     with inside("trace"):
         path = file_path(table["trace"])
@@ -62,7 +62,7 @@ def _trace(table: Mapping[str, Any]) -> Trace:
 
 
 def _record(table: Mapping[str, Any]) -> Rate:
-    from warren.simulation.recorded import recorded_rate  # noqa: PLC0415  # reads with pyarrow
+    from warren.simulation.recorded import recorded_rate
 
     path, queue = record_file(table)
     with inside("record: "):

@@ -42,7 +42,7 @@ def recorded_result(path: str | os.PathLike[str] | RecordedNode) -> Result:
 
 def _filled(record: RecordedNode) -> pd.DataFrame:
     """Return a row for each queue and step."""
-    import pandas as pd  # noqa: PLC0415
+    import pandas as pd
 
     states = [name for name in QUEUE_COLUMNS if name in record.queues and name not in (*_COUNTED, "time_s", "queue")]
     parts = []
@@ -110,7 +110,7 @@ def _summary(record: RecordedNode, queues: Any, node: Any, marks: tuple[Mark, ..
 
 
 def _of_queues(queues: Any) -> dict[str, dict[str, Any]]:
-    import pandas as pd  # noqa: PLC0415
+    import pandas as pd
 
     summaries: dict[str, dict[str, Any]] = {}
     for name, rows in pd.DataFrame(queues).groupby("queue", sort=False):

@@ -62,7 +62,7 @@ class Result:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write timeline.parquet, node.parquet and summary.json into ``folder``, which is made if it is missing."""
-        import pyarrow.parquet as pq  # noqa: PLC0415
+        import pyarrow.parquet as pq
 
         os.makedirs(folder, exist_ok=True)
         pq.write_table(_table(self.timeline_columns, QUEUE_COLUMNS), os.path.join(folder, TIMELINE_FILE))
@@ -73,8 +73,8 @@ class Result:
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Result:
         """Return what :meth:`save` wrote. Raises :class:`DataError` if a file is missing or damaged."""
-        import pyarrow as pa  # noqa: PLC0415
-        import pyarrow.parquet as pq  # noqa: PLC0415
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
         path = os.path.join(folder, SUMMARY_FILE)
         try:
@@ -97,21 +97,21 @@ class Result:
         )
 
 
-def write_json(path: str, said: object) -> None:
+def write_json(path: str, document: object) -> None:
     """Write a file of JSON for people to read."""
     with open(path, "w", encoding="utf-8") as file:
-        json.dump(said, file, indent=2, ensure_ascii=False, allow_nan=False)
+        json.dump(document, file, indent=2, ensure_ascii=False, allow_nan=False)
         file.write("\n")
 
 
 def _table(columns: Mapping[str, Any], kinds: Mapping[str, str]) -> pa.Table:
-    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow as pa
 
     types = {"f8": pa.float64(), "i8": pa.int64(), "bool": pa.bool_(), "str": pa.string()}
     return pa.table({name: pa.array(columns[name], types[kind]) for name, kind in kinds.items()})
 
 
 def _frame(columns: Mapping[str, Any], kinds: Mapping[str, str]) -> pd.DataFrame:
-    import pandas as pd  # noqa: PLC0415
+    import pandas as pd
 
     return pd.DataFrame({name: pd.Series(columns[name], dtype=DTYPES[kind]) for name, kind in kinds.items()})

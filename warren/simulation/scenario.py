@@ -166,7 +166,7 @@ def _consumption_of(value: Any) -> Consumption:
     """Return the consumption for a value: a consumption, or ``{record = "file.parquet", queue = "orders"}``."""
     if isinstance(value, Consumption):
         return value
-    from warren.simulation.recorded import recorded_consumption  # noqa: PLC0415  # reads with pyarrow
+    from warren.simulation.recorded import recorded_consumption
 
     path, queue = forms.record_file(value)
     with inside(": "):
@@ -243,7 +243,7 @@ _EVENT_VALUES: Final[Mapping[str, Callable[[Any], float]]] = {
 # ── the whole ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _said(at: float | str) -> str:
+def _time_text(at: float | str) -> str:
     return at if isinstance(at, str) else f"{at:g} s"
 
 
@@ -311,10 +311,12 @@ class Scenario:
                 begins, ends = getattr(spec, first), getattr(spec, last)
                 begins_s = moment(begins, self.start)
                 if ends is not None and moment(ends, self.start) <= begins_s:
-                    raise ScenarioError(f"{key}[{index}].{last}: {_said(ends)} is not after {first}, {_said(begins)}")
+                    raise ScenarioError(
+                        f"{key}[{index}].{last}: {_time_text(ends)} is not after {first}, {_time_text(begins)}"
+                    )
                 if ends is None and begins_s >= self.length:
                     raise ScenarioError(
-                        f"{key}[{index}].{first}: {_said(begins)} is not before the end of the scenario"
+                        f"{key}[{index}].{first}: {_time_text(begins)} is not before the end of the scenario"
                     )
 
     def _check_work(self) -> None:

@@ -37,7 +37,7 @@ class SimulatedStore(NeverFull):
         self._files = files
         self._time = time
         self._disk = disk
-        self._wanted = Event(time.env)
+        self._turn_requested = Event(time.env)
         self._has_work = False
         self._timers_due: list[Callable[[], object]] = []
         self._paid = DiskAccount()
@@ -50,7 +50,7 @@ class SimulatedStore(NeverFull):
     def want_turn(self) -> None:
         """Have a turn as soon as the last one is over."""
         self._has_work = True
-        self._wanted.set()
+        self._turn_requested.set()
 
     def begin(self) -> None:
         """Begin the simulation. What was handed over before is safe and cost nothing."""
@@ -61,7 +61,7 @@ class SimulatedStore(NeverFull):
     def _live(self) -> Generator[Any, Any, None]:
         while True:
             if not self._has_work:
-                yield self._wanted.wait()
+                yield self._turn_requested.wait()
                 continue
             self._has_work = False
             with self.charging():

@@ -64,14 +64,14 @@ class Sweep:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write sweep.parquet and sweep.json into ``folder``, which is made if it is missing."""
-        import pyarrow.parquet as pq  # noqa: PLC0415
+        import pyarrow.parquet as pq
 
         os.makedirs(folder, exist_ok=True)
         pq.write_table(self._table(), os.path.join(folder, TABLE_FILE))
         write_json(os.path.join(folder, JSON_FILE), self.to_json())
 
     def _table(self) -> pa.Table:
-        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow as pa
 
         rows = [outcome.numbers() for outcome in self.outcomes]
         kinds = {**OF_NODE, **dict.fromkeys(ADDED_UP, "i8"), **WORST}
@@ -85,7 +85,7 @@ class Sweep:
 
 def _column(axis: Axis, points: Sequence[Point]) -> pa.Array:
     """Return an axis's values: numbers if all of them are, else as they are written."""
-    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow as pa
 
     values = [point.values[axis.key] for point in points]
     kinds = {type(value) for value in axis.values}
@@ -110,7 +110,7 @@ def run_grid(
     axes = axes_of(vary)
     points = points_of(scenario, axes, path)
     if run is None:
-        from warren.simulation.processes import on_processes  # noqa: PLC0415
+        from warren.simulation.processes import on_processes
 
         run = partial(on_processes, processes=processes)
     outcomes = run(points, progress or (lambda _: None))

@@ -45,7 +45,7 @@ _MOST_DEFINITIONS_BYTES: Final = 256 << 20
 
 
 @attrs.define
-class _Found:
+class _QueueTotals:
     """A queue, its levels together."""
 
     vhost: str
@@ -80,7 +80,7 @@ def queues_of_directory(
     name = os.fspath(path)
     notes: list[str] = []
 
-    def said(text: str) -> None:
+    def add_note(text: str) -> None:
         notes.append(text)
         if note is not None:
             note(text)
@@ -88,10 +88,10 @@ def queues_of_directory(
     with open_place(name) as place:
         source = place.queues()
         with closing(source):
-            declared = dict(_declared(place.files, source, said))
+            declared = dict(_declared(place.files, source, add_note))
             if definitions is not None:
                 declared |= _exported(os.fspath(definitions))
-            directory_queues = list(_found(source, vhost, queues, declared, said))
+            directory_queues = list(_directory_queues(source, vhost, queues, declared, add_note))
     if not directory_queues:
         which = "" if vhost is None and not queues else " of that name"
         because = f": {notes[0]}" if notes else ""
@@ -99,24 +99,26 @@ def queues_of_directory(
     several = {
         queue_name for queue_name, times in Counter(queue.name for queue in directory_queues).items() if times > 1
     }
-    specs = [_spec(queue, queue.name in several, declared, said) for queue in directory_queues]
+    specs = [_spec(queue, queue.name in several, declared, add_note) for queue in directory_queues]
     return tuple(sorted((spec for spec in specs if spec is not None), key=lambda spec: spec.name))
 
 
-def _found(
+def _directory_queues(
     source: Source, vhost: str | None, queues: Sequence[str], declared: Declared, note: Note
-) -> Iterator[_Found]:
+) -> Iterator[_QueueTotals]:
     for opened_vhost in source.vhosts:
         name = to_text(opened_vhost.name)
         if vhost is None or name == vhost:
-            yield from _found_in(opened_vhost, name, queues, declared, note)
+            yield from _vhost_queues(opened_vhost, name, queues, declared, note)
         for problem in opened_vhost.problems:
             if problem.severity == "damage":
                 note(str(problem))
 
 
-def _found_in(vhost: Vhost, vhost_name: str, queues: Sequence[str], declared: Declared, note: Note) -> Iterator[_Found]:
-    by_name: dict[str, _Found | None] = {}
+def _vhost_queues(
+    vhost: Vhost, vhost_name: str, queues: Sequence[str], declared: Declared, note: Note
+) -> Iterator[_QueueTotals]:
+    by_name: dict[str, _QueueTotals | None] = {}
     for directory in vhost.queues:
         base_name, level = split_level(directory.name)
         name = to_text(base_name) or posixpath.basename(directory.path)
@@ -124,7 +126,7 @@ def _found_in(vhost: Vhost, vhost_name: str, queues: Sequence[str], declared: De
         if totals is None:
             by_name.setdefault(name, None)
             continue
-        queue = by_name.get(name) or _Found(vhost_name, name)
+        queue = by_name.get(name) or _QueueTotals(vhost_name, name)
         by_name[name] = queue
         queue.ready += totals[0]
         queue.payload_bytes += totals[1]
@@ -133,7 +135,7 @@ def _found_in(vhost: Vhost, vhost_name: str, queues: Sequence[str], declared: De
     if vhost.is_whole:  # a queue that was never used has no directory
         for declared_vhost, name in declared:
             if declared_vhost in (vhost_name, "") and (not queues or name in queues):
-                by_name.setdefault(name, _Found(vhost_name, name))
+                by_name.setdefault(name, _QueueTotals(vhost_name, name))
     yield from (queue for queue in by_name.values() if queue is not None)
 
 
@@ -154,7 +156,7 @@ def _counted(directory: QueueDirectory, note: Note) -> tuple[int, int] | None:
     return summary.ready, summary.payload_bytes
 
 
-def _spec(queue: _Found, with_vhost: bool, declared: Declared, note: Note) -> QueueSpec | None:
+def _spec(queue: _QueueTotals, with_vhost: bool, declared: Declared, note: Note) -> QueueSpec | None:
     """Return the queue as a scenario has it. ``None``: a scenario cannot have it."""
     name = printable(f"{queue.vhost}/{queue.name}" if with_vhost else queue.name)
     body = ConstantSize(min(round(queue.payload_bytes / queue.ready), LARGEST)) if queue.ready else ConstantSize(1000)
@@ -241,9 +243,9 @@ def with_queues(scenario: Scenario, queues: Sequence[QueueSpec]) -> Scenario:
     return attrs.evolve(scenario, queues=merged(scenario.queues, queues))
 
 
-def merged(own: Sequence[QueueSpec], found: Sequence[QueueSpec]) -> tuple[QueueSpec, ...]:
+def merged(own: Sequence[QueueSpec], directory_queues: Sequence[QueueSpec]) -> tuple[QueueSpec, ...]:
     """Return the queues of a scenario and of a directory, each once."""
-    from_directory = {spec.name: spec for spec in found}
+    from_directory = {spec.name: spec for spec in directory_queues}
     merged: list[QueueSpec] = []
     for index, spec in enumerate(own):
         if spec.count > 1 and (both := next((name for name in spec.names if name in from_directory), None)) is not None:

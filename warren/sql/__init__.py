@@ -44,7 +44,7 @@ class MissingDuckDBError(SqlError):
 
 def check_duckdb() -> None:
     """Raises :class:`MissingDuckDBError` where DuckDB or pyarrow is not installed."""
-    import importlib.util  # noqa: PLC0415 - nobody else needs it
+    import importlib.util
 
     for module in _NEEDED:
         if importlib.util.find_spec(module) is None:
@@ -67,7 +67,7 @@ def connect(
     path names nothing, and :class:`~warren.storage.errors.DirectoryLockedError` if a node runs on a directory.
     """
     check_duckdb()
-    from warren.sql import dataset  # noqa: PLC0415 - DuckDB and pyarrow may be missing
-    from warren.sql.directories import Directories  # noqa: PLC0415 - as above
+    from warren.sql import dataset
+    from warren.sql.directories import Directories
 
     return dataset.connect(Directories.at(*paths, failfast=failfast, settings=settings))

@@ -100,10 +100,10 @@ def _markdown_line(cells: Iterable[str]) -> bytes:
 
 def write_parquet(answer: Answer, write: Write) -> None:
     """Write a Parquet file."""
-    import pyarrow as pa  # noqa: PLC0415 - text needs none of these
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    from warren.arrow.parquet_export import GROUP_BYTES, GROUP_ROWS, Sink  # noqa: PLC0415
+    from warren.arrow.parquet_export import GROUP_BYTES, GROUP_ROWS, Sink
 
     sink = Sink(write)
     try:

@@ -4,7 +4,8 @@ DuckDB knows a dataset of Arrow's. Of one it asks for a *scanner*, with the colu
 that it has, and takes the scanner's batches until it has enough: one ``LIMIT 10`` reads no file to its end. A filter
 that was handed down is not looked at again by DuckDB: every batch is filtered here.
 
-A query may scan a table several times at once, in threads of DuckDB's. Scans share nothing (:mod:`warren.tables.kept`).
+A query may scan a table several times at once, in threads of DuckDB's. Scans share nothing:
+see :mod:`warren.tables.task_caches`.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from warren.sql.directories import Directories
 from warren.sql.expressions import bounds_of, columns_of
 from warren.storage.own_files import private_folder
 from warren.tables.catalog import SCHEMAS, TABLES
-from warren.tables.filters import Wanted
-from warren.tables.kept import alone
+from warren.tables.filters import Pushdown
 from warren.tables.table import Table, Task, plan
+from warren.tables.task_caches import alone
 
 
 class TableDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
@@ -49,12 +50,12 @@ class TableDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
         names = tuple(self.schema.names if columns is None else columns)
         filter_columns = frozenset[str]() if filter is None else columns_of(filter)
         columns_read = frozenset(self.schema.names) if filter_columns is None else filter_columns.union(names)
-        selection = Wanted.of(() if filter is None else bounds_of(filter), columns_read)
+        pushdown = Pushdown.of(() if filter is None else bounds_of(filter), columns_read)
         table = TABLES[self._name]
         with self._directories.scanning.failures():
             self._directories.refuse_live_nodes()
-            tasks = tuple(plan(table, self._directories.nodes, self._directories.options, selection))
-        return TableScanner(table, self._directories, names, filter, selection, tasks)
+            tasks = tuple(plan(table, self._directories.nodes, self._directories.options, pushdown))
+        return TableScanner(table, self._directories, names, filter, pushdown, tasks)
 
 
 @attrs.frozen(eq=False)
@@ -65,7 +66,7 @@ class TableScanner:
     directories: Directories
     columns: tuple[str, ...]
     condition: pc.Expression | None
-    wanted: Wanted
+    pushdown: Pushdown
     tasks: tuple[Task, ...]
 
     @property
@@ -78,19 +79,19 @@ class TableScanner:
         return pa.RecordBatchReader.from_batches(self.projected_schema, alone(self._batches))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        schema = pa.schema([field for field in self.table.schema if self.wanted.asks(field.name)])
+        schema = pa.schema([field for field in self.table.schema if self.pushdown.asks(field.name)])
         scanning = self.directories.scanning
         scan = scanning.begun(self.table.name, len(self.tasks))
         with scanning.failures():
             for number, task in enumerate(self.tasks):
-                for rows in self.table.read(task, self.directories.options, self.wanted):
-                    scanning.told(scan, number)
+                for rows in self.table.read(task, self.directories.options, self.pushdown):
+                    scanning.advanced(scan, number)
                     if len(rows):
                         batch = as_batch(rows, schema)
                         if self.condition is not None:
                             batch = batch.filter(self.condition)
                         yield batch.select(self.columns)
-        scanning.told(scan, len(self.tasks))
+        scanning.advanced(scan, len(self.tasks))
 
 
 def connect(directories: Directories) -> duckdb.DuckDBPyConnection:

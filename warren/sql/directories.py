@@ -20,7 +20,7 @@ class Watcher(Protocol):
     def begun(self, table: str, tasks: int) -> Any:
         """A scan of a table has begun, with ``tasks`` tasks; return its identifier."""
 
-    def told(self, scan: Any, task: int) -> object:
+    def advanced(self, scan: Any, task: int) -> object:
         """A scan has a batch of ``task``; when the scan has ended, ``task`` is the number of tasks."""
 
 
@@ -35,9 +35,9 @@ class Scanning:
     def begun(self, table: str, tasks: int) -> Any:
         return None if self.watcher is None else self.watcher.begun(table, tasks)
 
-    def told(self, scan: Any, task: int) -> None:
+    def advanced(self, scan: Any, task: int) -> None:
         if self.watcher is not None:
-            self.watcher.told(scan, task)
+            self.watcher.advanced(scan, task)
 
     @contextmanager
     def failures(self) -> Iterator[None]:

@@ -29,7 +29,7 @@ class ScanBars:
         """A scan of a table, with ``tasks`` tasks."""
         return self._bars.add_task(table, total=tasks)
 
-    def told(self, scan: TaskID, task: int) -> None:
+    def advanced(self, scan: TaskID, task: int) -> None:
         """The scan has reached that task."""
         if not self._is_shown and time.monotonic() - self._begun > _AFTER_S:
             self._is_shown = True

@@ -82,7 +82,7 @@ def _connected(secret: str) -> tuple[pyarrow.fs.FileSystem, str]:
 
     It is opened only when needed: a process that was forked from one that had it open would hang.
     """
-    import pyarrow.fs  # noqa: PLC0415
+    import pyarrow.fs
 
     try:
         system, bucket = pyarrow.fs.FileSystem.from_uri(secret)
@@ -155,10 +155,10 @@ class ArrowFileSystem(UnchangingFileSystem):
         return info is not None and info.is_directory
 
     def size(self, path: str) -> int:
-        return self._known(path).size
+        return self._existing_info(path).size
 
     def modified_ms(self, path: str) -> int:
-        return self._known(path).modified_ms
+        return self._existing_info(path).modified_ms
 
     def _ask(self, path: str, question: Callable[[Any, str], _Result]) -> _Result:
         """Return pyarrow's answer to a question about a path."""
@@ -170,7 +170,7 @@ class ArrowFileSystem(UnchangingFileSystem):
 
     def _listing(self, path: str) -> dict[str, _Info]:
         """Return what is in a directory; empty if it is missing."""
-        import pyarrow.fs  # noqa: PLC0415
+        import pyarrow.fs
 
         listing = self._listings.get(path)
         if listing is None:
@@ -183,12 +183,12 @@ class ArrowFileSystem(UnchangingFileSystem):
         directory, _, name = path.rpartition("/")
         if directory == self._root or directory.startswith(self._root + "/"):
             return self._listing(directory).get(name)
-        import pyarrow.fs  # noqa: PLC0415
+        import pyarrow.fs
 
         (info,) = self._ask(path, lambda system, at: system.get_file_info([at]))
         return None if info.type == pyarrow.fs.FileType.NotFound else _info_of(info)
 
-    def _known(self, path: str) -> _Info:
+    def _existing_info(self, path: str) -> _Info:
         info = self._info(path)
         if info is None:
             raise StorageError(f"{path}: no such file")
@@ -306,7 +306,7 @@ def has_magic(path: str) -> bool:
 
 
 def _info_of(info: pyarrow.fs.FileInfo) -> _Info:
-    import pyarrow.fs  # noqa: PLC0415
+    import pyarrow.fs
 
     modified_ns = info.mtime_ns
     return _Info(info.type == pyarrow.fs.FileType.Directory, info.size or 0, (modified_ns or 0) // 1_000_000)

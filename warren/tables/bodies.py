@@ -28,8 +28,8 @@ from warren.salvage.queue_directory import MSG_IDS, MsgIds
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.vhost import Vhost
 from warren.storage.errors import StorageError, WarrenError
-from warren.tables.kept import kept
 from warren.tables.places import Node
+from warren.tables.task_caches import current_caches
 
 MOST_STORES: Final = 4
 MOST_MESSAGES: Final = 32 << 20
@@ -39,7 +39,7 @@ Fingerprint = tuple[tuple[str, int], ...]
 
 
 @attrs.define(eq=False)
-class _KeptStore:
+class _CachedStore:
     fingerprint: Fingerprint
     store: StoreReader
     looked_by: ReadOnlyFileSystem
@@ -51,15 +51,15 @@ def store_at(node: Node, files: ReadOnlyFileSystem, directory: str) -> StoreRead
 
     For a remote one :class:`StorageError` is raised instead, so that Spark tries again.
     """
-    key, stores = (node.path, directory), kept().stores
-    cached: _KeptStore | None = stores.pop(key, None)
+    key, stores = (node.path, directory), current_caches().stores
+    cached: _CachedStore | None = stores.pop(key, None)
     if cached is None or cached.looked_by is not files:
         fingerprint = _fingerprint(files, directory)
         if cached is not None and (cached.fingerprint != fingerprint or cached.store.has_failed):
             cached.store.close()
             cached = None
         if cached is None:
-            cached = _KeptStore(fingerprint, _scanned(node, files, directory), files)
+            cached = _CachedStore(fingerprint, _scanned(node, files, directory), files)
         cached.looked_by = files
     stores[key] = cached
     while len(stores) > 1 and (
@@ -72,7 +72,7 @@ def store_at(node: Node, files: ReadOnlyFileSystem, directory: str) -> StoreRead
 
 def forget() -> None:
     """Close all cached stores, and forget everything that is cached."""
-    kept().forget()
+    current_caches().forget()
 
 
 def _fingerprint(files: ReadOnlyFileSystem, directory: str) -> Fingerprint:
@@ -159,7 +159,7 @@ class NodeBodies:
     @property
     def looked_into(self) -> StoreReader | None:
         """The store, if it was already opened with these files."""
-        cached: _KeptStore | None = kept().stores.get((self._node.path, self._directory))
+        cached: _CachedStore | None = current_caches().stores.get((self._node.path, self._directory))
         return cached.store if cached is not None and cached.looked_by is self._files else None
 
     @property

@@ -12,16 +12,16 @@ from typing import Final
 import attrs
 
 from warren.msg_store.rdq.store_reader import StoreReader
-from warren.tables.kept import kept
 from warren.tables.queue_parts import QueueOpener, QueuePart
+from warren.tables.task_caches import current_caches
 
-MOST_KNOWN: Final = 256
+MOST_COUNTS: Final = 256
 
 Key = tuple[str, str, str]
 
 
 @attrs.frozen(eq=False)
-class _Known:
+class _CachedCount:
     """A count of messages in a directory's segments, from the first segment on."""
 
     stop: int
@@ -39,24 +39,24 @@ def count_before(opener: QueueOpener, before: tuple[QueuePart, ...]) -> int:
 def remember(opener: QueueOpener, part: QueuePart, count: int) -> None:
     """Keep the count of a part that was read: it need not be counted for the parts after it."""
     store, key = opener.bodies(part.vhost_path).looked_into, _key(opener, part)
-    previous: _Known = kept().counts.get(key, _Known(0, 0, None))
+    previous: _CachedCount = current_caches().counts.get(key, _CachedCount(0, 0, None))
     if previous.stop == part.segments.start and (previous.store is None or previous.store is store):
-        _keep(key, _Known(part.segments.stop, previous.count + count, store))
+        _keep(key, _CachedCount(part.segments.stop, previous.count + count, store))
 
 
 def _count(opener: QueueOpener, part: QueuePart) -> int:
     stop, directory, bodies = part.segments.stop, opener.open_part(part), opener.bodies(part.vhost_path)
     key = _key(opener, part)
-    previous: _Known | None = kept().counts.get(key)
+    previous: _CachedCount | None = current_caches().counts.get(key)
     if previous is None or previous.stop > stop or (previous.store is not None and previous.store is not bodies.store):
-        previous = _Known(0, 0, None)
+        previous = _CachedCount(0, 0, None)
     count, store = previous.count, previous.store
     for embedded, stored in directory.deliverable(range(previous.stop, stop)) if previous.stop < stop else ():
         count += embedded
         if len(stored):
             store = bodies.store
             count += int(store.contains_each(stored).sum())
-    _keep(key, _Known(stop, count, store))
+    _keep(key, _CachedCount(stop, count, store))
     return count
 
 
@@ -64,9 +64,9 @@ def _key(opener: QueueOpener, part: QueuePart) -> Key:
     return opener.node.path, part.path, part.fingerprint
 
 
-def _keep(key: Key, entry: _Known) -> None:
-    counts = kept().counts
+def _keep(key: Key, entry: _CachedCount) -> None:
+    counts = current_caches().counts
     counts.pop(key, None)
     counts[key] = entry
-    if len(counts) > MOST_KNOWN:
+    if len(counts) > MOST_COUNTS:
         counts.popitem(last=False)

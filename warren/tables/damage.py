@@ -27,8 +27,8 @@ class Damage:
         """Whether damage stops the task."""
         return self.options.mode == "failfast"
 
-    def found(self, path: str, offset: int | None, reason: str) -> None:
-        """Report that something is lost; raises :class:`DataError` with ``mode=failfast``."""
+    def report(self, path: str, offset: int | None, reason: str) -> None:
+        """Report lost data; raises :class:`DataError` with ``mode=failfast``."""
         if self.stops:
             raise DataError(path, offset, reason)
 
@@ -37,13 +37,13 @@ class Damage:
         if finding.kind == UNREADABLE_FILE and self.node.is_remote:
             raise StorageError(str(finding))
         if finding.severity == "damage":
-            self.found(finding.path, finding.offset, f"{finding.kind}: {finding.detail}")
+            self.report(finding.path, finding.offset, f"{finding.kind}: {finding.detail}")
 
     def refused(self, path: str, error: StorageError) -> None:
         """Report a file that cannot be opened; raises the error if the file is on another machine."""
         if self.node.is_remote:
             raise error
-        self.found(path, None, f"unreadable file: {error}")
+        self.report(path, None, f"unreadable file: {error}")
 
     def look_at(self, directory: QueueDirectory, segments: range) -> None:
         """Check these segments of a queue before they are read, if a problem in them may stop the task."""

@@ -20,7 +20,7 @@ from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES, Entries,
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem
-from warren.tables.filters import Wanted
+from warren.tables.filters import Pushdown
 from warren.tables.options import ReadOptions
 from warren.tables.packing import counts, store_groups, store_tasks
 from warren.tables.places import Kind, Node, NodeContents
@@ -50,7 +50,7 @@ class EntryPart:
         return attrs.evolve(self, start=start, stop=stop)
 
 
-def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+def plan(contents: NodeContents, options: ReadOptions, pushdown: Pushdown) -> Iterator[Task]:
     """Tasks for the queues that recovery does not change, in order; then one for all others."""
     node = contents.node
     survey = survey_of(node, options)
@@ -58,7 +58,7 @@ def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterat
     queues = [
         queue
         for queue in survey.queues
-        if wanted.allows("topic", as_text(queue.topic)) and wanted.allows("queue_id", queue.queue_id)
+        if pushdown.allows("topic", as_text(queue.topic)) and pushdown.allows("queue_id", queue.queue_id)
     ]
     if options.mode == "failfast":
         for queue in queues:
@@ -66,25 +66,25 @@ def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterat
                 first = start // ENTRY_BYTES
                 reason = f"the file with the entries from queue offset {first} on is missing"
                 raise DataError(queue.directory, None, reason)
-    parts = (part for queue in queues for part in _parts(queue, file_bytes, wanted))
+    parts = (part for queue in queues for part in _parts(queue, file_bytes, pushdown))
     return store_tasks(node, parts, ENTRY_BYTES, options)
 
 
-def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
+def read(task: Task, options: ReadOptions, pushdown: Pushdown) -> Iterator[Rows]:
     """The entries of a task's parts."""
     below = task.node.place().files
     for group, opened in store_groups(task, ENTRY_BYTES, options):
         shown = [part.path if opened is None or below.exists(part.path) else None for part in group]
         files = below if opened is None else opened.files
-        yield _rows(task.node, group, shown, decode(b"".join(_bytes_of(files, part) for part in group)), wanted)
+        yield _rows(task.node, group, shown, decode(b"".join(_bytes_of(files, part) for part in group)), pushdown)
 
 
-def _parts(queue: QueueExtent, file_bytes: int, wanted: Wanted) -> Iterator[EntryPart]:
+def _parts(queue: QueueExtent, file_bytes: int, pushdown: Pushdown) -> Iterator[EntryPart]:
     """What is wanted of a queue, file by file."""
     for base in queue.bases:
         first = max(base // ENTRY_BYTES, queue.min_offset)
         last = min((base + file_bytes) // ENTRY_BYTES, queue.max_offset)
-        start, stop = wanted.of_column("queue_offset").narrowed(first, last)
+        start, stop = pushdown.of_column("queue_offset").narrowed(first, last)
         if start < stop:
             yield EntryPart(
                 topic=queue.topic,
@@ -109,8 +109,10 @@ def _bytes_of(files: FileSystem, part: EntryPart) -> bytes:
     return data
 
 
-def _rows(node: Node, parts: list[EntryPart], shown: Sequence[str | None], entries: Entries, wanted: Wanted) -> Columns:
-    mask = wanted.of_column("physical_offset").within(entries["physical_offset"])
+def _rows(
+    node: Node, parts: list[EntryPart], shown: Sequence[str | None], entries: Entries, pushdown: Pushdown
+) -> Columns:
+    mask = pushdown.of_column("physical_offset").within(entries["physical_offset"])
     rows = np.flatnonzero(mask)
     part_of: Longs = np.repeat(np.arange(len(parts)), counts(parts))[rows]
     offsets: Longs = np.concatenate([np.arange(part.start, part.stop) for part in parts])[rows]

@@ -1,4 +1,4 @@
-"""What of a table is wanted: the filters that Spark or DuckDB hands down, as bounds and choices for each column.
+"""The columns and filters that Spark or DuckDB pushes down to a table's scan, as bounds and choices for each column.
 
 They only leave out files and ranges that cannot match. Every row is checked again afterwards, so a bound that is too
 wide costs time and is never wrong.
@@ -16,18 +16,18 @@ import numpy.typing as npt
 
 @attrs.frozen
 class Bounds:
-    """The values of a column that are wanted; ``None``: no such limit. Limits belong to what is wanted."""
+    """The values of a column that match; ``None``: no such limit. Both limits are included."""
 
     low: Any = None
     high: Any = None
     choice: frozenset[Any] | None = None
 
     def allows(self, value: Any) -> bool:
-        """Whether a row with this value is wanted."""
+        """Whether a row with this value matches."""
         return self.overlaps(value, value) and (self.choice is None or value in self.choice)
 
     def overlaps(self, low: Any, high: Any) -> bool:
-        """Whether rows with values from ``low`` to ``high`` (``None``: not known) may be wanted."""
+        """Whether rows with values from ``low`` to ``high`` (``None``: unknown) may match."""
         if self.low is not None and high is not None and high < self.low:
             return False
         if self.high is not None and low is not None and low > self.high:
@@ -45,7 +45,7 @@ class Bounds:
         return Bounds(max(lows, default=None), min(highs, default=None), choice)
 
     def within(self, column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Which numbers may be wanted."""
+        """Return a mask of the numbers that may match."""
         mask = np.ones(len(column), np.bool_)
         if self.low is not None:
             mask &= column >= self.low
@@ -56,7 +56,7 @@ class Bounds:
         return mask
 
     def narrowed(self, start: int, stop: int) -> tuple[int, int]:
-        """The first of the numbers ``start`` … ``stop`` - 1 that may be wanted, and the one after the last."""
+        """The first of the numbers ``start`` … ``stop`` - 1 that may match, and the one after the last."""
         lows, highs = [start], [stop]
         if self.low is not None:
             lows.append(int(self.low))
@@ -74,8 +74,8 @@ EVERYTHING = Bounds()
 
 
 @attrs.frozen
-class Wanted:
-    """Bounds by column."""
+class Pushdown:
+    """What a query pushes down to the scan of a table: bounds by column, and the columns to read."""
 
     bounds: Mapping[str, Bounds] = attrs.Factory(dict)
     columns: frozenset[str] | None = None
@@ -94,11 +94,11 @@ class Wanted:
         return self.columns is None or column in self.columns
 
     def of_column(self, column: str) -> Bounds:
-        """What is wanted of a column."""
+        """Return the bounds of a column."""
         return self.bounds.get(column, EVERYTHING)
 
     def allows(self, column: str, value: Any) -> bool:
-        """Whether a row with this value in that column may be wanted."""
+        """Whether a row with this value in that column may match."""
         return self.of_column(column).allows(value)
 
     def overlaps(self, column: str, low: Any, high: Any) -> bool:

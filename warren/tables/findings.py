@@ -18,7 +18,7 @@ from warren.salvage.rocketmq.inference import infer
 from warren.salvage.rocketmq.verify_store import verify_store
 from warren.salvage.verify import verify_vhost
 from warren.salvage.vhost import Vhost, VhostPlace
-from warren.tables.filters import Wanted
+from warren.tables.filters import Pushdown
 from warren.tables.options import ReadOptions
 from warren.tables.places import Kind, Node, NodeContents
 from warren.tables.schemas import FINDINGS
@@ -27,7 +27,7 @@ from warren.tables.table import Table, Task
 _ROWS = 8192
 
 
-def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+def plan(contents: NodeContents, options: ReadOptions, pushdown: Pushdown) -> Iterator[Task]:
     """A task for each vhost, and one for the topics."""
     for vhost in contents.vhosts or ():
         yield Task(contents.node, vhost)
@@ -35,7 +35,7 @@ def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterat
         yield Task(contents.node, contents.store)
 
 
-def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
+def read(task: Task, options: ReadOptions, pushdown: Pushdown) -> Iterator[Rows]:
     """Every finding, in the order in which it is found."""
     pending = findings(task.node, task.work, options)
     while batch := list(islice(pending, _ROWS)):

@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from warren.arrow.arrays import chosen, hexadecimal, known
+from warren.arrow.arrays import chosen, hexadecimal, null_unless
 from warren.arrow.columns import Columns, Rows
 from warren.salvage.queue_directory import Finding, IndexColumns
 from warren.tables.damage import Damage
-from warren.tables.filters import Wanted
+from warren.tables.filters import Pushdown
 from warren.tables.options import ReadOptions
 from warren.tables.places import Kind, Node
 from warren.tables.queue_parts import QueueOpener, QueuePart, plan_queues
@@ -24,7 +24,7 @@ ROW_BYTES: Final = 128
 """Of a row, about, as columns."""
 
 
-def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
+def read(task: Task, options: ReadOptions, pushdown: Pushdown) -> Iterator[Rows]:
     """The positions of a task's parts, segment by segment."""
     opener, damage = QueueOpener(task.node), Damage(task.node, options)
     rows = max(options.batch_bytes // ROW_BYTES, 1)
@@ -44,7 +44,7 @@ def _columns(node: Node, part: QueuePart, columns: IndexColumns) -> Columns:
         {
             **queue_columns(node, part),
             "seq_id": columns.seq_ids,
-            "msg_id": lambda: known(hexadecimal(columns.msg_ids), columns.has_msg_id),
+            "msg_id": lambda: null_unless(hexadecimal(columns.msg_ids), columns.has_msg_id),
             "persistent": columns.persistent,
             "delivered": columns.delivered,
             "acked": columns.acked,

@@ -21,7 +21,7 @@ from warren.queue_index.topics.index_file import IndexFile
 from warren.queue_index.topics.index_file_format import ITEM_BYTES, Items, Layout
 from warren.salvage.names import as_text
 from warren.storage.filesystem import FileSystem
-from warren.tables.filters import Wanted
+from warren.tables.filters import Pushdown
 from warren.tables.options import ReadOptions
 from warren.tables.packing import counts, store_groups, store_tasks
 from warren.tables.places import Kind, Node, NodeContents
@@ -52,13 +52,13 @@ class ItemPart:
         return attrs.evolve(self, start=start, stop=stop)
 
 
-def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+def plan(contents: NodeContents, options: ReadOptions, pushdown: Pushdown) -> Iterator[Task]:
     """Tasks for the files that recovery does not change, oldest first; then one for all others."""
-    parts = _parts(survey_of(contents.node, options), wanted)
+    parts = _parts(survey_of(contents.node, options), pushdown)
     return store_tasks(contents.node, parts, ITEM_BYTES, options)
 
 
-def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
+def read(task: Task, options: ReadOptions, pushdown: Pushdown) -> Iterator[Rows]:
     """The items of a task's parts."""
     below = task.node.place().files
     for group, opened in store_groups(task, ITEM_BYTES, options):
@@ -67,14 +67,14 @@ def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
             files[part.number].items(part.start, part.stop) if part.is_recovered else _items_of(below, part)
             for part in group
         ]
-        yield _rows(task.node, group, np.concatenate(items), wanted)
+        yield _rows(task.node, group, np.concatenate(items), pushdown)
 
 
-def _parts(survey: Survey, wanted: Wanted) -> Iterator[ItemPart]:
+def _parts(survey: Survey, pushdown: Pushdown) -> Iterator[ItemPart]:
     layout = Layout(survey.settings.max_hash_slot_num, survey.settings.max_index_num)
     for number, file in enumerate(survey.index_files):
         stop = min(file.index_count, survey.settings.max_index_num)
-        matches = wanted.overlaps("physical_offset", file.begin_physical_offset, file.end_physical_offset)
+        matches = pushdown.overlaps("physical_offset", file.begin_physical_offset, file.end_physical_offset)
         if stop > 1 and matches:
             yield ItemPart(
                 path=file.path,
@@ -94,9 +94,9 @@ def _items_of(files: FileSystem, part: ItemPart) -> Items:
         return file.items(part.start, part.stop)
 
 
-def _rows(node: Node, parts: list[ItemPart], joined: Items, wanted: Wanted) -> Columns:
+def _rows(node: Node, parts: list[ItemPart], joined: Items, pushdown: Pushdown) -> Columns:
     layout = parts[0].layout
-    rows = np.flatnonzero(wanted.of_column("physical_offset").within(joined["physical_offset"]))
+    rows = np.flatnonzero(pushdown.of_column("physical_offset").within(joined["physical_offset"]))
     part_of = np.repeat(np.arange(len(parts)), counts(parts))[rows]
     numbers = np.concatenate([np.arange(part.start, part.stop) for part in parts])[rows]
     begins = np.array([part.begin_timestamp for part in parts], np.int64)

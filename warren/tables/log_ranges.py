@@ -252,7 +252,7 @@ def walked(part: Range) -> Outcome:
 class Chain:
     """What the ranges of a log come to, put together."""
 
-    kept: tuple[int, ...]
+    chained: tuple[int, ...]
     """Numbers of the ranges that count, in order; the others have no record, or were not read."""
     wrong: Mapping[int, int]
     """Numbers of the ranges that have to be read again, and where the first record of each is."""

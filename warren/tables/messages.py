@@ -19,7 +19,7 @@ from warren.salvage.message_batches import Batcher
 from warren.salvage.queue_directory import Finding
 from warren.tables.counting import count_before, remember
 from warren.tables.damage import Damage
-from warren.tables.filters import Wanted
+from warren.tables.filters import Pushdown
 from warren.tables.index import queue_columns
 from warren.tables.options import ReadOptions
 from warren.tables.places import Kind
@@ -28,14 +28,14 @@ from warren.tables.schemas import MESSAGES
 from warren.tables.table import Table, Task
 
 
-def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
+def read(task: Task, options: ReadOptions, pushdown: Pushdown) -> Iterator[Rows]:
     """The messages of a task's parts, in order."""
     opener, damage = QueueOpener(task.node), Damage(task.node, options)
-    bodies = options.bodies and (wanted.asks("body") or wanted.asks("body_sha256"))
+    bodies = options.bodies and (pushdown.asks("body") or pushdown.asks("body_sha256"))
     batcher = Batcher(options.batch_bytes, with_bodies=bodies)
     for part in task.work:
         if part.before is not None:
-            batcher.position = count_before(opener, part.before) if wanted.asks("position") else 0
+            batcher.position = count_before(opener, part.before) if pushdown.asks("position") else 0
         directory, first = opener.open_part(part), batcher.position
         for batch in batcher.batches(directory.message_runs(only=part.segments)):
             if isinstance(batch, Finding):

@@ -17,7 +17,7 @@ from warren.arrow.columns import Rows
 from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
-from warren.tables.filters import Wanted
+from warren.tables.filters import Pushdown
 from warren.tables.options import ReadOptions
 from warren.tables.places import Kind, NodeContents
 from warren.tables.schemas import OFFSETS
@@ -25,13 +25,13 @@ from warren.tables.survey_memory import survey_of
 from warren.tables.table import Table, Task, of_rows
 
 
-def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+def plan(contents: NodeContents, options: ReadOptions, pushdown: Pushdown) -> Iterator[Task]:
     """A task for each node."""
     node = contents.node
     yield Task(node, survey_of(node, options) if options.survey else None)
 
 
-def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
+def read(task: Task, options: ReadOptions, pushdown: Pushdown) -> Iterator[Rows]:
     """All of a node's groups."""
     survey = survey_of(task.node, options) if task.work is None else task.work
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in survey.queues}
@@ -45,7 +45,7 @@ def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
     for position in sorted(offsets.positions(), key=attrs.astuple):
         group, topic, queue_id = as_text(position.group), as_text(position.topic), position.queue_id
         columns = {"group": group, "topic": topic, "queue_id": queue_id}
-        if all(wanted.allows(column, value) for column, value in columns.items()):
+        if all(pushdown.allows(column, value) for column, value in columns.items()):
             end = ends.get((position.topic, queue_id), 0)
             rows.append((task.node.name, *columns.values(), position.offset, end, end - position.offset))
     yield of_rows(rows, OFFSETS)

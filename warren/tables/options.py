@@ -32,11 +32,11 @@ class OptionTexts:
     def of(cls, options: Mapping[str, str]) -> Self:
         return cls({name.lower(): value for name, value in options.items()})
 
-    def check_known(self, known: Sequence[str], what: str = "there is none") -> None:
-        """Raise :class:`PipelineError` for all other options."""
-        for name in self.texts.keys() - {option.lower() for option in known}:
-            near = did_you_mean(name, known)
-            raise PipelineError(f"option {name!r}: {what}{near or ';'} known are {', '.join(known)}")
+    def check_known(self, names: Sequence[str], what: str = "there is none") -> None:
+        """Raise :class:`PipelineError` for an option that is not one of ``names``."""
+        for name in self.texts.keys() - {option.lower() for option in names}:
+            near = did_you_mean(name, names)
+            raise PipelineError(f"option {name!r}: {what}{near or ';'} known are {', '.join(names)}")
 
     def count(self, name: str, least: int = 1) -> int | None:
         """A whole number."""

@@ -34,7 +34,7 @@ from warren.salvage.read_only import below
 from warren.salvage.vhost import PERSISTENT_STORE, Vhost
 from warren.storage.errors import DataError, StorageError
 from warren.tables.bodies import NodeBodies
-from warren.tables.filters import Bounds, Wanted
+from warren.tables.filters import Bounds, Pushdown
 from warren.tables.intervals import runs
 from warren.tables.options import ReadOptions
 from warren.tables.places import Node, NodeContents
@@ -103,7 +103,7 @@ class QueueOpener:
 
 
 def plan_queues(
-    contents: NodeContents, options: ReadOptions, wanted: Wanted, *, messages: bool = False, as_stored: bool = False
+    contents: NodeContents, options: ReadOptions, pushdown: Pushdown, *, messages: bool = False, as_stored: bool = False
 ) -> Iterator[Task]:
     """The tasks of a node's queues in the order of export: each task's work is a tuple of parts.
 
@@ -112,14 +112,14 @@ def plan_queues(
     """
     packing = _Packing(contents.node, options.partition_bytes)
     for vhost in contents.opened_vhosts():
-        if not wanted.allows("vhost", as_text(to_text(vhost.name))):
+        if not pushdown.allows("vhost", as_text(to_text(vhost.name))):
             continue
         cutter = QueueCutter(
-            vhost, wanted, spread_over=options.partition_bytes if messages else None, cut=not as_stored
+            vhost, pushdown, spread_over=options.partition_bytes if messages else None, cut=not as_stored
         )
         queues = [[queue] for queue in vhost.queues] if as_stored else [levels for _, levels in chosen_queues(vhost)]
         chosen = [
-            levels for levels in queues if wanted.allows("queue", as_text(to_text(split_level(levels[0].name)[0])))
+            levels for levels in queues if pushdown.allows("queue", as_text(to_text(split_level(levels[0].name)[0])))
         ]
         if options.mode == "failfast":
             _stop_at_problem(vhost, {directory.path for directories in chosen for directory in directories})
@@ -150,9 +150,9 @@ class QueueCutter:
     is cut at all.
     """
 
-    def __init__(self, vhost: Vhost, wanted: Wanted, *, spread_over: int | None, cut: bool = True) -> None:
+    def __init__(self, vhost: Vhost, pushdown: Pushdown, *, spread_over: int | None, cut: bool = True) -> None:
         self._vhost, self._cut = vhost, cut
-        self._seq_ids = wanted.of_column("seq_id")
+        self._seq_ids = pushdown.of_column("seq_id")
         self._factor = 1.0
         stored = 0 if spread_over is None else _store_bytes(vhost)
         if spread_over is not None and stored > spread_over:

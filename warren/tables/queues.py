@@ -10,7 +10,7 @@ from typing import Any, Final
 from warren.arrow.columns import Rows
 from warren.salvage.names import to_json
 from warren.tables.damage import Damage
-from warren.tables.filters import Wanted
+from warren.tables.filters import Pushdown
 from warren.tables.options import ReadOptions
 from warren.tables.places import Kind
 from warren.tables.queue_parts import QueueOpener, plan_queues
@@ -21,7 +21,7 @@ _BATCH: Final = 1024
 """Rows."""
 
 
-def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
+def read(task: Task, options: ReadOptions, pushdown: Pushdown) -> Iterator[Rows]:
     """The queues of a task."""
     opener, damage = QueueOpener(task.node), Damage(task.node, options)
     rows: list[tuple[Any, ...]] = []

@@ -27,7 +27,7 @@ from warren.salvage.names import as_text
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem
 from warren.storage.mapped_files import missing_file
-from warren.tables.filters import Wanted
+from warren.tables.filters import Pushdown
 from warren.tables.log_ranges import LogLayout, Range, ranges
 from warren.tables.options import ReadOptions
 from warren.tables.packing import packed
@@ -44,7 +44,7 @@ _FIRST_BYTES: Final = 4096
 """Read to learn when a file's first record was stored."""
 
 
-def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+def plan(contents: NodeContents, options: ReadOptions, pushdown: Pushdown) -> Iterator[Task]:
     """A task for each ``partition_bytes``; small files share one."""
     node = contents.node
     survey = survey_of(node, options)
@@ -61,23 +61,23 @@ def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterat
         was_clean=survey.was_clean,
     )
     files = ranges(layout, file_bytes)
-    if "store_timestamp" in wanted.bounds:
+    if "store_timestamp" in pushdown.bounds:
         stored_spans = _stored(node, files)
-        files = [file for file in files if wanted.overlaps("store_timestamp", *stored_spans[file.base])]
-    offsets = wanted.of_column("physical_offset")
+        files = [file for file in files if pushdown.overlaps("store_timestamp", *stored_spans[file.base])]
+    offsets = pushdown.of_column("physical_offset")
     parts = [file.between(*offsets.narrowed(file.start, file.stop)) for file in files]
     for group in packed(parts, 1, options.partition_bytes):
         yield Task(node, tuple(group))
 
 
-def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
+def read(task: Task, options: ReadOptions, pushdown: Pushdown) -> Iterator[Rows]:
     """The records of some ranges, a window at a time."""
     files = task.node.place().files
     for part in task.work:
         whence = Whence(task.node.name, as_text(part.path), part.base)
         for item in search(part, files, options.batch_bytes):
             if isinstance(item, RecordColumns):
-                if (rows := _only(item, wanted)) is not None:
+                if (rows := _only(item, pushdown)) is not None:
                     yield RecordRows(rows, whence, options.bodies)
             elif options.mode == "failfast":
                 raise DataError(part.path, item.physical_offset - part.base, item.reason)
@@ -121,15 +121,15 @@ def _stored(node: Node, log_files: list[Range]) -> dict[int, tuple[int | None, i
     return spans
 
 
-def _only(columns: RecordColumns, wanted: Wanted) -> RecordColumns | None:
+def _only(columns: RecordColumns, pushdown: Pushdown) -> RecordColumns | None:
     """The records that may be wanted; ``None``: none of them."""
-    topics = wanted.of_column("topic")
+    topics = pushdown.of_column("topic")
     mask = np.ones(len(columns), np.bool_)
     if not all(allowed := [topics.allows(topic) for topic in columns.topics]):
         mask &= np.array(allowed)[columns.topic_of]
     for name in ("queue_id", "queue_offset", "physical_offset", "store_timestamp"):
-        if name in wanted.bounds:
-            mask &= wanted.of_column(name).within(getattr(columns, f"{name}s"))
+        if name in pushdown.bounds:
+            mask &= pushdown.of_column(name).within(getattr(columns, f"{name}s"))
     if mask.all():
         return columns
     return columns.take(np.flatnonzero(mask)) if mask.any() else None

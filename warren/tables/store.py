@@ -27,7 +27,7 @@ from warren.storage.errors import StorageError
 from warren.storage.filesystem import File
 from warren.tables.bodies import Hidden, hidden_in, knows_needs
 from warren.tables.damage import Damage
-from warren.tables.filters import Wanted
+from warren.tables.filters import Pushdown
 from warren.tables.options import ReadOptions
 from warren.tables.packing import grouped
 from warren.tables.places import Kind, Node, NodeContents
@@ -49,29 +49,29 @@ class StoreFile:
         return self.store != PERSISTENT_STORE or self.path.endswith(".rdt")
 
 
-def plan(contents: NodeContents, options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+def plan(contents: NodeContents, options: ReadOptions, pushdown: Pushdown) -> Iterator[Task]:
     """Whole files, small ones together."""
-    for _, files in grouped(_files(contents, wanted), options.partition_bytes):
+    for _, files in grouped(_files(contents, pushdown), options.partition_bytes):
         yield Task(contents.node, tuple(files))
 
 
-def _files(contents: NodeContents, wanted: Wanted) -> Iterator[tuple[int, StoreFile]]:
+def _files(contents: NodeContents, pushdown: Pushdown) -> Iterator[tuple[int, StoreFile]]:
     """What is wanted, with its size."""
     for vhost in contents.opened_vhosts():
-        if not wanted.allows("vhost", as_text(to_text(vhost.name))):
+        if not pushdown.allows("vhost", as_text(to_text(vhost.name))):
             continue
-        for store in filter(lambda name: wanted.allows("store", name), STORES if vhost.is_whole else ()):
+        for store in filter(lambda name: pushdown.allows("store", name), STORES if vhost.is_whole else ()):
             directory = below(vhost.path, store)
             for number in in_age_order(vhost.files.list(directory)):
                 path = below(directory, file_name(number))
-                if wanted.allows("file", path):
+                if pushdown.allows("file", path):
                     yield vhost.files.size(path), StoreFile(vhost.name, store, path)
 
 
-def read(task: Task, options: ReadOptions, wanted: Wanted) -> Iterator[Rows]:
+def read(task: Task, options: ReadOptions, pushdown: Pushdown) -> Iterator[Rows]:
     """The records of a task's files, a window at a time."""
     files, damage = task.node.place().files, Damage(task.node, options)
-    with_messages = options.bodies and wanted.asks("message")
+    with_messages = options.bodies and pushdown.asks("message")
     for file in task.work:
         try:
             handle = files.open_read(file.path)
@@ -96,7 +96,7 @@ def _records(
             hidden = hidden or _hidden(damage.node, files, file)
             if not (file.is_sound_without or hidden.explains_breaks):
                 first = int(columns.offsets[columns.good.argmin()])
-                damage.found(file.path, first, "torn record: it does not end in 0xFF")
+                damage.report(file.path, first, "torn record: it does not end in 0xFF")
         yield columns
     end = scanned.finish()
     if end.reason is not EndReason.CLEAN:
@@ -140,7 +140,7 @@ def _read_run(handle: File, run: list[Record], *, with_messages: bool) -> RdqCol
 def _look_at_end(damage: Damage, file: StoreFile, end: ScanEnd) -> None:
     if not file.is_sound_without and end.reason in (EndReason.PAST_END, EndReason.TOO_SMALL):
         reason = f"record out of bounds: {end.reason.value}; {end.unread_bytes} bytes behind the last record"
-        damage.found(file.path, end.offset, reason)
+        damage.report(file.path, end.offset, reason)
 
 
 def _columns(node: Node, file: StoreFile, columns: RdqColumns, *, with_messages: bool) -> Columns:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from warren.arrow.columns import Columns, Rows
 from warren.tables.errors import PipelineError
-from warren.tables.filters import Wanted
+from warren.tables.filters import Pushdown
 from warren.tables.options import ReadOptions
 from warren.tables.places import Kind, Node, NodeContents
 
@@ -41,20 +41,20 @@ class Table:
     kinds: Kind
     """The kinds of directories that have it."""
     schema: pa.Schema
-    plan: Callable[[NodeContents, ReadOptions, Wanted], Iterable[Task]]
+    plan: Callable[[NodeContents, ReadOptions, Pushdown], Iterable[Task]]
     """The tasks that read what is wanted of a node, in the order of its rows. It runs where Spark plans: it looks at
     names and sizes of files, and reads those that say what there is (names, settings, what a topic store's recovery
     reads), but no message and no queue's index."""
-    read: Callable[[Task, ReadOptions, Wanted], Iterator[Rows]]
+    read: Callable[[Task, ReadOptions, Pushdown], Iterator[Rows]]
     """A task's rows; columns of bodies are null where ``bodies`` is false."""
 
 
-def plan(table: Table, nodes: Iterable[Node], options: ReadOptions, wanted: Wanted) -> Iterator[Task]:
+def plan(table: Table, nodes: Iterable[Node], options: ReadOptions, pushdown: Pushdown) -> Iterator[Task]:
     """The nodes' tasks; raises :class:`PipelineError` if one is of a kind that has no such table."""
     for node in nodes:
         contents = node.contents()
         if not contents.kinds & table.kinds:
             kind = "a topic store" if table.kinds.name == "QUEUES" else "a directory of queues"
             raise PipelineError(f"{node.name}: is {kind}, which has no table {table.name}")
-        if wanted.allows("node", node.name):
-            yield from table.plan(contents, options, wanted)
+        if pushdown.allows("node", node.name):
+            yield from table.plan(contents, options, pushdown)

@@ -157,7 +157,7 @@ class _View:
         return Group(*lines, Text(self._view.footer(), "dim", no_wrap=True, overflow="ellipsis"))
 
     def _list(self, height: int, *, coloured: bool) -> RenderableType:
-        snapshot = self._take(self._view.sort, self._view.wanted(height))
+        snapshot = self._take(self._view.sort, self._view.rows_needed(height))
         self._view.filtered(snapshot)
         _leave_topics_out(snapshot, max(3, height // 3))
         self._view.cut(snapshot, max(1, height - heading_lines(snapshot) - 1))

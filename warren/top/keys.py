@@ -108,7 +108,7 @@ class View:
 
     # ── what is shown ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def wanted(self, room: int) -> int | None:
+    def rows_needed(self, room: int) -> int | None:
         """The number of rows to ask for so that ``room`` of them can be shown; ``None``: all."""
         return None if self.text else max(self.start, self.cursor - room + 1) + room
 

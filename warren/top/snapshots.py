@@ -114,7 +114,7 @@ class Snapshots:
             case "definitions":
                 return run(self._node.definitions(vhost))
             case "ctl":
-                from warren.ctl import verbs  # noqa: PLC0415 - few ask for it
+                from warren.ctl import verbs
 
                 return verbs.answer(self._node, request)
             case want:

@@ -266,8 +266,8 @@ class DelayedMessage(ReceivedMessage):
 
     __slots__ = ("due_ms",)
 
-    def __init__(self, found: Sequence[Any]) -> None:
-        due_ms, term = found
+    def __init__(self, entry: Sequence[Any]) -> None:
+        due_ms, term = entry
         super().__init__((term,))
         self.due_ms: int = due_ms
         """When it is due: milliseconds since 1970."""
@@ -283,6 +283,6 @@ class DelayedMessage(ReceivedMessage):
         return self.properties.message_id
 
 
-def delayed_messages(found: Iterable[Sequence[Any]]) -> list[DelayedMessage]:
-    """Make messages from what a verb has found."""
-    return list(map(DelayedMessage, found))
+def delayed_messages(entries: Iterable[Sequence[Any]]) -> list[DelayedMessage]:
+    """Make messages of the entries that a verb returns: when each is due, and its term."""
+    return list(map(DelayedMessage, entries))

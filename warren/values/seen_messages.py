@@ -28,8 +28,8 @@ class Such(TypedDict, total=False):
 
 
 @attrs.frozen(eq=False, repr=False)
-class _Wanted:
-    """The messages that are looked for."""
+class _Criteria:
+    """The criteria of a search for messages."""
 
     event: Event
     such: Such
@@ -83,13 +83,13 @@ class QueueMessages:
     def of(self, event: Event = "published", **such: Unpack[Such]) -> list[SeenMessage]:
         """Return the messages that this event has happened to until now, in the order in which they came."""
         self._settle()
-        return self._found(_Wanted(event, such))
+        return self._matching(_Criteria(event, such))
 
     def expect(self, event: Event = "published", count: int = 1, **such: Unpack[Such]) -> list[SeenMessage]:
         """As :meth:`of`; raise ``AssertionError`` with the history if their number is not ``count`` now."""
         __tracebackhide__ = True
         self._settle()
-        messages = self._found(expected := _Wanted(event, such))
+        messages = self._matching(expected := _Criteria(event, such))
         if len(messages) != count:
             raise AssertionError(self._story(expected, f"{count}", messages))
         return messages
@@ -102,11 +102,11 @@ class QueueMessages:
         Raises ``AssertionError`` with the history after ``timeout`` seconds.
         """
         __tracebackhide__ = True
-        expected = _Wanted(event, such)
+        expected = _Criteria(event, such)
         messages: list[SeenMessage] = []
 
         def enough() -> bool:
-            messages[:] = self._found(expected)
+            messages[:] = self._matching(expected)
             return len(messages) >= count
 
         if not self._log.wait_for(enough, timeout):
@@ -118,7 +118,7 @@ class QueueMessages:
     ) -> list[SeenMessage]:
         """:meth:`wait_for`, for a coroutine: other coroutines of its event loop continue."""
         __tracebackhide__ = True
-        expected, changed = _Wanted(event, such), asyncio.Event()
+        expected, changed = _Criteria(event, such), asyncio.Event()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
 
@@ -126,7 +126,7 @@ class QueueMessages:
             loop.call_soon_threadsafe(changed.set)
 
         with self._log.listening(tell):
-            while len(messages := self._found(expected)) < count:
+            while len(messages := self._matching(expected)) < count:
                 try:
                     await asyncio.wait_for(changed.wait(), max(deadline - loop.time(), 0))
                 except TimeoutError:
@@ -134,10 +134,12 @@ class QueueMessages:
                 changed.clear()
         return messages
 
-    def _found(self, expected: _Wanted) -> list[SeenMessage]:
+    def _matching(self, expected: _Criteria) -> list[SeenMessage]:
         return [seen for seen in list(self._of_queue.messages) if expected.takes(seen)]
 
-    def _story(self, expected: _Wanted, count: str, messages: list[SeenMessage], timeout_s: float | None = None) -> str:
+    def _story(
+        self, expected: _Criteria, count: str, messages: list[SeenMessage], timeout_s: float | None = None
+    ) -> str:
         """Describe what was expected, and what happened instead."""
         within = "" if timeout_s is None else f" within {timeout_s:g} seconds"
         lines = [f"{self._name}: expected {count} {expected}{within}, got {len(messages)}"]

@@ -80,7 +80,7 @@ def delay_in(
         due_ms = said
         del changed[DUE]
     elif declaration.type == DELAYED:
-        from warren.actors.engines.declared.delayed_exchange import delay_of, has_waited  # noqa: PLC0415 - few are of the type
+        from warren.actors.engines.declared.delayed_exchange import delay_of, has_waited
 
         delay_ms = delay_of(headers)
         changed = dict(has_waited(headers))

@@ -88,7 +88,7 @@ class ExchangeVerbs:
         timeout: float | None,
     ) -> Steps[Confirm]:
         """Hand over messages that are routed when they are due. Those without an id share a new one."""
-        from warren.values.scheduling import Scheduled, schedule  # noqa: PLC0415 - many programs delay nothing
+        from warren.values.scheduling import Scheduled, schedule
 
         if not bodies:
             return settled_confirm()
@@ -109,13 +109,13 @@ class ExchangeVerbs:
         """Whether the exchange is of the type that delays messages, and the headers set a delay."""
         if not headers or self.declaration.type != DELAYED:
             return False
-        from warren.actors.engines.declared.delayed_exchange import delay_of  # noqa: PLC0415 - few exchanges are of the type
+        from warren.actors.engines.declared.delayed_exchange import delay_of
 
         return bool(delay_of(headers))
 
     def _delayed(self, headers: Mapping[str, Any], properties: PublishArguments) -> Callable[[], list[Receiver]]:
         """Return what keeps a message that the exchange delays."""
-        from warren.actors.engines.declared.delayed_exchange import delay_of  # noqa: PLC0415 - few exchanges are of the type
+        from warren.actors.engines.declared.delayed_exchange import delay_of
 
         delay_ms = delay_of(headers) or 0
         node, name, message_id = self.node, self.declaration.name, properties.get("message_id")
@@ -174,7 +174,7 @@ class ExchangeVerbs:
             headers = {name: one for name, one in headers.items() if name != "BCC"}
             properties = {**properties, "headers": headers}
         if headers and self.declaration.type == DELAYED:
-            from warren.actors.engines.declared.delayed_exchange import has_waited  # noqa: PLC0415 - as above
+            from warren.actors.engines.declared.delayed_exchange import has_waited
 
             properties = {**properties, "headers": has_waited(headers)}
         return publish_key(self.declaration.vhost, self.declaration.name, keys, properties)

@@ -161,7 +161,7 @@ class MendingVerbs:
 
     def move_ids(self, ids: list[str], to: Target) -> Steps[Done]:
         """Move those that are ready, or as many of them as go."""
-        from warren.verbs.moving import Move  # noqa: PLC0415 - few programs move messages
+        from warren.verbs.moving import Move
 
         self.node.check_process()
         return (yield from Move(self.node, self.entry, to).move(ids))

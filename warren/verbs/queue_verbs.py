@@ -117,7 +117,7 @@ class QueueVerbs(MendingVerbs):
         self, bodies: list[bytes], properties: Mapping[str, Any], block: bool, timeout: float | None
     ) -> Steps[Scheduled]:
         """Hand over messages that wait until they are due. A message without an id gets one."""
-        from warren.values.scheduling import Scheduled, schedule  # noqa: PLC0415 - many programs delay nothing
+        from warren.values.scheduling import Scheduled, schedule
 
         node, declaration = self.node, self.entry.declaration
         wanted = schedule(properties, len(bodies), node.now_ms(), node.new_message_id)
@@ -165,7 +165,7 @@ class QueueVerbs(MendingVerbs):
         passes_alarms: bool = False,
     ) -> Steps[Confirm]:
         """:meth:`publish`, or (``several``) :meth:`publish_many`, of messages with keys."""
-        from warren.verbs.unique_publishing import keys_of, of_parts, publishing_unique  # noqa: PLC0415 - few programs use it
+        from warren.verbs.unique_publishing import keys_of, of_parts, publishing_unique
 
         keys, rest = keys_of(properties, bodies, several=several)
         if not any(keys):
@@ -196,7 +196,7 @@ class QueueVerbs(MendingVerbs):
             if bodies:
                 yield key, bodies
             return
-        from warren.queue_index.message.content_columns import contents_of_columns  # noqa: PLC0415 - takes numpy
+        from warren.queue_index.message.content_columns import contents_of_columns
 
         values, shared = publish_values({name: one for name, one in properties.items() if name not in columns})
         low = 0
@@ -317,7 +317,7 @@ class QueueVerbs(MendingVerbs):
     def take(self, id: str) -> Steps[Got]:
         """Take the message with this ``id`` (see :meth:`browse`) from wherever it stands; ``None`` if it is gone or a
         consumer has it. It is settled like one from :meth:`get`."""
-        from warren.verbs.moving import take  # noqa: PLC0415 - few take messages so
+        from warren.verbs.moving import take
 
         channel = self.own_channel()
         return channel, (yield from take(channel, wanted_of([id])))
@@ -365,7 +365,7 @@ class QueueVerbs(MendingVerbs):
 
     def tail(self) -> TailVerbs:
         """Return the verbs of a tail, which has not begun."""
-        from warren.verbs.tail_verbs import TailVerbs  # noqa: PLC0415 - few look
+        from warren.verbs.tail_verbs import TailVerbs
 
         return TailVerbs(self.actor)
 
@@ -386,7 +386,7 @@ class QueueVerbs(MendingVerbs):
         found: dict[str, Any] = yield call(actor, actor.stats)
         found["messages_delayed"] = 0
         if self.node.vhost(declaration.vhost).delays is not None:
-            from warren.verbs.delayed_verbs import count  # noqa: PLC0415 - many programs delay nothing
+            from warren.verbs.delayed_verbs import count
 
             found["messages_delayed"] = yield from count(self.node, declaration.vhost, declaration.name)
         return found
@@ -396,19 +396,19 @@ class QueueVerbs(MendingVerbs):
     def delayed(self, limit: int = 100) -> Steps[list[tuple[int, bytes]]]:
         """Return up to ``limit`` messages that wait for this queue (``delay``, ``at``), as
         :class:`warren.DelayedMessage`, the next due first."""
-        from warren.verbs.delayed_verbs import waiting  # noqa: PLC0415 - many programs delay nothing
+        from warren.verbs.delayed_verbs import waiting
 
         return waiting(self.node, self.entry.declaration.vhost, limit, self.entry.declaration.name)
 
     def cancel_delayed(self, message_id: str) -> Steps[int]:
         """Cancel the messages that wait for this queue under an id; return how many."""
-        from warren.verbs.delayed_verbs import cancel  # noqa: PLC0415 - as above
+        from warren.verbs.delayed_verbs import cancel
 
         return cancel(self.node, self.entry.declaration.vhost, message_id, self.entry.declaration.name)
 
     def purge_delayed(self) -> Steps[int]:
         """Cancel all messages that wait for this queue; return how many."""
-        from warren.verbs.delayed_verbs import purge  # noqa: PLC0415 - as above
+        from warren.verbs.delayed_verbs import purge
 
         return purge(self.node, self.entry.declaration.vhost, self.entry.declaration.name)
 

@@ -85,7 +85,7 @@ Where: TypeAlias = str | Callable[[BrowsedDelivery], bool]
 
 @functools.lru_cache(maxsize=16)
 def _condition(text: str) -> Callable[[BrowsedDelivery], bool]:
-    from warren.where import MESSAGE_FIELDS, Moment, compile_where  # noqa: PLC0415 - few look by conditions
+    from warren.where import MESSAGE_FIELDS, Moment, compile_where
 
     fields: dict[str, Callable[[BrowsedDelivery], Any]] = {
         **MESSAGE_FIELDS,

@@ -247,19 +247,19 @@ class VhostVerbs:
     def delayed(self, limit: int = 100, *, queue: str | None = None) -> Steps[list[tuple[int, bytes]]]:
         """Return up to ``limit`` messages that wait until they are due (``delay``, ``at``, ``x-delayed-message``), as
         :class:`warren.DelayedMessage`, the next due first. ``queue``: only those published directly to this queue."""
-        from warren.verbs.delayed_verbs import waiting  # noqa: PLC0415 - many programs delay nothing
+        from warren.verbs.delayed_verbs import waiting
 
         return waiting(self.node, self.name, limit, queue)
 
     def cancel_delayed(self, message_id: str, *, queue: str | None = None) -> Steps[int]:
         """Cancel the messages that wait under an id; return how many."""
-        from warren.verbs.delayed_verbs import cancel  # noqa: PLC0415 - as above
+        from warren.verbs.delayed_verbs import cancel
 
         return cancel(self.node, self.name, message_id, queue)
 
     def purge_delayed(self, queue: str) -> Steps[int]:
         """Cancel all messages that wait for a queue; return how many."""
-        from warren.verbs.delayed_verbs import purge  # noqa: PLC0415 - as above
+        from warren.verbs.delayed_verbs import purge
 
         return purge(self.node, self.name, queue)
 
@@ -353,7 +353,7 @@ class NodeVerbs(UserVerbs, VhostVerbs):
         A long document is declared in slices, and other changes may come between two of them. If one fails, as on a
         full disk, the slices before it stay.
         """
-        from warren.actors.engines.declared.definitions_json import Imported  # noqa: PLC0415 - seldom asked for
+        from warren.actors.engines.declared.definitions_json import Imported
 
         slices = yield from self.node.change(lambda actor: actor.definitions.importing(document, vhost))
         done: list[Imported] = []
@@ -369,8 +369,8 @@ class NodeVerbs(UserVerbs, VhostVerbs):
         Raises :class:`TopicNameError`, :class:`QueueRangeError`, and ``TopicsDownError`` if the topics' files cannot be
         opened.
         """
-        from warren.actors.engines.topics.names import check_user_topic  # noqa: PLC0415 - many programs have no topic
-        from warren.verbs.topic_verbs import TopicVerbs  # noqa: PLC0415
+        from warren.actors.engines.topics.names import check_user_topic
+        from warren.verbs.topic_verbs import TopicVerbs
 
         check_user_topic(name)
         otherwise = self.node.config.topics.default_topic_queue_nums
@@ -384,7 +384,7 @@ class NodeVerbs(UserVerbs, VhostVerbs):
 
     def pending_transactions(self) -> Steps[list[TransactionVerbs]]:
         """Return prepared messages that are neither committed nor rolled back, even from before a restart."""
-        from warren.verbs.transaction_verbs import pending_transactions  # noqa: PLC0415 - as in topic()
+        from warren.verbs.transaction_verbs import pending_transactions
 
         return pending_transactions(self.node)
 

@@ -214,7 +214,7 @@ class Definitions:
         Each new stream gets a new topic, so it does not see what a deleted stream left in the files.
         """
         if declaration.is_stream and not declaration.topic:
-            from warren.actors.engines.topics.names import stream_topic  # noqa: PLC0415 - many nodes have no stream
+            from warren.actors.engines.topics.names import stream_topic
 
             declaration = attrs.evolve(declaration, topic=stream_topic(declaration.name, self._random(8)))
         return self.vhost(declaration.vhost).declare_queue(declaration, named_by_node=named_by_node)
@@ -327,7 +327,7 @@ class Definitions:
 
     def export_definitions(self, vhost: str | None = None) -> dict[str, Any]:
         """All of them, or one vhost's, as RabbitMQ's definitions JSON, which a broker imports."""
-        from warren.actors.engines.declared.definitions_json import export_node, export_vhost  # noqa: PLC0415 - seldom asked for
+        from warren.actors.engines.declared.definitions_json import export_node, export_vhost
 
         if vhost is not None:
             return export_vhost(self.vhost(vhost), self.parameters)
@@ -335,7 +335,7 @@ class Definitions:
 
     def import_definitions(self, document: Mapping[str, Any], vhost: str | None = None) -> Imported:
         """As :meth:`importing`, all slices at once."""
-        from warren.actors.engines.declared.definitions_json import Imported  # noqa: PLC0415 - as above
+        from warren.actors.engines.declared.definitions_json import Imported
 
         return Imported.join(self.importing(document, vhost))
 
@@ -346,7 +346,7 @@ class Definitions:
         declared, raises :class:`DefinitionsError`, which lists all problems: a queue or an exchange that exists with
         other properties, a quorum queue, a definition of an unknown vhost.
         """
-        from warren.actors.engines.declared.definitions_json import DefinitionsError, Imported, Plan  # noqa: PLC0415 - as above
+        from warren.actors.engines.declared.definitions_json import DefinitionsError, Imported, Plan
 
         plan = Plan(self._vhosts, vhost, self.users)
         for count, _ in enumerate(plan.read(document), 1):

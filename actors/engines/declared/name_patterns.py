@@ -81,7 +81,7 @@ class NamePattern:
         self._search = self._automaton = None
         if pattern == ".*":  # what most users have; needs no library
             return
-        import re2  # noqa: PLC0415 - a program without users and policies does without
+        import re2
 
         options = re2.Options()
         options.encoding = re2.Options.Encoding.LATIN1

@@ -20,7 +20,7 @@ from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.queue.fetching import Fetched, FetchedAgain, fetched_alone
 
 if TYPE_CHECKING:
-    from warren.queue_index.queue.removal import Wanted
+    from warren.queue_index.queue.removal import ChosenIds
 
 _ROUND_MESSAGES: Final = 1024
 """How many messages are taken at once for several consumers in turns."""
@@ -33,7 +33,7 @@ class QueueDeliveries(QueueSettlements):
     # ── messages out ────────────────────────────────────────────────────────────────────────────────────────────
 
     def get_many(
-        self, channel: str, count: int, *, ack_required: bool, wanted: Mapping[int, Wanted] | None = None
+        self, channel: str, count: int, *, ack_required: bool, wanted: Mapping[int, ChosenIds] | None = None
     ) -> list[Delivered]:
         """Get at most ``count`` messages from the head, or those of ``wanted``, by level, that are ready.
 
@@ -56,7 +56,7 @@ class QueueDeliveries(QueueSettlements):
             delivered.append(Delivered(None, channel, first, fetched))
         return delivered
 
-    def remove(self, wanted: Mapping[int, Wanted]) -> int:
+    def remove(self, wanted: Mapping[int, ChosenIds]) -> int:
         """Delete those messages that are ready, at any position; return their number."""
         self._used_at_us = self._wall_clock()
         self.tick()
@@ -72,7 +72,7 @@ class QueueDeliveries(QueueSettlements):
             self.counts.purged += removed
         return removed
 
-    def _take_wanted(self, selection: Mapping[int, Wanted]) -> list[tuple[int, Fetched]]:
+    def _take_wanted(self, selection: Mapping[int, ChosenIds]) -> list[tuple[int, Fetched]]:
         """Take those messages that are ready, at any position; by level."""
         self.tick()
         taken = [
@@ -82,7 +82,7 @@ class QueueDeliveries(QueueSettlements):
         ]
         return self._counted(taken, True) if self._remembers else taken
 
-    def _of_levels(self, selection: Mapping[int, Wanted]) -> list[tuple[int, Wanted]]:
+    def _of_levels(self, selection: Mapping[int, ChosenIds]) -> list[tuple[int, ChosenIds]]:
         """The selection for each level that has messages, highest first."""
         levels = (level for level in self.backing.numbers if level in selection and self.backing.length_of(level))
         return [(level, selection[level]) for level in levels]

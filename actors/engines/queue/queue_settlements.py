@@ -76,7 +76,7 @@ class QueueSettlements:
     def _open_retries(self) -> Retries:
         self._remembers = True
         if self._retries is None:
-            from warren.actors.engines.queue.retries import SUSPECTS, Retries  # noqa: PLC0415 - in most queues nothing comes back
+            from warren.actors.engines.queue.retries import SUSPECTS, Retries
 
             log = None if self._returned_log is None else self._returned_log(self.declaration)
             self._retries = Retries(self.arguments, log, self._sync, SUSPECTS if self._crashed else 0)
@@ -311,7 +311,7 @@ class QueueSettlements:
     def _limit_time(self, channel: str, first: int, count: int, timeout_ms: int) -> None:
         """Limit how long a channel may hold the messages it just got."""
         if self._deadlines is None:
-            from warren.actors.engines.queue.ack_deadlines import AckDeadlines  # noqa: PLC0415 - used by few queues
+            from warren.actors.engines.queue.ack_deadlines import AckDeadlines
 
             self._deadlines = AckDeadlines()
         self._deadlines.given(channel, first, count, timeout_ms, self._wall_clock())

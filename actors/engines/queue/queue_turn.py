@@ -47,7 +47,7 @@ from warren.queue_index.message.message_format import Envelope
 from warren.storage.errors import NoRoomError, WarrenError
 
 if TYPE_CHECKING:
-    from warren.queue_index.queue.removal import Wanted
+    from warren.queue_index.queue.removal import ChosenIds
 
 BUFFER: Final = 1000
 """The most messages in the buffer of a consumer without a prefetch, so that its memory is bounded."""
@@ -220,13 +220,13 @@ class QueueTurn:
             deliveries += taken
         return deliveries
 
-    def take(self, channel: str, wanted: Mapping[int, Wanted]) -> list[Delivered]:
+    def take(self, channel: str, wanted: Mapping[int, ChosenIds]) -> list[Delivered]:
         """Get messages by level and seq_id, at any position."""
         self.hand_out()
         self.worked = True
         return self.process.get_many(channel, 0, ack_required=True, wanted=wanted)
 
-    def remove(self, wanted: Mapping[int, Wanted]) -> int:
+    def remove(self, wanted: Mapping[int, ChosenIds]) -> int:
         """Remove messages by level and seq_id; returns how many of them were ready."""
         self.hand_out()
         self.worked = self.settled = True

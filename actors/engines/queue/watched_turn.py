@@ -27,7 +27,7 @@ from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.storage.errors import MessageError, WarrenError
 
 if TYPE_CHECKING:
-    from warren.queue_index.queue.removal import Wanted
+    from warren.queue_index.queue.removal import ChosenIds
 
 Event = Literal[
     "published", "refused", "delivered", "acked", "requeued", "retried", "timed_out", "rejected", "expired", "dropped",
@@ -215,7 +215,7 @@ class WatchedTurn(QueueTurn):
             self._note_delivered(delivered)
         return deliveries
 
-    def take(self, channel: str, wanted: Mapping[int, Wanted]) -> list[Delivered]:
+    def take(self, channel: str, wanted: Mapping[int, ChosenIds]) -> list[Delivered]:
         deliveries = super().take(channel, wanted)
         for delivered in deliveries:
             self._note_delivered(delivered)
@@ -282,7 +282,7 @@ class WatchedTurn(QueueTurn):
         self._log.note(msg_ids, "purged")
         return purged
 
-    def remove(self, wanted: Mapping[int, Wanted]) -> int:
+    def remove(self, wanted: Mapping[int, ChosenIds]) -> int:
         removed = super().remove(wanted)
         remaining = {message.msg_id for _, queue in self.process.backing.awake() for message in queue.browse()}
         msg_ids = [

@@ -213,10 +213,11 @@ def _counted(parts: list[Part], job: Job, parallel: ParallelMap) -> tuple[list[P
         retries = [attrs.evolve(ranges[number], first=first) for number, first in current.wrong.items()]
         for number, walk in zip(current.wrong, parallel(retries, walked), strict=True):
             walks[number] = walk
-    counts, retained = {place: count for place, count in results.items() if isinstance(count, int)}, set(current.kept)
+    counts = {place: count for place, count in results.items() if isinstance(count, int)}
+    chained = set(current.chained)
     for number, (place, walk) in enumerate(zip(logs, walks, strict=True)):
         logs[place] = attrs.evolve(ranges[number], first=current.firsts[number])
-        counts[place] = walk.records if walk is not None and number in retained else 0
+        counts[place] = walk.records if walk is not None and number in chained else 0
     begun = [
         tuple(attrs.evolve(chunk, what=logs.get((number, at), chunk.what)) for at, chunk in enumerate(part))
         for number, part in enumerate(parts)

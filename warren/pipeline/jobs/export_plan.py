@@ -20,7 +20,7 @@ from warren.salvage.export import Selection, chosen_queues, problems_of
 from warren.salvage.names import split_level, to_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.walking import gap, gapless_ranges
-from warren.tables.filters import Wanted
+from warren.tables.filters import Pushdown
 from warren.tables.log_ranges import LogLayout, Range, ranges
 from warren.tables.places import Kind, Node
 from warren.tables.queue_parts import QueueCutter, QueuePart
@@ -87,7 +87,7 @@ def survey_node(node: Node, selection: Selection, settings: Mapping[str, str]) -
         vhosts = [vhost for vhost in contents.opened_vhosts() if selection.vhost in (None, to_text(vhost.name))]
         chosen = []
         for vhost in vhosts:
-            cutter = QueueCutter(vhost, Wanted(), spread_over=0)
+            cutter = QueueCutter(vhost, Pushdown(), spread_over=0)
             chosen += [
                 (vhost.name, name, vhost.path, cutter, directories)
                 for name, directories in chosen_queues(vhost, selection.queues)

@@ -22,7 +22,7 @@ from warren.arrow.columns import Columns, as_batch
 from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.output import check_format, write_tables
 from warren.pipeline.jobs.running import running
-from warren.pipeline.jobs.spreading import Batches, Numbered, kept, numbered, parallel_rows
+from warren.pipeline.jobs.spreading import Batches, Numbered, numbered, parallel_rows, persisted
 from warren.salvage.inspect import Report, inspect_source
 from warren.salvage.names import as_text, to_json
 from warren.salvage.rocketmq.inspecting import inspect_store
@@ -49,14 +49,14 @@ def reports(spark: SparkSession, nodes: list[Node], settings: Mapping[str, str] 
 
 def table(reports: DataFrame, what: str) -> DataFrame:
     """Return the rows that are about :data:`QUEUE`, :data:`TOPIC`, :data:`STORE_FILE` or :data:`NODE`, as columns."""
-    chosen = reports.where(F.col("what") == what).withColumn("said", F.from_json("report", _COLUMNS[what]))
-    columns = ["node", "said.*"] + (["report"] if what in (QUEUE, NODE) else [])
+    chosen = reports.where(F.col("what") == what).withColumn("parsed", F.from_json("report", _COLUMNS[what]))
+    columns = ["node", "parsed.*"] + (["report"] if what in (QUEUE, NODE) else [])
     return chosen.orderBy("number", "position").select(*columns)
 
 
 def inspect_node(given: Numbered, settings: Mapping[str, str]) -> Batches:
     """Return the reports on a node."""
-    collected = _Found()
+    collected = _Collected()
     queues, topics = _read(given.node, settings, collected)
     for vhost in queues.get("vhosts", ()):
         for queue in vhost["queues"]:
@@ -78,7 +78,7 @@ def inspect_node(given: Numbered, settings: Mapping[str, str]) -> Batches:
 
 
 @attrs.define
-class _Found:
+class _Collected:
     rows: list[tuple[str, Report]] = attrs.Factory(list)
     problems: list[str] = attrs.Factory(list)
     is_unread: bool = False
@@ -91,7 +91,7 @@ class _Found:
         self.problems.append(" ".join(str(problem).split()))
 
 
-def _read(node: Node, settings: Mapping[str, str], collected: _Found) -> tuple[Report, Report]:
+def _read(node: Node, settings: Mapping[str, str], collected: _Collected) -> tuple[Report, Report]:
     """Return what ``warren inspect`` reports of queues and of topics."""
     place = node.place()
     source, directory = place.both()
@@ -116,7 +116,7 @@ def _read(node: Node, settings: Mapping[str, str], collected: _Found) -> tuple[R
         return queues, {}
 
 
-def _totals(queues: Report, topics: Report, collected: _Found) -> Report:
+def _totals(queues: Report, topics: Report, collected: _Collected) -> Report:
     """Return a node's totals, with everything that belongs to neither its queues nor its topics alone."""
     all_queues = [queue for vhost in queues.get("vhosts", ()) for queue in vhost["queues"]]
     log = topics.get("commit_log")
@@ -164,7 +164,7 @@ def run(
 ) -> Inspected:
     """Inspect nodes for the command. Raises :class:`PipelineError` if no node can be read."""
     check_format(output_format)
-    with running("Inspecting", master, paths) as (spark, nodes), kept(reports(spark, nodes, settings)) as frame:
+    with running("Inspecting", master, paths) as (spark, nodes), persisted(reports(spark, nodes, settings)) as frame:
         chosen = frame
         if out is not None:
             chosen = frame.where(F.col("what") == NODE)

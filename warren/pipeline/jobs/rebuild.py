@@ -176,8 +176,8 @@ class _Log:
         return sorted((queue for part in self.built for queue in part.queues), key=lambda queue: queue.key)
 
     @property
-    def kept(self) -> list[ColumnFiles]:
-        return [self.read[number] for number in self.chain.kept]
+    def chained(self) -> list[ColumnFiles]:
+        return [self.read[number] for number in self.chain.chained]
 
     @property
     def good_until(self) -> int:
@@ -190,7 +190,7 @@ class _Log:
         self.chain = chain(self.parts, [self.read[number].outcome for number in range(len(self.parts))])
         wrong_ranges: dict[int, tuple[Range, int]] = {}
         floor = 0
-        for number in sorted({*self.chain.kept, *self.chain.wrong}):
+        for number in sorted({*self.chain.chained, *self.chain.wrong}):
             columns, is_wrong = self.read[number], number in self.chain.wrong
             if is_wrong or columns.floor > floor or (columns.first_key is not None and columns.first_key < floor):
                 first = self.chain.wrong.get(number, columns.outcome.start)
@@ -203,7 +203,7 @@ class _Log:
         log = (self.recovered or self.layout).commit_log()
         findings = {
             failure.physical_offset: bad_record(log, failure)
-            for columns in self.kept
+            for columns in self.chained
             for failure in columns.outcome.failures
         }
         for before, after in pairwise(log.mapped.bases):
@@ -235,8 +235,8 @@ def _settle(work: tuple[LogLayout, int], changes: Mapping[str, str]) -> tuple[Lo
 
 
 def _build(logs: Sequence[_Log], outputs: str, each: ParallelMap) -> None:
-    indexes = [index_works(log.layout, outputs, log.kept) for log in logs]
-    queues = [queues_works(log.layout, outputs, log.kept) for log in logs]
+    indexes = [index_works(log.layout, outputs, log.chained) for log in logs]
+    queues = [queues_works(log.layout, outputs, log.chained) for log in logs]
     works = [
         *(work for node_works in indexes for work in node_works),
         *(work for node_works in queues for work in node_works),
@@ -284,7 +284,7 @@ def _report(log: _Log, out: str, compared: tuple[Compared, ...] | None) -> Rebui
     return RebuiltNode(
         node=log.layout.node.name,
         out=out,
-        records=sum(columns.outcome.records for columns in log.kept),
+        records=sum(columns.outcome.records for columns in log.chained),
         files=(
             *(file for queue in log.queues for file in queue.files),
             *(f"{INDEX}/{name}" for name in log.index_names),

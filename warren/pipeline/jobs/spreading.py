@@ -73,11 +73,11 @@ def planned(
             yield _work_row(work, work.weight)
 
     most = _TASKS_A_CORE * spark.sparkContext.defaultParallelism
-    with kept(parallel_rows(spark, numbered(nodes), planning, _WORK, most)) as works:
+    with persisted(parallel_rows(spark, numbered(nodes), planning, _WORK, most)) as works:
         totals = works.agg(F.count("*").alias("count"), F.sum("weight").alias("weight")).first()
         count, weight = (0, 0) if totals is None else (totals["count"], totals["weight"] or 0)
         dealt = _dealt(works, max(1, min(count, max(most, -(-weight // partition_bytes)))))
-        with kept(_done(dealt, do, schema)) as rows:
+        with persisted(_done(dealt, do, schema)) as rows:
             yield rows
 
 
@@ -101,7 +101,7 @@ def _done(works: DataFrame, do: Callable[[Any], Batches], schema: pa.Schema) -> 
 
 
 @contextmanager
-def kept(frame: DataFrame) -> Iterator[DataFrame]:
+def persisted(frame: DataFrame) -> Iterator[DataFrame]:
     """Store the frame on the executors' disks, so that using it again does not read the files again."""
     frame = frame.persist(StorageLevel.DISK_ONLY)
     try:

@@ -29,8 +29,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from warren.arrow.columns import Columns, as_batch
 from warren.pipeline.jobs.output import check_format, write_tables
 from warren.pipeline.jobs.running import running
-from warren.pipeline.jobs.spreading import Batches, kept, planned
-from warren.pipeline.jobs.verify_parts import FINDING, KEY, NOTE, RECORD, REFERENCE, SAID, SCHEMA, do, plan
+from warren.pipeline.jobs.spreading import Batches, persisted, planned
+from warren.pipeline.jobs.verify_parts import FINDING, KEY, NOTE, RECORD, REFERENCE, SCHEMA, TASK_FINDINGS, do, plan
 from warren.pipeline.jobs.vhost_parts import node_number
 from warren.pipeline.schemas import FINDINGS
 from warren.salvage.classic.needed_body import (
@@ -62,11 +62,13 @@ def joined(parts: DataFrame) -> DataFrame:
     bodies = records.where("good").groupBy(*KEY).agg(F.min(first).alias("first"), F.max(last).alias("last"))
     pairs = references.join(bodies, list(KEY), "full_outer")
     doubtful = pairs.where(_is_suspicious() | _is_orphaned()).mapInArrow(
-        _rows_of(_pair_findings), from_arrow_schema(SAID)
+        _rows_of(_pair_findings), from_arrow_schema(TASK_FINDINGS)
     )
     bad_records = records.where(~F.col("good")).select(*KEY, "path", "offset")
     copies = bodies.select(*KEY, F.lit(True).alias("has_good_copy"))
-    torn = bad_records.join(copies, list(KEY), "left").mapInArrow(_rows_of(_bad_findings), from_arrow_schema(SAID))
+    torn = bad_records.join(copies, list(KEY), "left").mapInArrow(
+        _rows_of(_bad_findings), from_arrow_schema(TASK_FINDINGS)
+    )
     return doubtful.union(torn)
 
 
@@ -94,7 +96,7 @@ def _rows_of(rule: Any) -> Any:
             pairs = [(row["place"], finding) for row in batch.to_pylist() for finding in rule(row)]
             if pairs:
                 columns = {"place": [place for place, _ in pairs], **finding_columns([finding for _, finding in pairs])}
-                yield as_batch(Columns(len(pairs), columns), SAID)
+                yield as_batch(Columns(len(pairs), columns), TASK_FINDINGS)
 
     return saying
 
@@ -138,9 +140,11 @@ def findings(
     """
     planning = functools.partial(plan, settings=settings or {}, partition_bytes=partition_bytes)
     with planned(spark, nodes, planning, do, SCHEMA, partition_bytes=partition_bytes) as parts:
-        task_findings = parts.where(F.col("what") == FINDING).select(*SAID.names)
+        task_findings = parts.where(F.col("what") == FINDING).select(*TASK_FINDINGS.names)
         all_findings = task_findings.union(joined(parts)).withColumn("number", node_number(F.col("place")))
-        with kept(all_findings.join(F.broadcast(_node_names(spark, nodes)), "number").select(*FINDINGS.names)) as frame:
+        with persisted(
+            all_findings.join(F.broadcast(_node_names(spark, nodes)), "number").select(*FINDINGS.names)
+        ) as frame:
             notes = frame.where(F.col("severity") == NOTE).select("detail").collect()
             yield frame.where(F.col("severity") != NOTE), [note.detail for note in notes]
 

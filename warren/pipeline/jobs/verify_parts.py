@@ -47,7 +47,7 @@ SCHEMA: Final = schema_of(
 )
 """The columns of the rows that tasks return: which ones a row has depends on its kind."""
 
-SAID: Final = schema_of("place long, kind string, severity string, path string, offset long, detail string")
+TASK_FINDINGS: Final = schema_of("place long, kind string, severity string, path string, offset long, detail string")
 """The columns of findings alone."""
 _ROWS: Final = 8192
 

@@ -58,7 +58,7 @@ def place_number(numbered: Numbered, vhost: int) -> int:
 
 def node_number(place: Any) -> Any:
     """Return the number of the node of a place; both are columns of Spark's."""
-    from pyspark.sql import functions  # noqa: PLC0415
+    from pyspark.sql import functions
 
     return functions.shiftright(place, _VHOST_BITS)
 

@@ -155,7 +155,7 @@ class _Plain:
 def _zstd(path: str) -> Callable[[], Any]:
     """A function that makes a decompressor of the package zstandard."""
     try:
-        import zstandard  # noqa: PLC0415 - few archives are such
+        import zstandard
     except ImportError:
         reason = 'a .tar.zst, which needs the package zstandard: pip install "warrenmq[zstd]"'
         raise DataError(path, None, reason) from None

@@ -64,7 +64,7 @@ class ClassicDirectory(QueueDirectory):
 
     def changed(
         self,
-        said: Mapping[int, int],
+        recorded: Mapping[int, int],
         live: Mapping[int, int],
         persistent_live: int,
         only: range | None,
@@ -72,14 +72,18 @@ class ClassicDirectory(QueueDirectory):
     ) -> Iterator[Finding]:
         """Compare the counts of a clean stop with the files; nothing else reveals a missing file.
 
-        ``said``, ``live``: messages by segment; ``words``: a function that names a segment's file, and a noun.
+        ``recorded``, ``live``: messages by segment; ``words``: a function that names a segment's file, and a noun.
         """
         if self.terms is None:
             return
         file_name, noun = words
-        numbers = (said.keys() | live.keys()) if only is None else filter(only.__contains__, said.keys() | live.keys())
+        numbers = (
+            (recorded.keys() | live.keys())
+            if only is None
+            else filter(only.__contains__, recorded.keys() | live.keys())
+        )
         for number in sorted(numbers):
-            counted, current = said.get(number, 0), live.get(number, 0)
+            counted, current = recorded.get(number, 0), live.get(number, 0)
             if counted != current:
                 detail = f"{counted} {noun} at the clean stop, {current} now"
                 yield Finding(CHANGED, "damage", below(self.path, file_name(number)), None, detail)

@@ -50,19 +50,19 @@ def contents_of(encoded: bytes) -> Contents:
 
 
 def contradictions(
-    found: Contents, msg_id: bytes, size: int | None, is_persistent: bool | None
+    contents: Contents, msg_id: bytes, size: int | None, is_persistent: bool | None
 ) -> Iterator[tuple[str, str]]:
     """Report a broken message, or one that its record does not describe; ``None``: the record does not say."""
-    if found.problem is not None:
-        yield "unreadable message", found.problem
+    if contents.problem is not None:
+        yield "unreadable message", contents.problem
         return
-    if found.msg_id != msg_id:
-        yield "wrong message", f"the record is of {msg_id.hex()}, the message is {found.msg_id.hex()}"
-    if size is not None and found.payload_bytes != size:
-        yield "wrong size", f"the record says {size} bytes, the payload has {found.payload_bytes}"
-    if is_persistent is not None and found.persistent != is_persistent:
+    if contents.msg_id != msg_id:
+        yield "wrong message", f"the record is of {msg_id.hex()}, the message is {contents.msg_id.hex()}"
+    if size is not None and contents.payload_bytes != size:
+        yield "wrong size", f"the record says {size} bytes, the payload has {contents.payload_bytes}"
+    if is_persistent is not None and contents.persistent != is_persistent:
         words = ("transient", "persistent")
-        yield "wrong persistence", f"the record says {words[is_persistent]}, the message {words[found.persistent]}"
+        yield "wrong persistence", f"the record says {words[is_persistent]}, the message {words[contents.persistent]}"
 
 
 def looked_up(reference: Reference, bodies: BodySource) -> Iterator[Finding]:
@@ -75,9 +75,9 @@ def looked_up(reference: Reference, bodies: BodySource) -> Iterator[Finding]:
     yield from answered(reference, contents)
 
 
-def with_bodies(found: Iterable[Finding | Reference], bodies: BodySource) -> Iterator[Finding]:
+def with_bodies(findings: Iterable[Finding | Reference], bodies: BodySource) -> Iterator[Finding]:
     """A directory's own findings, and those about its persistent references, looked up in the store."""
-    for finding in found:
+    for finding in findings:
         if not isinstance(finding, Reference):
             yield finding
         elif finding.persistent:
@@ -89,9 +89,9 @@ def unanswered(reference: Reference, error: Exception) -> Finding:
     return missing_body(reference.path, reference.offset, reference.seq_id, reference.msg_id, error)
 
 
-def answered(reference: Reference, found: Contents) -> Iterator[Finding]:
+def answered(reference: Reference, contents: Contents) -> Iterator[Finding]:
     """The findings if the store has the message. A queue with a persistent record is a durable one."""
-    for kind, detail in contradictions(found, reference.msg_id, reference.size, reference.persistent):
+    for kind, detail in contradictions(contents, reference.msg_id, reference.size, reference.persistent):
         text = f"message {reference.seq_id}: {detail}"
         yield Finding(kind, "damage", reference.path, reference.offset, text)
 
@@ -104,9 +104,9 @@ def orphan(path: str, offset: int, msg_id: bytes, size: int) -> Finding:
     return Finding("orphan body", "leftover", path, offset, f"{msg_id.hex()}, {size} bytes")
 
 
-def orphaned_message(path: str, offset: int, msg_id: bytes, found: Contents) -> Iterator[Finding]:
+def orphaned_message(path: str, offset: int, msg_id: bytes, contents: Contents) -> Iterator[Finding]:
     """What is wrong with the message of an unreferenced record."""
-    for kind, detail in contradictions(found, msg_id, None, None):
+    for kind, detail in contradictions(contents, msg_id, None, None):
         yield Finding(kind, "damage", path, offset, detail)
 
 

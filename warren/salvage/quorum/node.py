@@ -22,7 +22,7 @@ from warren.storage.errors import DataError, StorageError
 if TYPE_CHECKING:
     from warren.salvage.quorum.ra.log import WalEntries, WalIndex
 
-_Found = TypeVar("_Found")
+_Content = TypeVar("_Content")
 
 
 @attrs.frozen(eq=False, repr=False, slots=False)  # slots would leave no room for what is cached
@@ -35,7 +35,7 @@ class QuorumNode:
     @cached_property
     def wal(self) -> WalIndex:
         """Where the entries of its queues stand in the write-ahead logs."""
-        from warren.salvage.quorum.ra.log import WalIndex  # noqa: PLC0415 - only nodes with quorum queues need it
+        from warren.salvage.quorum.ra.log import WalIndex
 
         return WalIndex.scan(self.files, self._wal_paths, set(map(_uid, self._directories)))
 
@@ -103,7 +103,7 @@ class QuorumNode:
     def _applied(self) -> dict[bytes, int] | None:
         return self._table(META_FILE, read_applied)
 
-    def _table(self, name: str, read: Callable[[bytes, str], _Found]) -> _Found | None:
+    def _table(self, name: str, read: Callable[[bytes, str], _Content]) -> _Content | None:
         path = below(self.path, name)
         try:
             return read(self.files.read(path), path)

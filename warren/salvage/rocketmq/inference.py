@@ -161,8 +161,8 @@ def _directories(files: FileSystem, place: str) -> list[str]:
 # ── index files ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def index_division(files: FileSystem, directory: str, known: Mapping[str, int]) -> tuple[Layout | None, Origin]:
-    """How the index files in ``directory`` are divided; ``known``: one of the two numbers, if any.
+def index_division(files: FileSystem, directory: str, known_fields: Mapping[str, int]) -> tuple[Layout | None, Origin]:
+    """How the index files in ``directory`` are divided; ``known_fields``: one of the two numbers, if any.
 
     A file that is shorter than the others is one that lost its end; most decide.
     """
@@ -171,8 +171,8 @@ def index_division(files: FileSystem, directory: str, known: Mapping[str, int]) 
     size = max(Counter(sizes.values()).items(), key=lambda entry: (entry[1], entry[0]), default=(0, 0))[0]
     if size <= HEADER_BYTES:
         return None, "default"
-    if known:
-        return _rest(size, known), "files"
+    if known_fields:
+        return _rest(size, known_fields), "files"
     if size == _USUAL.file_size:
         return _USUAL, "files"
     whole = [below(directory, name) for name in sorted(names) if sizes[name] == size]

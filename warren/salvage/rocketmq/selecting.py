@@ -34,7 +34,7 @@ class SavedRecord:
 
 
 @attrs.define
-class WantedRecords:
+class RecordSelection:
     """Selects records, and counts them."""
 
     where: Where[SavedRecord] | None
@@ -43,7 +43,7 @@ class WantedRecords:
     payload_bytes: int = 0
 
     @classmethod
-    def of(cls, where: str | None, limit: int | None) -> WantedRecords:
+    def of(cls, where: str | None, limit: int | None) -> RecordSelection:
         """Raises :class:`warren.where.WhereError`."""
         return cls(None if where is None else compile_where(where, RECORD_FIELDS), limit)
 

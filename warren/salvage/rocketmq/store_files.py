@@ -88,23 +88,23 @@ class FindingRuns:
     _open: dict[Hashable, tuple[int, int, Finding]] = attrs.Factory(dict)
     """The number that would continue it, its length, and its first finding."""
 
-    def add(self, key: Hashable, number: int, found: Finding, count: int = 1) -> Iterator[Finding]:
-        """Add ``count`` findings from ``number`` on, the first being ``found``; yield a run that they do not extend."""
-        key = (key, found.kind)
-        following, previous_count, first = self._open.get(key, (number, 0, found))
+    def add(self, key: Hashable, number: int, finding: Finding, count: int = 1) -> Iterator[Finding]:
+        """Add ``count`` findings from ``number`` on, first ``finding``; yield a run that they do not extend."""
+        key = (key, finding.kind)
+        following, previous_count, first = self._open.get(key, (number, 0, finding))
         if following != number:
-            yield _told(first, previous_count)
-            previous_count, first = 0, found
+            yield _merged(first, previous_count)
+            previous_count, first = 0, finding
         self._open[key] = (number + count, previous_count + count, first)
 
     def finish(self) -> Iterator[Finding]:
         """Those that are still open."""
         for _, count, first in self._open.values():
-            yield _told(first, count)
+            yield _merged(first, count)
         self._open.clear()
 
 
-def _told(first: Finding, count: int) -> Finding:
+def _merged(first: Finding, count: int) -> Finding:
     return first if count == 1 else attrs.evolve(first, detail=f"{first.detail}; {count:,} in a row, this is the first")
 
 

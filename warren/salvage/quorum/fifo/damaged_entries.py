@@ -131,10 +131,10 @@ class DamagedEntries:
                 self._give_back(command, bad.index, later)
                 return f"messages were given back; {NOT_SURE}"
             case Down(pid=pid):
-                machine.apply(bad.index, machine.last_ts_ms, command._replace(pid=self._gone(pid, later)))
+                machine.apply(bad.index, machine.last_ts_ms, command._replace(pid=self._down_pid(pid, later)))
                 return f"a process was gone; {NOT_SURE}"
             case Checkout(consumer=(tag, pid)):
-                name = tag, self._known(pid)
+                name = tag, self._actual_pid(pid)
                 machine.apply(bad.index, machine.last_ts_ms, command._replace(consumer=name))
                 machine.doubt_key(name)
                 return f"a consumer begins; {NOT_SURE}"
@@ -181,12 +181,12 @@ class DamagedEntries:
         delivery = next(deliveries, None)
         return None if delivery in later.deliveries else delivery
 
-    def _gone(self, pid: Pid, later: LaterCommands) -> Pid:
+    def _down_pid(self, pid: Pid, later: LaterCommands) -> Pid:
         """The process that is meant: one that does nothing later."""
         pids = set(self._machine.pids()) - later.pids
         return pid if pid in pids else nearest(pid, pids) or pid
 
-    def _known(self, pid: Pid) -> Pid:
+    def _actual_pid(self, pid: Pid) -> Pid:
         """``pid`` if it is known, else the most similar known one, if any."""
         pids = self._machine.pids()
         return pid if pid in pids else nearest(pid, pids) or pid

@@ -57,13 +57,13 @@ class Doubtful:
 
 
 def meant_by(
-    consumers: Consumers, said: Consumer | None, key: ConsumerKey, msg_ids: Sequence[int], later: LaterCommands
+    consumers: Consumers, key_owner: Consumer | None, key: ConsumerKey, msg_ids: Sequence[int], later: LaterCommands
 ) -> tuple[Consumer | None, list[int]]:
     """The consumer and the deliveries that a damaged command named, which says ``key`` and ``msg_ids``.
 
-    ``said``: the consumer with that key. Only deliveries that no later command names are possible; these are tried, in
-    this order: those in the command; others of that consumer, the nearest numbers first; the same numbers of the
-    consumer with the nearest name; those of the only consumer that has any.
+    ``key_owner``: the consumer with that key. Only deliveries that no later command names are possible; these are
+    tried, in this order: those in the command; others of that consumer, the nearest numbers first; the same numbers of
+    the consumer with the nearest name; those of the only consumer that has any.
     """
     free = {
         consumer: [msg_id for msg_id in consumer.held if (consumer.key, msg_id) not in later.deliveries]
@@ -71,8 +71,8 @@ def meant_by(
         if consumer.held
     }
     free = {consumer: numbers for consumer, numbers in free.items() if numbers}
-    if said is not None and said in free:
-        return said, _nearest_numbers(free[said], msg_ids)
+    if key_owner is not None and key_owner in free:
+        return key_owner, _nearest_numbers(free[key_owner], msg_ids)
     fitting = [consumer for consumer, numbers in free.items() if msg_ids and set(msg_ids) <= set(numbers)]
     if isinstance(key, tuple):
         name = b"\0".join(key)

@@ -74,7 +74,7 @@ class Delayed:
             }
         return [waiting.message for waiting in taken]
 
-    def known(self, tokens: Sequence[bytes]) -> int:
+    def count_tokens(self, tokens: Sequence[bytes]) -> int:
         """How many of the tokens stand for a message."""
         return sum(token in self._tokens for token in dict.fromkeys(tokens))
 

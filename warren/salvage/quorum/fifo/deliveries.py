@@ -186,7 +186,7 @@ class Deliveries:
     def assign(self, consumer: Consumer | None, tokens: Sequence[bytes]) -> None:
         """Deliver messages that a consumer put aside to it, all of them or none. Without a checkout."""
         messages = self.messages
-        if consumer is None or consumer.status != UP or messages.delayed.known(tokens) > consumer.credit:
+        if consumer is None or consumer.status != UP or messages.delayed.count_tokens(tokens) > consumer.credit:
             return
         taken = messages.delayed.take_tokens(tokens)
         if taken:

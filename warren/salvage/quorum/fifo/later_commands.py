@@ -86,7 +86,7 @@ class _Names:
     deliveries: set[tuple[ConsumerKey, int]] = attrs.field(factory=set)
     pids: set[Pid] = attrs.field(factory=set)
     _begun: set[ConsumerKey] = attrs.field(factory=set)
-    _gone: set[Pid] = attrs.field(factory=set)
+    _down_pids: set[Pid] = attrs.field(factory=set)
 
     def add(self, command: Command) -> None:
         match command:
@@ -100,7 +100,7 @@ class _Names:
             case Enqueue(pid=bytes(pid)) | RegisterEnqueuer(pid=pid):
                 self._process(pid)
             case Down(pid=pid):
-                self._gone.add(pid)
+                self._down_pids.add(pid)
 
     def _deliveries(self, key: ConsumerKey, msg_ids: Iterable[int]) -> None:
         if key not in self._begun:
@@ -109,5 +109,5 @@ class _Names:
             self._process(key[1])
 
     def _process(self, pid: Pid) -> None:
-        if pid not in self._gone:
+        if pid not in self._down_pids:
             self.pids.add(pid)

@@ -10,8 +10,8 @@ In 4.3 the delivery limit counts failed deliveries, not acquisitions. If the hea
 head of the returns and of each priority goes with it; a timer does the same even if the head has not, and brings back
 the delayed messages whose time has come. A purge takes delayed messages and dead letters, too.
 
-During a restart (``kept`` is set) nothing is lost: what a broker would send away is put aside, with its place, and put
-back at the end.
+During a restart (``restart_losses`` is set) nothing is lost: what a broker would send away is put aside, with its
+place, and put back at the end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class Messages:
     __slots__ = (
         "dead_letters",
         "delayed",
-        "kept",
         "now_ms",
         "out_bytes",
         "out_count",
@@ -40,6 +39,7 @@ class Messages:
         "past_limit",
         "ready",
         "ready_bytes",
+        "restart_losses",
         "returns",
         "rules",
         "settings",
@@ -59,7 +59,7 @@ class Messages:
         """Including returned and delayed messages."""
         self.out_bytes = 0
         self.out_count = 0
-        self.kept: Kept | None = None
+        self.restart_losses: RestartLosses | None = None
         self.past_limit: dict[int, int] = {}
         self.past_length: set[int] = set()
 
@@ -79,7 +79,7 @@ class Messages:
         """The next message, after expired messages at the head are removed."""
         returns, ready = self.returns, self.ready
         while (head := returns[0] if returns else ready.head()) is not None:
-            if head.expiry_ms is None or self.now_ms < head.expiry_ms or self.kept is not None:
+            if head.expiry_ms is None or self.now_ms < head.expiry_ms or self.restart_losses is not None:
                 return head
             if self.rules.has_timeouts:
                 self._expire_heads()
@@ -140,11 +140,11 @@ class Messages:
 
     def send_away(self, message: QueuedMessage) -> None:
         """Send away a message that is past the delivery limit."""
-        if self.kept is None:
+        if self.restart_losses is None:
             self.to_dead_letters("delivery_limit", message)
         else:
             self.past_limit[message.index] = message.delivery_count
-            self.kept.keep_in_place(message, self.returns)
+            self.restart_losses.keep_in_place(message, self.returns)
 
     def give_back(self, message: QueuedMessage) -> None:
         """Append a message to the returns."""
@@ -192,9 +192,9 @@ class Messages:
             or (max_bytes is not None and self.ready_bytes + letters.payload_bytes > max_bytes)
         ):
             message = self._drop_head()
-            if self.kept is not None:
+            if self.restart_losses is not None:
                 self.past_length.add(message.index)
-                self.kept.heads.append(message)
+                self.restart_losses.heads.append(message)
 
     def _drop_head(self) -> QueuedMessage:
         message = self.returns.popleft() if self.returns else self.ready.take()
@@ -211,14 +211,14 @@ class Messages:
 
     def keep(self) -> None:
         """From here on keep what a broker would lose."""
-        self.kept = Kept()
+        self.restart_losses = RestartLosses()
 
     def put_back(self) -> None:
         """Put what was kept back in its place."""
-        if self.kept is not None:
-            self.returns = self.kept.merged(self.returns)
-            self.ready_bytes += self.kept.payload_bytes
-            self.kept = None
+        if self.restart_losses is not None:
+            self.returns = self.restart_losses.merged(self.returns)
+            self.ready_bytes += self.restart_losses.payload_bytes
+            self.restart_losses = None
 
     def check_invariants(self) -> None:
         """Raises :class:`RuntimeError` if an invariant does not hold."""
@@ -231,7 +231,7 @@ class Messages:
             raise RuntimeError("the ready messages' bytes do not add up")
 
 
-class Kept:
+class RestartLosses:
     """Messages that a broker would lose by a restart, with their places."""
 
     def __init__(self) -> None:

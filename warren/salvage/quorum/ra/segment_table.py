@@ -176,9 +176,9 @@ class _Order:
         self._bad: dict[int, BadEntry] = {}
         self._indexes: list[int] = table["index"].tolist()
         self._terms: list[int] = table["term"].tolist()
-        self._kept: list[int] = []
+        self._positions: list[int] = []
         """Positions of the records that count, in the order of their indexes."""
-        self._kept_indexes: list[int] = []
+        self._position_indexes: list[int] = []
         self._last = -1
         """The index that the sequence has reached, bad ones too."""
 
@@ -188,8 +188,8 @@ class _Order:
         if len(column) > 1 and not bool(np.all(column[1:] - column[:-1] == 1)):
             for position in range(len(self._indexes)):
                 self._look_at(position)
-            records = self._table[self._kept]
-            column = column[self._kept]
+            records = self._table[self._positions]
+            column = column[self._positions]
         lone = _lone_zeros(records["checksum"])
         for record in records[lone]:
             index = int(record["index"])
@@ -233,9 +233,9 @@ class _Order:
         return before < after <= self._missing_up_to + 1
 
     def _keep(self, position: int) -> None:
-        self._kept.append(position)
+        self._positions.append(position)
         self._last = self._indexes[position]
-        self._kept_indexes.append(self._last)
+        self._position_indexes.append(self._last)
 
     def _refuse(self, position: int, index: int) -> None:
         """The record at ``position`` stands where that of ``index`` should, and says something else."""
@@ -253,14 +253,14 @@ class _Order:
     def _again(self, position: int) -> None:
         """A record whose index is not above the one before."""
         index, term = self._indexes[position], self._terms[position]
-        at = bisect_left(self._kept_indexes, index)
-        stored = at < len(self._kept) and self._kept_indexes[at] == index
-        if self._kept and term > self._terms[self._kept[-1]]:
-            del self._kept[at:], self._kept_indexes[at:]
+        at = bisect_left(self._position_indexes, index)
+        stored = at < len(self._positions) and self._position_indexes[at] == index
+        if self._positions and term > self._terms[self._positions[-1]]:
+            del self._positions[at:], self._position_indexes[at:]
             for bad in [bad for bad in self._bad if bad >= index]:
                 del self._bad[bad]
             self._keep(position)
-        elif not stored or self._terms[self._kept[at]] != term or not self._is_same(self._kept[at], position):
+        elif not stored or self._terms[self._positions[at]] != term or not self._is_same(self._positions[at], position):
             if position + 1 == len(self._indexes):
                 self._refuse(position, self._last + 1)
             else:

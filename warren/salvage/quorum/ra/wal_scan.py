@@ -258,10 +258,10 @@ class FileScan:
             if any(queue.uid == uid for queue in self._ids.values()):
                 return None
             number = expected
-        queue = self._ids[number] = self._columns.queue(self._known(uid, record.offset))
+        queue = self._ids[number] = self._columns.queue(self._actual_uid(uid, record.offset))
         return queue
 
-    def _known(self, uid: bytes, offset: int) -> bytes:
+    def _actual_uid(self, uid: bytes, offset: int) -> bytes:
         """The actual id: if no directory has this one, the only directory with nearly this name, if any."""
         uids = self._shared.known_uids
         if uid in uids or not uids:
@@ -284,7 +284,7 @@ class FileScan:
         if head is not None and head.uid is not None and head.number == number:
             has_queue = any(queue.uid == head.uid for queue in self._ids.values())
             if _UID.fullmatch(head.uid) is not None and not has_queue:
-                self._ids[number] = self._columns.queue(self._known(head.uid, position))
+                self._ids[number] = self._columns.queue(self._actual_uid(head.uid, position))
 
     def _uid_at(self, position: int) -> bytes | None:
         """The id of a directory that stands where a record that begins here would name its queue."""

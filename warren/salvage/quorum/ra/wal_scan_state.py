@@ -49,7 +49,7 @@ class ScanState:
         """Sound records that name no queue (``None``), or cannot belong to the one that they name."""
         self.lost: list[Lost] = []
         """Damaged ranges of the files."""
-        self._told: Counter[str] = Counter()
+        self._problem_counts: Counter[str] = Counter()
         self._order: dict[str, int] = {}
         self._lost: list[tuple[int, int, int]] = []
         """Damaged places: the file's place in the order, the offset, and how many records there may have been."""
@@ -63,8 +63,8 @@ class ScanState:
             self.strays.append((uid, place))
 
     def report(self, problem: Problem) -> None:
-        self._told[problem.path] += 1
-        count = self._told[problem.path]
+        self._problem_counts[problem.path] += 1
+        count = self._problem_counts[problem.path]
         if count <= MAX_PROBLEMS:
             self._problems.append(problem)
         elif count == MAX_PROBLEMS + 1:

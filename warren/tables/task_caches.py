@@ -1,4 +1,4 @@
-"""What is kept from one task to the next, because the next one may need it again.
+"""Caches that live from one task to the next, because the next one may need the same store or count.
 
 A Python worker of Spark does one task at a time, and keeps this for all that it does. A process that reads several
 tables at once gives each reading its own (:func:`alone`), because one may close what another still uses.
@@ -17,7 +17,7 @@ _Item = TypeVar("_Item")
 
 
 @attrs.frozen(eq=False)
-class Kept:
+class TaskCaches:
     """Caches; the entry that was used last is the last one."""
 
     stores: OrderedDict[tuple[str, str], Any] = attrs.Factory(OrderedDict)
@@ -32,18 +32,18 @@ class Kept:
             self.stores.popitem()[1].store.close()
 
 
-_OF_THE_WORKER: Final = Kept()
-_CURRENT: Final[ContextVar[Kept]] = ContextVar("kept", default=_OF_THE_WORKER)
+_OF_THE_WORKER: Final = TaskCaches()
+_CURRENT: Final[ContextVar[TaskCaches]] = ContextVar("task_caches", default=_OF_THE_WORKER)
 
 
-def kept() -> Kept:
-    """What the current reader keeps."""
+def current_caches() -> TaskCaches:
+    """Return the caches of the current reader."""
     return _CURRENT.get()
 
 
 def alone(read: Callable[[], Iterator[_Item]]) -> Iterator[_Item]:
-    """Yield what ``read`` yields, with a :class:`Kept` of its own until it ends or is closed."""
-    context, caches = copy_context(), Kept()
+    """Yield what ``read`` yields, with a :class:`TaskCaches` of its own until it ends or is closed."""
+    context, caches = copy_context(), TaskCaches()
     context.run(_CURRENT.set, caches)
     items = context.run(read)
     try:
