@@ -17,6 +17,7 @@ import warren as product
 from tests.support.cli_tools import warren
 from tests.support.runtime_tools import BIG, DATA, bodies, hand_node
 from tests.support.sharing_tools import hang_up
+from warren.amqp.own_methods import PROTOCOL
 from warren.durable_queue import DurableQueue
 from warren.salvage.source import open_source
 from warren.server import connection as host_side
@@ -373,14 +374,15 @@ def test_a_disk_that_refuses_it_is_an_error_and_loses_nothing(kind: str) -> None
 def test_a_guest_whose_host_speaks_otherwise_gets_one_line(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(host_side, "PROTOCOL", 2)
+    monkeypatch.setattr(host_side, "PROTOCOL", 99)
     monkeypatch.setattr(host_side, "WARREN_VERSION", "9.1.0")
     with product.open(directory, share=True, **SMALL) as host:
         with pytest.raises(product.errors.VersionError) as caught:
             product.open(directory, share=True, **SMALL)
         assert str(caught.value) == (
-            "the process that has the directory open is of warren 9.1.0, which speaks protocol 2 to its guests; this "
-            f"is warren {WARREN_VERSION}, which speaks 1: let all processes that share a directory be of one version"
+            "the process that has the directory open is of warren 9.1.0, which speaks protocol 99 to its guests; this "
+            f"is warren {WARREN_VERSION}, which speaks {PROTOCOL}: let all processes that share a directory be of one "
+            "version"
         )
         result = warren("publish", directory, "orders", "body")
         assert (result.exit_code, result.stderr) == (2, f"warren: {caught.value}\n")

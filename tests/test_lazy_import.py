@@ -103,16 +103,16 @@ SERVE = "import warren.cli, warren.commands.serve"
 @pytest.mark.parametrize(
     ("program", "directory", "modules", "classes", "unused"),
     [
-        (PUBLISH, "new", 184, 153, UNPUBLISHED | {"numpy"}),
-        (PUBLISH, "data", 190, 158, UNPUBLISHED),
+        (PUBLISH, "new", 185, 155, UNPUBLISHED | {"numpy"}),
+        (PUBLISH, "data", 191, 160, UNPUBLISHED),
         (
             INSPECT,
             "data",
             90,
-            58,
+            59,
             TOPICS | {"asyncio", "pykka", "rich", "warren.handles.node", "numpy.ma", "pamqp", "tarfile"},
         ),
-        (SERVE, "data", 239, 182, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
+        (SERVE, "data", 240, 184, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
     ],
     ids=["publish first", "publish", "inspect", "serve"],
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pykka._envelope import Envelope as Letter
 
@@ -33,11 +33,14 @@ from warren.actors.queue.intake import (
     QueueGoneError,
     SettleKey,
 )
-from warren.actors.runtime.future import Confirm, Future
+from warren.actors.runtime.future import Confirm, Future, UniqueConfirm
 from warren.actors.runtime.inbox import Call, Entry, PendingBatch
 from warren.actors.runtime.interrupts import uninterrupted
 from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
 from warren.storage.errors import WarrenError
+
+if TYPE_CHECKING:
+    from warren.actors.queue.unique_publisher import Key
 
 LARGE_BYTES: Final = 256 << 10
 """Publishes from this size on are taken in at once; smaller ones wait for a turn that comes soon anyway."""
@@ -316,6 +319,31 @@ class QueueFrontEnd(FrontEnd):
         at_once = large or not here or key.expiration_ms is not None
         if not at_once and not msg_ids and self.coalesces and not self.deliveries:
             return self._join_others(key, bodies, reserved_bytes)
+        self.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else self.needs_a_turn)
+        if here and self.deliveries:
+            self.wake_consumer()
+        return confirm
+
+    def publish_unique(
+        self,
+        key: PublishKey,
+        bodies: Sequence[bytes],
+        keys: Sequence[Key | None],
+        reserved_bytes: int,
+        *,
+        here: bool,
+    ) -> UniqueConfirm:
+        """Hand over messages, each with its key or ``None``, as :meth:`publish_many` does."""
+        from warren.actors.queue.unique_publisher import PublishUnique
+
+        confirm = UniqueConfirm(self)
+        message = PublishUnique(
+            key.envelope, b"", bodies, key.expiration_ms, key.priority, confirm, reserved_bytes, keys
+        )
+        if self.actor_stopped.is_set():
+            self.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+            raise self.stopped_error()
+        at_once = not here or key.expiration_ms is not None
         self.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else self.needs_a_turn)
         if here and self.deliveries:
             self.wake_consumer()

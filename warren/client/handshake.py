@@ -91,7 +91,7 @@ class Hands:
                 break
             refused = self._answers[-1]
             _LOG.warning(
-                "something could not be declared again: %s",
+                "a declaration was rejected on a new connection: %s",
                 getattr(refused, "reply_text", ""),
                 extra=log_event("link_undeclared", reason=getattr(refused, "reply_text", "")),
             )

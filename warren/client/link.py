@@ -304,7 +304,7 @@ class Link(Sending):
 
     def _give_up(self, error: WarrenError, later: Later) -> None:
         """Fail everything: one side sent something invalid, and sending it again would not help."""
-        _LOG.error("the connection was given up: %s", error, extra=log_event("link_failed", error))
+        _LOG.error("the connection failed for good: %s", error, extra=log_event("link_failed", error))
         for receiver in list(self._channels.values()):
             receiver.failed(error, later)
         self.lose(LinkLostError(str(error)), later)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 import attrs
 from pamqp import commands as c
 
 from warren.actors.engines.declared.arguments import QueueDeclaration
-from warren.actors.engines.errors import ArgumentsError, NotFoundError
+from warren.actors.engines.errors import NotFoundError
 from warren.actors.engines.queue.consumers import Consumer as ConsumerDeclaration
 from warren.actors.engines.queue.effects import Delivered
 from warren.actors.queue.deliveries import Deliveries
-from warren.actors.queue.inspecting import BrowsedMessage, wanted_of
+from warren.actors.queue.inspecting import wanted_of
 from warren.actors.queue.intake import PublishKey, QueueGoneError
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Confirm, CountDown, Future
@@ -27,7 +27,7 @@ from warren.client.calls import call, packed
 from warren.client.channels import DeliveryChannel, DeliverySlot
 from warren.client.errors import LinkLostError
 from warren.client.link import Link
-from warren.client.received import RemoteDelivered, browsed_of, got_of
+from warren.client.received import RemoteDelivered, got_of
 from warren.client.remote import Publishing, RemoteVhost
 from warren.handles.channel import DeliveredMessage
 from warren.queue_index.message.amqp_tables import LongInteger
@@ -42,6 +42,7 @@ from warren.values.messages import (
     columns_of,
 )
 from warren.verbs.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, ack_timeout_ms, spread
+from warren.verbs.operation import DEFINITIONS, Operation
 from warren.verbs.publishing import AsTheyWere, settled_confirm
 from warren.verbs.queue_verbs import Got, QueueVerbs
 from warren.verbs.selecting import Place, Selected, Where
@@ -183,8 +184,9 @@ class RemoteQueueVerbs(QueueVerbs):
 
     def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
         said = [{**group._asdict(), "bodies": packed(group.bodies)} for group in groups]
-        found: list[str | None] = yield from self._call("queue.publish_as_they_were", groups=said)
-        return found
+        verb = "queue.publish_as_they_were"
+        outcomes: list[str | None] = yield from self.while_there(call(self.remote, verb, name=self.name, groups=said))
+        return outcomes
 
     def _publish(
         self, key: PublishKey, bodies: list[bytes], block: bool, timeout: float | None, *, is_delayed: bool = False
@@ -203,9 +205,8 @@ class RemoteQueueVerbs(QueueVerbs):
         except NotFoundError:
             raise self._gone() from None
 
-    def _call(self, verb: str, **arguments: Any) -> Steps[Any]:
-        """Call a verb of the queue in the host's process."""
-        return self.while_there(call(self.remote, verb, name=self.name, **arguments))
+    def perform(self, operation: Operation[T]) -> Steps[T]:
+        return self.while_there(self.remote.perform(operation, self.name))
 
     def room(self, timeout: float | None = None) -> Steps[None]:
         yield from self.remote.room(timeout)
@@ -299,27 +300,15 @@ class RemoteQueueVerbs(QueueVerbs):
         )
         return RemoteConsumerVerbs(self, declaration, arguments.get("timeout"))
 
-    def page(self, count: int, after: tuple[int, int] | None) -> Steps[list[BrowsedMessage]]:
-        return browsed_of((yield from self._call("queue.browse", count=count, after=after)))
-
     def tail(self) -> TailVerbs:
         from warren.client.tail_verbs import RemoteTailVerbs
 
         return RemoteTailVerbs(self.remote, self.name)
 
-    def ends(self) -> Steps[dict[int, int]]:
-        found: dict[int, int] = yield from self._call("queue.ends")
-        return found
-
     def select(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]:
-        if not isinstance(where, str):  # a function of this process
-            return (yield from super().select(where, after, ends))
-        ids, looked, place = yield from self._call("queue.select", where=where, after=after, ends=ends)
-        return Selected(ids, looked, None if place is None else (place[0], place[1]))
-
-    def remove_ids(self, ids: list[str]) -> Steps[Done]:
-        removed, why = yield from self._call("queue.remove", ids=ids)
-        return removed, why
+        if callable(where):  # it is called here, on pages of the host's
+            return self._select(where, after, ends)
+        return super().select(where, after, ends)
 
     def move_ids(self, ids: list[str], to: Target) -> Steps[Done]:
         yield from self.remote.flush()
@@ -328,47 +317,20 @@ class RemoteQueueVerbs(QueueVerbs):
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def length(self) -> Steps[int]:
-        found: c.Queue.DeclareOk = yield from self.while_there(
-            self.remote.ask(method_of(c.Queue.Declare, queue=self.name, passive=True))
-        )
-        return int(found.message_count or 0)
-
-    def stats(self) -> Steps[dict[str, Any]]:
-        found: dict[str, Any] = yield from self._call("queue.stats")
-        return found
-
     def delayed(self, limit: int = 100) -> Steps[list[tuple[int, bytes]]]:
-        return self._of_vhost("delayed", limit, queue=self.name)
+        return self._of_vhost("vhost.delayed", limit, queue=self.name)
 
     def cancel_delayed(self, message_id: str) -> Steps[int]:
-        return self._of_vhost("cancel_delayed", message_id, queue=self.name)
+        return self._of_vhost("vhost.cancel_delayed", message_id, queue=self.name)
 
     def purge_delayed(self) -> Steps[int]:
-        return self._of_vhost("purge_delayed", self.name)
+        return self._of_vhost("vhost.purge_delayed", self.name)
 
-    def _of_vhost(self, verb: str, *arguments: Any, **keywords: Any) -> Steps[Any]:
-        """Call a verb of the vhost, after flushing what was published here."""
+    def _of_vhost(self, name: str, *arguments: Any, **keywords: Any) -> Steps[Any]:
+        """Perform an operation on the vhost, after flushing what was published here."""
         yield from self.remote.flush()
-        return (
-            yield from call(
-                self.remote, "any", vhost=self.entry.declaration.vhost, verb=verb, arguments=arguments,
-                keywords=keywords,
-            )
-        )  # fmt: skip
-
-    def purge(self) -> Steps[int]:
-        found: c.Queue.PurgeOk = yield from self.while_there(self.remote.ask(method_of(c.Queue.Purge, queue=self.name)))
-        return int(found.message_count or 0)
-
-    def sync(self) -> Steps[None]:
-        yield from self.remote.flush()
-        yield from self._call("queue.sync")
-
-    def set_mode(self, mode: Literal["default", "lazy"]) -> Steps[None]:
-        if mode not in {"default", "lazy"}:
-            raise ArgumentsError(f"a queue's mode is 'default' or 'lazy', not {mode!r}")
-        yield from self._call("queue.set_mode", mode=mode)
+        operation = Operation[Any](DEFINITIONS[name], arguments, keywords)
+        return (yield from self.remote.perform(operation, self.entry.declaration.vhost))
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> Steps[int]:
         self.remote.topology.delete_queue(self.name)

@@ -10,14 +10,12 @@ import attrs
 from pamqp import commands as c
 
 from warren.actors.engines.queue.effects import Delivered
-from warren.actors.queue.inspecting import BrowsedMessage
 from warren.amqp.methods import text_of
 from warren.amqp.received import Messages
 from warren.client.calls import result_of, unpacked
 from warren.queue_index.message.message_format import MSG_ID_BYTES, Envelope
 from warren.queue_index.properties import decode_properties
-from warren.queue_index.queue.browsing import Browsed
-from warren.queue_index.queue.fetching import Fetched, MessageProperties
+from warren.queue_index.queue.fetching import Fetched
 from warren.queue_index.queue.run import IN_RAM, Batch, Run, UnencodedTerms
 
 _PERSISTENT = 2
@@ -91,14 +89,3 @@ def _envelope(vhost: str, exchange: str, routing_key: str, properties: bytes) ->
         properties,
         decode_properties(properties).delivery_mode == _PERSISTENT,
     )
-
-
-def browsed_of(messages: list[dict[str, Any]]) -> list[BrowsedMessage]:
-    """Decode browsed messages from an answer (:func:`warren.server.tails.browsed_to_send`)."""
-    return [
-        BrowsedMessage(
-            message.pop("level"),
-            Browsed(properties=MessageProperties(message.pop("expiry_us"), message.pop("size")), **message),
-        )
-        for message in messages
-    ]

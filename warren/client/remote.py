@@ -15,12 +15,14 @@ from warren.actors.node.node_errors import ClosedError
 from warren.actors.queue.intake import PublishKey
 from warren.actors.runtime.future import Confirm, Future
 from warren.client.appending import KeptCalls
+from warren.client.calls import call
 from warren.client.channels import ClientChannel
 from warren.client.errors import LinkLostError, NotFromOutsideError
 from warren.client.kept import KeptChannel, Window
 from warren.client.link import Link
 from warren.client.publishing import PublishChannel
 from warren.storage.errors import WarrenError
+from warren.verbs.operation import Operation
 from warren.verbs.steps import Steps, Within, bounded, run
 
 _DEFAULT_EXCHANGE: Final = ""
@@ -122,6 +124,17 @@ class RemoteVhost:
                 return (yield channel.ask(method))
             except LinkLostError:
                 continue
+
+    def perform(self, operation: Operation[T], of: str) -> Steps[T]:
+        """Let the host perform an operation on what has the name ``of``; return its answer."""
+        definition = operation.definition
+        if definition.flushes:
+            yield from self.flush()
+        answer = yield from call(
+            self, definition.name, of=of, arguments=operation.arguments, keywords=operation.keywords
+        )
+        result: T = definition.decode(answer)
+        return result
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 

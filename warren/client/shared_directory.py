@@ -196,7 +196,7 @@ class SharedDirectory:
                 raise locked or self._unresponsive(self._host_timeout_s)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, MAX_RETRY_S)
-        raise LinkLostError("the connection is not wanted any more")
+        raise LinkLostError("the connection is no longer needed")
 
     def _unresponsive(self, silent_s: float) -> HostUnresponsiveError:
         """Return the error for a host that has not answered for ``silent_s``."""
@@ -209,14 +209,14 @@ class SharedDirectory:
     def _attached(self, remote: RemoteVhost) -> socket.socket:
         """Return a socket to the process that has the directory for itself: only once, as the next one is another."""
         if remote in self._met or self._closed:
-            raise NotLetInError(f"{self.path}: the process that has it has closed it, or this connection")
+            raise NotLetInError(f"{self.path}: the host closed it, or this connection")
         self._met.append(remote)
         try:
             connection = _connected(self.path)
         except LinkLostError as error:
             raise NotLetInError(str(error)) from error
         if connection is None:
-            raise NotLetInError(f"{self.path}: the process that has it lets nobody in")
+            raise NotLetInError(f"{self.path}: the process that has it open does not share it")
         return connection
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -267,7 +267,7 @@ class SharedDirectory:
         """In a forked child: drop the parent's node and connections."""
         if self._closed:
             return
-        error = WrongProcessError(f"{self.path}: this was asked for by the process that this one was forked from")
+        error = WrongProcessError(f"{self.path}: requested by the parent process, before a fork")
         remotes = self._remotes
         self._begin()
         self._running = self.local = None

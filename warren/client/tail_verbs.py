@@ -12,8 +12,8 @@ from warren.actors.queue.inspecting import BrowsedMessage
 from warren.amqp.own_methods import Call
 from warren.client.errors import LinkLostError
 from warren.client.reader_verbs import ReaderChannel
-from warren.client.received import browsed_of
 from warren.client.remote import RemoteVhost
+from warren.verbs.selecting import browsed_of
 from warren.verbs.steps import Steps, Within
 from warren.verbs.tail_verbs import PAGE, TailVerbs
 

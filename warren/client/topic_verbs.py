@@ -6,10 +6,9 @@ A message is made, checked and given its queue here, with the host's settings, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Unpack
+import datetime
+from typing import Any, TypeVar, Unpack
 
-from warren.actors.engines.topics.consumer_group import StartOffset
 from warren.actors.runtime.future import Confirm, Future
 from warren.actors.topics.commit_log_actor import AppendConfirm
 from warren.client.appending import KeptCalls
@@ -18,13 +17,16 @@ from warren.client.reader_verbs import RemoteReaderVerbs
 from warren.client.remote import RemoteVhost
 from warren.msg_store.commit_log.commit_log_format import Record, decode
 from warren.msg_store.commit_log.message_batch import Batch
-from warren.msg_store.commit_log.packed_records import PackedRecords, packed
+from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.storage.topic_settings import TopicSettings
 from warren.values.topic_record import Moment, to_ms
+from warren.verbs.operation import Operation
 from warren.verbs.reader_verbs import ReaderArguments
 from warren.verbs.steps import Steps, run
 from warren.verbs.topic_verbs import AppendArguments, TopicVerbs
 from warren.verbs.transaction_verbs import TransactionVerbs
+
+T = TypeVar("T")
 
 
 class RemoteTopicVerbs(TopicVerbs):
@@ -38,14 +40,16 @@ class RemoteTopicVerbs(TopicVerbs):
         remote.topic_queues[name] = queues
         self._begin(settings)
 
-    def _call(self, verb: str, /, *arguments: Any, **keywords: Any) -> Steps[Any]:
-        return call(self.remote, "topic", name=self.name, verb=verb, arguments=arguments, keywords=keywords)
+    def perform(self, operation: Operation[T]) -> Steps[T]:
+        arguments = tuple(map(_without_zone, operation.arguments))
+        keywords = {name: _without_zone(value) for name, value in operation.keywords.items()}
+        return self.remote.perform(Operation(operation.definition, arguments, keywords), self.name)
 
     @property
     def queues(self) -> int:
-        found: int = run(self._call("queues"))
-        self.remote.topic_queues[self.name] = found
-        return found
+        count = run(self.count_queues())
+        self.remote.topic_queues[self.name] = count
+        return count
 
     def _queues_now(self) -> int:
         return self.remote.topic_queues[self.name]
@@ -86,69 +90,15 @@ class RemoteTopicVerbs(TopicVerbs):
     def room(self, timeout: float | None = None) -> Steps[None]:
         return self.remote.room_for_calls(timeout)
 
-    def sync(self) -> Steps[None]:
-        yield from self.remote.flush()
-        yield from self._call("sync")
-
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def reader(self, group: str, **arguments: Unpack[ReaderArguments]) -> RemoteReaderVerbs:
         return RemoteReaderVerbs(self.remote, self.name, group, **arguments)
 
-    def find(
-        self,
-        key: str,
-        *,
-        begin: Moment | None = None,
-        end: Moment | None = None,
-        limit: int = 64,
-        exact: bool = True,
-    ) -> Steps[list[PackedRecords]]:
-        times = {"begin": _seconds(begin), "end": _seconds(end)}
-        return list(map(packed, (yield from self._call("find", key, **times, limit=limit, exact=exact))))
-
     def find_here(
         self, key: str, begin: Moment | None, end: Moment | None, limit: int, exact: bool
     ) -> list[PackedRecords]:
         return run(self.find(key, begin=begin, end=end, limit=limit, exact=exact))
-
-    def get(self, queue_id: int, queue_offset: int) -> Steps[PackedRecords]:
-        return packed((yield from self._call("get", queue_id, queue_offset)))
-
-    def pull(self, queue_id: int, queue_offset: int, max_records: int = 32) -> Steps[list[PackedRecords]]:
-        return list(map(packed, (yield from self._call("pull", queue_id, queue_offset, max_records))))
-
-    def message_at(self, physical_offset: int) -> Steps[PackedRecords]:
-        return packed((yield from self._call("message_at", physical_offset)))
-
-    def view_message(self, message_id: str) -> Steps[PackedRecords]:
-        return packed((yield from self._call("view_message", message_id)))
-
-    # ── where groups and messages are ───────────────────────────────────────────────────────────────────────────
-
-    def offsets(self) -> Steps[dict[int, tuple[int, int]]]:
-        found = yield from self._call("offsets")
-        return {queue_id: (first, last) for queue_id, (first, last) in found.items()}
-
-    def offset_at(self, moment: Moment) -> Steps[dict[int, int]]:
-        return self._call("offset_at", _seconds(moment))
-
-    def seek(
-        self,
-        group: str,
-        place: StartOffset | Moment | Mapping[int, StartOffset],
-        *,
-        broadcast: bool = False,
-        instance_name: str | None = None,
-    ) -> Steps[dict[int, int]]:
-        where = place if isinstance(place, str | Mapping | int) else _seconds(place)
-        return self._call("seek", group, where, broadcast=broadcast, instance_name=instance_name)
-
-    def lag(self, group: str, *, broadcast: bool = False, instance_name: str | None = None) -> Steps[dict[int, int]]:
-        return self._call("lag", group, broadcast=broadcast, instance_name=instance_name)
-
-    def groups(self, *, broadcast: bool = False) -> Steps[dict[str, dict[str, Any]]]:
-        return self._call("groups", broadcast=broadcast)
 
 
 class RemoteTransactionVerbs(TransactionVerbs):
@@ -170,5 +120,6 @@ class RemoteTransactionVerbs(TransactionVerbs):
         return self._remote.hand_over(decided, block=True, timeout=None)
 
 
-def _seconds(moment: Moment | None) -> float | None:
-    return None if moment is None else to_ms(moment) / 1000
+def _without_zone(value: Any) -> Any:
+    """Return a moment as seconds since 1970; other values as they are."""
+    return to_ms(value) / 1000 if isinstance(value, datetime.datetime) else value

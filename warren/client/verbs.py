@@ -3,18 +3,14 @@ hosts."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from pamqp import commands as c
 
 from warren.actors.engines.declared.arguments import QueueDeclaration
-from warren.actors.engines.declared.definitions_json import Imported
 from warren.actors.engines.declared.exchanges import Binding, ExchangeDeclaration
-from warren.actors.engines.declared.policies import Policy
 from warren.actors.queue.intake import PublishKey
 from warren.actors.runtime.future import Confirm
 from warren.amqp.methods import method_of
@@ -26,16 +22,18 @@ from warren.storage.errors import MessageError, WarrenError
 from warren.storage.topic_settings import TopicSettings
 from warren.values.messages import LATER, PublishArguments, as_bodies, as_body, publish_key
 from warren.verbs.exchange_verbs import ExchangeHandle, ExchangeVerbs
+from warren.verbs.operation import Operation
 from warren.verbs.publishing import AsTheyWere, outcomes_of, settled_confirm
 from warren.verbs.queue_verbs import QueueHandle
 from warren.verbs.steps import Steps, run
-from warren.verbs.user_verbs import UserVerbs
 from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs, queue_properties
 
 if TYPE_CHECKING:
     from warren.values.retry import Retry
     from warren.verbs.topic_verbs import TopicVerbs
     from warren.verbs.transaction_verbs import TransactionVerbs
+
+T = TypeVar("T")
 
 
 class RemoteExchangeVerbs(ExchangeVerbs):
@@ -129,6 +127,9 @@ class RemoteVhostVerbs(VhostVerbs):
 
     def _call(self, verb: str, /, **arguments: Any) -> Steps[Any]:
         return call(self.remote, verb, vhost=self.name, **arguments)
+
+    def perform(self, operation: Operation[T]) -> Steps[T]:
+        return self.remote.perform(operation, self.name)
 
     def release(self) -> Steps[None]:
         """Delete the exclusive queues that were declared through this object: they go with its connection."""
@@ -327,20 +328,6 @@ class RemoteNodeVerbs(RemoteVhostVerbs, NodeVerbs):
         where = self.name if vhost is None else vhost
         return self._delete_queue(where, name, if_empty=if_empty, if_unused=if_unused, force=force)
 
-    def import_definitions(self, document: Mapping[str, Any], vhost: str | None = None) -> Steps[Imported]:
-        found = yield from call(self.remote, "node.import_definitions", document=document, vhost=vhost)
-        for name, kind in (
-            ("policies", Policy),
-            ("exchanges", ExchangeDeclaration),
-            ("queues", QueueDeclaration),
-            ("bindings", Binding),
-        ):
-            found[name] = [kind(**one) for one in found[name]]
-        for name in ("permissions", "topic_permissions", "parameters"):
-            found[name] = [tuple(one) for one in found[name]]
-        lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
-        return Imported(**found | lists)
-
     def topic(self, name: str, *, queues: int | None = None) -> Steps[TopicVerbs]:
         found = yield from call(self.remote, "topic.declare", name=name, queues=queues)
         yield from self.remote.open_calls()  # so that messages can be handed over without waiting
@@ -349,27 +336,3 @@ class RemoteNodeVerbs(RemoteVhostVerbs, NodeVerbs):
     def pending_transactions(self) -> Steps[list[TransactionVerbs]]:
         found = yield from call(self.remote, "node.pending_transactions")
         return [RemoteTransactionVerbs(self.remote, **one) for one in found]
-
-
-def _called(verb: Callable[..., Any]) -> Callable[..., Steps[Any]]:
-    """A verb whose arguments and answer are plain values: it is called in the host's process as it is."""
-    name = verb.__name__
-
-    @functools.wraps(verb)
-    def method(self: RemoteVhostVerbs, *arguments: Any, **keywords: Any) -> Steps[Any]:
-        return self._call("any", verb=name, arguments=arguments, keywords=keywords)
-
-    return method
-
-
-def _fill_in(remote: type[VhostVerbs], *of: type) -> None:
-    """Give a class the verbs of others that it has not for itself."""
-    own = {name for kind in (remote, RemoteVhostVerbs) for name in vars(kind)}
-    for kind in of:
-        for name, verb in vars(kind).items():
-            if inspect.isfunction(verb) and not name.startswith("_") and name not in own:
-                setattr(remote, name, _called(verb))
-
-
-_fill_in(RemoteVhostVerbs, VhostVerbs)
-_fill_in(RemoteNodeVerbs, NodeVerbs, UserVerbs)

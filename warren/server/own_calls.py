@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
@@ -21,13 +20,13 @@ from warren.client.calls import plain, refusal_of, restored, unpacked
 from warren.client.topic_batches import batch_of
 from warren.msg_store.commit_log.commit_log import Appended
 from warren.msg_store.commit_log.commit_log_format import encode
-from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.queue_index.message.amqp_tables import write_value
 from warren.server.readers import ChannelReader
 from warren.server.replies import Refusal
-from warren.server.tails import ChannelTail, browsed_to_send
+from warren.server.tails import ChannelTail
 from warren.server.topology import find_queue
 from warren.storage.errors import WarrenError
+from warren.verbs.operation import DEFINITIONS, Definition, Performer, Target
 from warren.verbs.publishing import AsTheyWere
 from warren.verbs.queue_verbs import QueueVerbs
 from warren.verbs.topic_verbs import TopicVerbs, hand_over
@@ -108,10 +107,13 @@ def call_verb(channel: ServerChannel, method: Call) -> Work:
     """Call a verb and answer. An error that it raises is an answer, too: the channel stays open."""
     calls = channel.own_calls()
     try:
+        arguments = restored(dict(method.arguments))
+        if (definition := DEFINITIONS.get(method.verb)) is not None:
+            return _answer_when(calls, _performed(channel, definition, **arguments))
         verb = VERBS.get(method.verb)
         if verb is None:
             raise NotFoundError(f"no verb '{method.verb}'")
-        result = verb(channel, **restored(dict(method.arguments)))
+        result = verb(channel, **arguments)
         if isinstance(result, (Generator, Coroutine)):
             return _answer_when(calls, result)
         calls.answer(_answer(result))
@@ -140,16 +142,15 @@ def _written(result: Any) -> CallOk:
     return CallOk({"result": write_value(plain(result))})
 
 
-async def _any(channel: ServerChannel, vhost: str, verb: str, arguments: list[Any], keywords: dict[str, Any]) -> CallOk:
-    """Call a verb of a node, or of a vhost, whose arguments and answer are plain values."""
-    verbs = NodeVerbs(channel.node) if hasattr(NodeVerbs, verb) and vhost == "/" else VhostVerbs(channel.node, vhost)
-    function = None if verb.startswith("_") else getattr(type(verbs), verb, None)
-    if not inspect.isfunction(function):
-        raise NotFoundError(f"no verb '{verb}'")
-    result = function(verbs, *arguments, **keywords)
-    if isinstance(result, Generator):
-        result = await bridge.run(result)
-    return await bridge.in_thread(lambda: _written(result))
+async def _performed(
+    channel: ServerChannel, definition: Definition, of: str, arguments: list[Any], keywords: dict[str, Any]
+) -> CallOk:
+    """Perform an operation on what has the name ``of``."""
+    performer = _PERFORMERS[definition.target](channel, of)
+    answer = await bridge.run(definition.body(performer, *arguments, **keywords))
+    if definition.target in ("node", "vhost"):
+        return await bridge.in_thread(lambda: _written(definition.encode(answer)))
+    return CallOk({"result": plain(definition.encode(answer))})
 
 
 def _queue(channel: ServerChannel, name: str) -> QueueVerbs:
@@ -174,19 +175,10 @@ def _exchange(channel: ServerChannel, vhost: str, name: str) -> dict[str, Any]:
     return channel.node.vhost(vhost).definitions.exchange(name).to_json()
 
 
-def _browse(channel: ServerChannel, name: str, count: int, after: list[int] | None) -> Any:
-    page = yield from _queue(channel, name).page(count, None if after is None else (after[0], after[1]))
-    return browsed_to_send(page)
-
-
 def _tail(channel: ServerChannel, name: str, last: int) -> Any:
     tail = ChannelTail(channel, _queue(channel, name))
     channel.own_calls().reader = tail
     return tail.join(last)
-
-
-def _select(channel: ServerChannel, name: str, where: str, after: list[int] | None, ends: dict[int, int]) -> Any:
-    return _queue(channel, name).select(where, None if after is None else (after[0], after[1]), ends)
 
 
 def _move(channel: ServerChannel, name: str, ids: list[str], to: list[str] | None) -> Any:
@@ -247,21 +239,6 @@ def _append(channel: ServerChannel, batches: list[dict[str, Any]]) -> Any:
     return Later(confirm, answer)
 
 
-def _records(result: Any) -> Any:
-    """Replace records in the result of a topic's verb by their bytes."""
-    if isinstance(result, list):
-        return [_records(entry) for entry in result]
-    return result.data() if isinstance(result, PackedRecords) else result
-
-
-def _topic(channel: ServerChannel, name: str, verb: str, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-    if verb not in TOPIC_VERBS:
-        raise NotFoundError(f"no verb '{verb}'")
-    attribute = getattr(TopicVerbs(channel.node, name), verb)
-    attribute = attribute(*arguments, **keywords) if callable(attribute) else attribute
-    return _records((yield from attribute) if isinstance(attribute, Generator) else attribute)
-
-
 def _transaction(channel: ServerChannel, verb: str, **of: Any) -> Any:
     verbs = TransactionVerbs(channel.node, **of)
     match verb:
@@ -293,18 +270,18 @@ def _reader(channel: ServerChannel, verb: str, **arguments: Any) -> Any:
     return function(**arguments)
 
 
+_PERFORMERS: Final[dict[Target, Callable[[ServerChannel, str], Performer]]] = {
+    "node": lambda channel, _: NodeVerbs(channel.node),
+    "vhost": lambda channel, name: VhostVerbs(channel.node, name),
+    "queue": _queue,
+    "topic": lambda channel, name: TopicVerbs(channel.node, name),
+}
+
 VERBS: Final[dict[str, Verb]] = {
     "channel.release": lambda channel, seen_up_to=None: channel.consumers.release(seen_up_to),
     "channel.retry": lambda channel, tag, wait_ms: channel.consumers.retry_in(tag, wait_ms),
     "channel.extend": lambda channel, tag, time_ms: channel.consumers.extend(tag, time_ms),
     "queue.declarations": lambda channel, vhost, names: [_declaration(find_queue(channel, name)) for name in names],
-    "queue.stats": lambda channel, name: _queue(channel, name).stats(),
-    "queue.sync": lambda channel, name: _queue(channel, name).sync(),
-    "queue.set_mode": lambda channel, name, mode: _queue(channel, name).set_mode(mode),
-    "queue.browse": _browse,
-    "queue.ends": lambda channel, name: _queue(channel, name).ends(),
-    "queue.select": _select,
-    "queue.remove": lambda channel, name, ids: _queue(channel, name).remove_ids(ids),
     "queue.move": _move,
     "queue.take": lambda channel, name, id: channel.consumers.take_batch(name, id),
     "queue.publish_as_they_were": _publish_as_they_were,
@@ -315,37 +292,15 @@ VERBS: Final[dict[str, Verb]] = {
     "vhost.queues": _queues,
     "vhost.delete_queue": lambda channel, vhost, name, **how: VhostVerbs(channel.node, vhost).delete_queue(name, **how),
     "node.declare_vhost": lambda channel, name: channel.node.change(lambda actor: actor.declare_vhost(name)),
-    "node.import_definitions": lambda channel, document, vhost: NodeVerbs(channel.node).import_definitions(
-        document, vhost
-    ),
     "vhost.failed_queues": lambda channel, vhost: VhostVerbs(channel.node, vhost).failed_queues(),
     "topic.declare": _declare_topic,
     "topic.append": _append,
-    "topic": _topic,
     "transaction": _transaction,
     "node.pending_transactions": _pending,
     "reader.join": _join,
     "reader": _reader,
     "tail.join": _tail,
-    "any": _any,
 }
-"""Verbs by name."""
+"""What is no operation, by name: what has to do with the channel, and what is confirmed later."""
 
-TOPIC_VERBS: Final = frozenset(
-    (
-        "queues",
-        "sync",
-        "find",
-        "get",
-        "pull",
-        "message_at",
-        "view_message",
-        "offsets",
-        "offset_at",
-        "seek",
-        "lag",
-        "groups",
-    )
-)
-"""Verbs of a topic whose arguments and results are plain values and messages."""
 READER_VERBS: Final = frozenset(("take", "commit", "take_back", "send_back", "queues", "leave"))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from warren.actors.queue.inspecting import BrowsedMessage
 from warren.actors.runtime.future import Future
 from warren.amqp.own_methods import Arrived
 from warren.verbs.queue_verbs import QueueVerbs
+from warren.verbs.selecting import browsed_to_plain
 from warren.verbs.steps import Steps
 from warren.verbs.tail_verbs import TailVerbs
 
@@ -34,7 +34,7 @@ class ChannelTail:
             arrival = self._verbs.arrival()
             arrival.on_done(self._arrived)
             arrival.hurry()
-        return browsed_to_send(page)
+        return browsed_to_plain(page)
 
     def _arrived(self, _: Future) -> None:
         if not self._is_left:
@@ -48,19 +48,3 @@ class ChannelTail:
         """End the tail."""
         self._is_left = True
         return self._verbs.close()
-
-
-def browsed_to_send(page: list[BrowsedMessage]) -> list[dict[str, Any]]:
-    """Encode browsed messages for an answer (:func:`warren.client.received.browsed_of`)."""
-    return [
-        {
-            "level": message.level,
-            "seq_id": message.browsed.seq_id,
-            "msg_id": message.browsed.msg_id,
-            "unacked": message.browsed.unacked,
-            "expiry_us": message.browsed.properties.expiry_us,
-            "size": message.browsed.properties.size,
-            "term": message.browsed.term,
-        }
-        for message in page
-    ]

@@ -11,6 +11,7 @@ from warren.actors.queue.queue_entry import QueueEntry
 from warren.hosting.running_node import RunningNode
 from warren.queue_index.index.directory import MAX_SEQ_ID
 from warren.storage.errors import InvalidValueError
+from warren.verbs.operation import Performer, operation
 from warren.verbs.selecting import (
     PAGE,
     Act,
@@ -22,7 +23,10 @@ from warren.verbs.selecting import (
     Target,
     Walk,
     Where,
+    browsed_of,
+    browsed_to_plain,
     dead_letters_only,
+    selected_of,
     target_of,
     test_of,
 )
@@ -34,7 +38,7 @@ def _all_of(ids: list[str]) -> Steps[Done]:
     yield
 
 
-class MendingVerbs:
+class MendingVerbs(Performer):
     """The verbs of one queue that start from where its messages stand."""
 
     def __init__(self, node: RunningNode, entry: QueueEntry) -> None:
@@ -52,6 +56,7 @@ class MendingVerbs:
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @operation("queue", encode=browsed_to_plain, decode=browsed_of)
     def page(self, count: int, after: Place | None) -> Steps[list[BrowsedMessage]]:
         """Look at messages after a place."""
         actor = self.actor
@@ -68,14 +73,19 @@ class MendingVerbs:
         selected = [message for message in map(BrowsedDelivery, page) if test(message)]
         return selected, (page[-1].level, page[-1].browsed.seq_id) if is_whole(page, count) else None
 
+    @operation("queue")
     def ends(self) -> Steps[dict[int, int]]:
         """Return, by level, the end of the queue: the place after its last message."""
         actor = self.actor
         ends: dict[int, int] = yield call(actor, lambda: ends_of(actor.process))
         return ends
 
+    @operation("queue", decode=selected_of)
     def select(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]:
         """Return the selected messages of a page that are ready and before the ends."""
+        return self._select(where, after, ends)
+
+    def _select(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]:
         test = test_of(where)
         page = yield from self.page(PAGE, after)
         inside = [message for message in page if message.browsed.seq_id < ends.get(message.level, 0)]
@@ -153,6 +163,7 @@ class MendingVerbs:
             count += len(page) == 1 and page[0].id == id and not page[0].browsed.unacked
         return count, ""
 
+    @operation("queue", decode=tuple)
     def remove_ids(self, ids: list[str]) -> Steps[Done]:
         """Delete those that are ready."""
         actor, wanted = self.actor, wanted_of(ids)
@@ -166,6 +177,7 @@ class MendingVerbs:
         self.node.check_process()
         return (yield from Move(self.node, self.entry, to).move(ids))
 
+    @operation("queue", flushes=True)
     def sync(self) -> Steps[None]:
         """Wait until all earlier publishes and acks are safe."""
         actor = self.actor

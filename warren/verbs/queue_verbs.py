@@ -40,6 +40,7 @@ from warren.values.messages import (
 )
 from warren.verbs.consumer_verbs import ConsumeArguments, ConsumerVerbs, ack_timeout_ms
 from warren.verbs.mending_verbs import MendingVerbs
+from warren.verbs.operation import operation
 from warren.verbs.publishing import AsTheyWere, Receiver, outcomes_of, publishing, room, settled_confirm
 from warren.verbs.steps import NamedHandle, Steps, asked, call
 
@@ -371,12 +372,14 @@ class QueueVerbs(MendingVerbs):
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
+    @operation("queue")
     def length(self) -> Steps[int]:
         """Return the number of ready messages, without those that consumers have. After a crash, wait for the count."""
         actor = self.actor
         ready: int = yield call(actor, actor.length)
         return ready
 
+    @operation("queue")
     def stats(self) -> Steps[dict[str, Any]]:
         """Return all of RabbitMQ's counts and its backing_queue_status, under RabbitMQ's names.
 
@@ -412,12 +415,14 @@ class QueueVerbs(MendingVerbs):
 
         return purge(self.node, self.entry.declaration.vhost, self.entry.declaration.name)
 
+    @operation("queue")
     def purge(self) -> Steps[int]:
         """Drop all ready messages; return how many."""
         actor = self.actor
         purged: int = yield call(actor, actor.purge)
         return purged
 
+    @operation("queue")
     def set_mode(self, mode: Literal["default", "lazy"]) -> Steps[None]:
         """Set the mode until the queue is reopened. ``lazy``: messages go to disk at once, whatever the memory."""
         if mode not in {"default", "lazy"}:

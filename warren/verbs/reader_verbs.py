@@ -406,7 +406,7 @@ class ReaderVerbs:
         """Commit each claim up to a queue offset. Raises :class:`QueueLostError`."""
         running = yield from self._now()
         if any(claim.running is not running for claim, _ in places):
-            raise QueueLostError(f"group {self.group!r}, topic {self.topic!r}: the topics were opened anew since")
+            raise QueueLostError(f"group {self.group!r}, topic {self.topic!r}: the topics were reopened since")
         if places:
             done = self._ask_done(running, places)
             yield Within(done, None)
@@ -444,7 +444,7 @@ class ReaderVerbs:
     def _note_lost(self, done: Future) -> None:
         if done.error is not None:
             _LOG.warning(
-                "%s: what was done is read again: %s",
+                "%s: processed messages are read again: %s",
                 self.name,
                 done.error,
                 extra=log_event("group_lost", done.error, group=self.group, topic=self.topic, member=self.name),

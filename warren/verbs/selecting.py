@@ -8,12 +8,13 @@ round for ever. It also leaves messages that consumers have.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import attrs
 
 from warren.actors.queue.inspecting import BrowsedMessage, wanted_of
+from warren.queue_index.queue.fetching import MessageProperties
 from warren.storage.errors import InvalidValueError, MessageError, WarrenError
 from warren.values.messages import ReceivedMessage
 from warren.verbs.steps import Steps
@@ -125,6 +126,44 @@ def dead_letters_only(where: Where | None) -> Where:
     return lambda message: "x-death" in message.headers and test(message)
 
 
+# ── for guests ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def browsed_to_plain(page: list[BrowsedMessage]) -> list[dict[str, Any]]:
+    """Encode browsed messages for a guest."""
+    return [
+        {
+            "level": message.level,
+            "seq_id": message.browsed.seq_id,
+            "msg_id": message.browsed.msg_id,
+            "unacked": message.browsed.unacked,
+            "expiry_us": message.browsed.properties.expiry_us,
+            "size": message.browsed.properties.size,
+            "term": message.browsed.term,
+        }
+        for message in page
+    ]
+
+
+def browsed_of(messages: list[dict[str, Any]]) -> list[BrowsedMessage]:
+    """Undo :func:`browsed_to_plain`."""
+    from warren.queue_index.queue.browsing import Browsed
+
+    return [
+        BrowsedMessage(
+            message.pop("level"),
+            Browsed(properties=MessageProperties(message.pop("expiry_us"), message.pop("size")), **message),
+        )
+        for message in messages
+    ]
+
+
+def selected_of(answer: tuple[list[str], int, Sequence[int] | None]) -> Selected:
+    """Decode a selection that was sent."""
+    ids, looked, place = answer
+    return Selected(ids, looked, None if place is None else (place[0], place[1]))
+
+
 # ── the walk ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -205,7 +244,7 @@ class Walk:
             self.done += done
             if why:
                 were = "message was" if self.done == 1 else "messages were"
-                raise NotMovedError(f"{why}; {self.done} {were} moved before that, the others are where they were")
+                raise NotMovedError(f"{why}; {self.done} {were} moved before that; the others were not moved")
         return more
 
     def _chosen(self, left: int | None) -> Steps[list[str]]:

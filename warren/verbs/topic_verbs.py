@@ -23,12 +23,13 @@ from warren.actors.topics.groups_actor import GroupsActor
 from warren.hosting.running_node import RunningNode
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES, Host
-from warren.msg_store.commit_log.packed_records import PackedRecords
+from warren.msg_store.commit_log.packed_records import PackedRecords, packed
 from warren.storage.errors import MessageError
 from warren.storage.topic_settings import TopicSettings
 from warren.values.messages import as_bodies, as_body
 from warren.values.topic_record import HERE, Moment, Origin, encode_message_properties, properties_of_keys
 from warren.verbs.broadcast import group_key
+from warren.verbs.operation import Performer, operation
 from warren.verbs.publishing import room
 from warren.verbs.reader_verbs import ReaderArguments, ReaderVerbs
 from warren.verbs.steps import NamedHandle, Reading, Steps, call, run
@@ -86,7 +87,21 @@ class AppendManyArguments(OriginArguments, total=False):
     queue: int | Chooser | None
 
 
-class TopicVerbs:
+def records_to_plain(records: list[PackedRecords]) -> list[bytes]:
+    """Encode records, each by itself, for a guest."""
+    return [record.data() for record in records]
+
+
+def records_of(answer: list[bytes]) -> list[PackedRecords]:
+    """Undo :func:`records_to_plain`."""
+    return list(map(packed, answer))
+
+
+def _bounds_of(answer: dict[int, list[int]]) -> dict[int, tuple[int, int]]:
+    return {queue_id: (first, end) for queue_id, (first, end) in answer.items()}
+
+
+class TopicVerbs(Performer):
     """The verbs of one topic."""
 
     def __init__(self, node: RunningNode, name: str) -> None:
@@ -108,6 +123,12 @@ class TopicVerbs:
     def queues(self) -> int:
         """How many it has."""
         return self._queues_now()
+
+    @operation("topic")
+    def count_queues(self) -> Steps[int]:
+        """Return how many queues it has."""
+        return self.queues
+        yield
 
     def _queues_now(self) -> int:
         """Return it from the table of topics, without a request."""
@@ -209,6 +230,7 @@ class TopicVerbs:
         """Return the actor that messages are handed to; raises why it is not running."""
         return [self.node.topics_now().log]
 
+    @operation("topic", flushes=True)
     def sync(self) -> Steps[None]:
         """Return when everything that was appended before is on the disk."""
         running = yield from self.node.topics()
@@ -350,6 +372,7 @@ class TopicVerbs:
 
     # ── looking messages up ─────────────────────────────────────────────────────────────────────────────────────
 
+    @operation("topic", encode=records_to_plain, decode=records_of)
     def find(
         self,
         key: str,
@@ -379,12 +402,14 @@ class TopicVerbs:
             return run(self.find(key, begin=begin, end=end, limit=limit, exact=exact))
         return find(running, self.name, key, begin=begin, end=end, limit=limit, exact=exact)
 
+    @operation("topic", encode=PackedRecords.data, decode=packed)
     def get(self, queue_id: int, queue_offset: int) -> Steps[PackedRecords]:
         """Return a message by its number in its queue; raises ``LookupError``."""
         running = yield from self.node.caught_up()
         found: PackedRecords = yield Reading(lambda: record_at(running, self.name, queue_id, queue_offset))
         return found
 
+    @operation("topic", encode=records_to_plain, decode=records_of)
     def pull(self, queue_id: int, queue_offset: int, max_records: int = 32) -> Steps[list[PackedRecords]]:
         """Return messages of a queue from a number on, or from its first: at least one unless it ends there, and fewer
         than ``max_records`` if they are large. It moves no group. Raises :class:`QueueRangeError` if the queue ends
@@ -395,12 +420,14 @@ class TopicVerbs:
         )
         return found
 
+    @operation("topic", encode=PackedRecords.data, decode=packed)
     def message_at(self, physical_offset: int) -> Steps[PackedRecords]:
         """Return a message by its offset in the CommitLog; raises ``LookupError``."""
         running = yield from self.node.topics()
         found: PackedRecords = yield Reading(lambda: message_at(running, self.name, physical_offset))
         return found
 
+    @operation("topic", encode=PackedRecords.data, decode=packed)
     def view_message(self, message_id: str) -> Steps[PackedRecords]:
         """Return a message by its id, as :attr:`TopicRecord.message_id` shows it (RocketMQ's offsetMsgId).
 
@@ -412,11 +439,13 @@ class TopicVerbs:
 
     # ── where groups and messages are ───────────────────────────────────────────────────────────────────────────
 
+    @operation("topic", decode=_bounds_of)
     def offsets(self) -> Steps[dict[int, tuple[int, int]]]:
         """Return, by queue, the number of the first message, and that of the next one to be stored."""
         running = yield from self.node.caught_up()
         return offsets_of(running, self.name, self.queues)
 
+    @operation("topic")
     def offset_at(self, moment: Moment) -> Steps[dict[int, int]]:
         """Return, by queue, the number of the first message stored at this time or later, or of the next if none."""
         running = yield from self.node.caught_up()
@@ -424,6 +453,7 @@ class TopicVerbs:
         found: dict[int, int] = yield Reading(lambda: offsets_at(running, self.name, queues, moment))
         return found
 
+    @operation("topic")
     def seek(
         self,
         group: str,
@@ -444,12 +474,14 @@ class TopicVerbs:
         sought: dict[int, int] = yield from self._ask_groups(lambda groups: groups.seek(self.name, group, places))
         return sought
 
+    @operation("topic")
     def lag(self, group: str, *, broadcast: bool = False, instance_name: str | None = None) -> Steps[dict[int, int]]:
         """Return, by queue, how many messages the group, or an instance of it, has not finished."""
         group = group_key(group, instance_name, broadcast=broadcast)
         lag: dict[int, int] = yield from self._ask_groups(lambda groups: groups.lag(self.name, group))
         return lag
 
+    @operation("topic")
     def groups(self, *, broadcast: bool = False) -> Steps[dict[str, dict[str, Any]]]:
         """Return, by group, members with queues, committed queue offsets, lag. ``broadcast``: by ``group@instance``."""
         described: dict[str, dict[str, dict[str, Any]]] = yield from self._ask_groups(

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pykka._envelope import Envelope as Letter
-
 from warren.actors.engines.key_table import digest_of, key_of, key_of_body
 from warren.actors.node.admission import Admission
 from warren.actors.queue.intake import PublishKey
 from warren.actors.queue.queue_actor import QueueActor
-from warren.actors.queue.unique_publisher import Key, PublishUnique
-from warren.actors.runtime.future import Confirm, CountDown, UniqueConfirm
+from warren.actors.queue.unique_publisher import Key
+from warren.actors.runtime.future import Confirm, CountDown
 from warren.storage.errors import MessageError
 from warren.values.messages import KEY_ARGUMENTS, MAX_EXPIRATION_S
 from warren.verbs.publishing import settled_confirm
@@ -89,33 +87,11 @@ def publishing_unique(  # noqa: PLR0917
     """Give messages to a queue. The answer is their confirm."""
 
     def give(actors: Sequence[QueueActor], reserved_bytes: int, here: bool) -> Confirm:
-        return _hand_over(actors[0], key, bodies, keys, reserved_bytes, here=here)
+        return actors[0].publish_unique(key, bodies, keys, reserved_bytes, here=here)
 
     return Admission(
         lambda: (find(),), lambda _: key.size_bytes(bodies), give, block, timeout, passes_alarms=passes_alarms
     )
-
-
-def _hand_over(
-    actor: QueueActor,
-    key: PublishKey,
-    bodies: Sequence[bytes],
-    keys: Sequence[Key | None],
-    reserved_bytes: int,
-    *,
-    here: bool,
-) -> UniqueConfirm:
-    """Hand messages to a queue, each with its key or ``None``. From any thread, like messages without keys."""
-    confirm = UniqueConfirm(actor)
-    message = PublishUnique(key.envelope, b"", bodies, key.expiration_ms, key.priority, confirm, reserved_bytes, keys)
-    if actor.actor_stopped.is_set():
-        actor.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
-        raise actor.stopped_error()
-    at_once = not here or key.expiration_ms is not None
-    actor.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else actor.needs_a_turn)
-    if here and actor.deliveries:
-        actor.wake_consumer()
-    return confirm
 
 
 class UniqueCountDown(CountDown):

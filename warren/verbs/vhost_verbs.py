@@ -17,6 +17,7 @@ from warren.actors.runtime.future import Confirm, CountDown
 from warren.hosting.running_node import RunningNode, failed_queues
 from warren.values.messages import LATER, PublishArguments, as_body, publish_key
 from warren.verbs.exchange_verbs import ExchangeHandle, ExchangeVerbs
+from warren.verbs.operation import Performer, operation
 from warren.verbs.publishing import publishing, settled_confirm
 from warren.verbs.queue_verbs import QueueHandle, QueueVerbs
 from warren.verbs.steps import Handle, Steps
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from warren.verbs.transaction_verbs import TransactionVerbs
 
 
-class VhostVerbs:
+class VhostVerbs(Performer):
     """The verbs of one vhost; the owner of the exclusive queues that are declared through it."""
 
     def __init__(self, node: RunningNode, name: str) -> None:
@@ -178,6 +179,7 @@ class VhostVerbs:
 
     # ── policies ────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @operation("vhost")
     def set_policy(
         self,
         name: str,
@@ -194,14 +196,17 @@ class VhostVerbs:
         """
         yield from self._set_policy("policy", name, pattern, definition, priority, apply_to)
 
+    @operation("vhost")
     def clear_policy(self, name: str) -> Steps[None]:
         """Delete a policy; raises :class:`NotFoundError` if there is no policy with that name."""
         yield from self.node.change(lambda actor: actor.clear_policy("policy", self.name, name))
 
+    @operation("vhost")
     def policies(self) -> Steps[list[dict[str, Any]]]:
         """Return the policies, under RabbitMQ's names, by ascending priority."""
         return (yield from self.node.change(lambda actor: actor.policies("policy", self.name)))
 
+    @operation("vhost")
     def set_operator_policy(
         self,
         name: str,
@@ -214,10 +219,12 @@ class VhostVerbs:
         """As :meth:`set_policy`, for numbers and times that bound those of users' policies and arguments."""
         yield from self._set_policy("operator_policy", name, pattern, definition, priority, apply_to)
 
+    @operation("vhost")
     def clear_operator_policy(self, name: str) -> Steps[None]:
         """Delete an operator policy; raises :class:`NotFoundError` if no such policy exists."""
         yield from self.node.change(lambda actor: actor.clear_policy("operator_policy", self.name, name))
 
+    @operation("vhost")
     def operator_policies(self) -> Steps[list[dict[str, Any]]]:
         """As :meth:`policies`."""
         return (yield from self.node.change(lambda actor: actor.policies("operator_policy", self.name)))
@@ -244,6 +251,7 @@ class VhostVerbs:
 
     # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
 
+    @operation("vhost")
     def delayed(self, limit: int = 100, *, queue: str | None = None) -> Steps[list[tuple[int, bytes]]]:
         """Return up to ``limit`` messages that wait until they are due (``delay``, ``at``, ``x-delayed-message``), as
         :class:`warren.DelayedMessage`, the next due first. ``queue``: only those published directly to this queue."""
@@ -251,12 +259,14 @@ class VhostVerbs:
 
         return waiting(self.node, self.name, limit, queue)
 
+    @operation("vhost")
     def cancel_delayed(self, message_id: str, *, queue: str | None = None) -> Steps[int]:
         """Cancel the messages that wait under an id; return how many."""
         from warren.verbs.delayed_verbs import cancel
 
         return cancel(self.node, self.name, message_id, queue)
 
+    @operation("vhost")
     def purge_delayed(self, queue: str) -> Steps[int]:
         """Cancel all messages that wait for a queue; return how many."""
         from warren.verbs.delayed_verbs import purge
@@ -306,6 +316,21 @@ class VhostVerbs:
         return CountDown([*confirms]) if confirms else settled_confirm()
 
 
+def imported_of(answer: dict[str, Any]) -> Imported:
+    """Decode what was imported."""
+    from warren.actors.engines.declared.definitions_json import Imported
+
+    kinds = {"policies": Policy, "exchanges": ExchangeDeclaration, "queues": QueueDeclaration, "bindings": Binding}
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in answer.items()
+    }
+    for name, kind in kinds.items():
+        fields[name] = tuple(kind(**declaration) for declaration in answer[name])
+    for name in ("permissions", "topic_permissions", "parameters"):
+        fields[name] = tuple(map(tuple, answer[name]))
+    return Imported(**fields)
+
+
 class NodeVerbs(UserVerbs, VhostVerbs):
     """The verbs of a node, and of its vhost ``/``."""
 
@@ -322,10 +347,12 @@ class NodeVerbs(UserVerbs, VhostVerbs):
         yield from self.node.change(lambda actor: actor.declare_vhost(name))
         return VhostVerbs(self.node, name)
 
+    @operation("node")
     def vhosts(self) -> Steps[list[str]]:
         """Return the names of all vhosts."""
         return (yield from self.node.change(lambda actor: actor.definitions.vhosts()))
 
+    @operation("node")
     def delete_vhost(self, name: str) -> Steps[None]:
         """Delete a vhost with everything in it."""
         yield from self.node.change(lambda actor: actor.delete_vhost(name))
@@ -343,10 +370,12 @@ class NodeVerbs(UserVerbs, VhostVerbs):
         where = self.name if vhost is None else vhost
         return self._delete_queue(where, name, if_empty=if_empty, if_unused=if_unused, force=force)
 
+    @operation("node")
     def definitions(self, vhost: str | None = None) -> Steps[dict[str, Any]]:
         """Return what is declared, in the whole node (with users) or in one vhost, as RabbitMQ's definitions JSON."""
         return self.node.definitions(vhost)
 
+    @operation("node", decode=imported_of)
     def import_definitions(self, document: Mapping[str, Any], vhost: str | None = None) -> Steps[Imported]:
         """Declare what RabbitMQ's definitions JSON has; an error lists all conflicts before anything is declared.
 
@@ -377,6 +406,7 @@ class NodeVerbs(UserVerbs, VhostVerbs):
         yield from self.node.change(lambda actor: _declare_topic(actor, name, queues, otherwise))
         return TopicVerbs(self.node, name)
 
+    @operation("node")
     def topics(self) -> Steps[dict[str, int]]:
         """Return all topics, including those of retries and dead letters, and how many queues each has."""
         running = yield from self.node.change(lambda actor: actor.topics)
@@ -390,10 +420,12 @@ class NodeVerbs(UserVerbs, VhostVerbs):
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @operation("node")
     def memory(self) -> Steps[dict[str, Any]]:
         """Return memory and disk as measured by the monitor, and the alarms that are set."""
         return self.node.memory()
 
+    @operation("node")
     def stats(self) -> Steps[dict[str, Any]]:
         """Return every vhost's queues' :meth:`Queue.stats`, failed queues, and stores; :meth:`memory`; and the topics
         (:mod:`warren.hosting.topic_stats`), ``None`` if there never was one."""

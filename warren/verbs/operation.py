@@ -1,0 +1,90 @@
+"""Operations: what can be asked of a node, a vhost, a queue or a topic, as values.
+
+An operation is defined once, as a verb marked with :func:`operation`: its signature gives the arguments, its body says
+what the process that hosts the node does. Calling the verb makes an :class:`Operation` and passes it to the object's
+``perform``. In the host's process that runs the body. In a guest's process it sends the operation's name and its
+arguments, and decodes the answer; so a new operation needs no code for guests.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar
+
+import attrs
+
+from warren.verbs.steps import Steps
+
+P = ParamSpec("P")
+S = TypeVar("S", bound="Performer")
+T = TypeVar("T")
+
+Target = Literal["node", "vhost", "queue", "topic"]
+
+
+@attrs.frozen
+class Definition:
+    """What all operations of one name have in common."""
+
+    target: Target
+    """What is asked."""
+    name: str
+    body: Callable[..., Steps[Any]]
+    encode: Callable[[Any], Any]
+    """Makes plain values of the answer: numbers, texts, bytes, lists and mappings."""
+    decode: Callable[[Any], Any]
+    """Makes the answer of plain values."""
+    flushes: bool
+    """Whether a guest's earlier publishes are confirmed first."""
+
+
+DEFINITIONS: Final[dict[str, Definition]] = {}
+"""All definitions, by name."""
+
+
+@attrs.frozen
+class Operation(Generic[T]):
+    """What is asked: which operation, with which arguments."""
+
+    definition: Definition
+    arguments: tuple[Any, ...] = ()
+    keywords: Mapping[str, Any] = attrs.Factory(dict)
+
+
+class Performer:
+    """Performs operations: here, as the process that hosts the node."""
+
+    def perform(self, operation: Operation[T]) -> Steps[T]:
+        """Perform an operation; return its answer."""
+        steps: Steps[T] = operation.definition.body(self, *operation.arguments, **operation.keywords)
+        return steps
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def operation(
+    target: Target,
+    *,
+    encode: Callable[[Any], Any] = _as_it_is,
+    decode: Callable[[Any], Any] = _as_it_is,
+    flushes: bool = False,
+) -> Callable[[Callable[Concatenate[S, P], Steps[T]]], Callable[Concatenate[S, P], Steps[T]]]:
+    """Define an operation by a verb. ``encode`` and ``decode`` are needed if the answer is not made of plain values.
+
+    ``flushes``: a guest's earlier publishes are confirmed before it is performed.
+    """
+
+    def define(verb: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatenate[S, P], Steps[T]]:
+        definition = Definition(target, f"{target}.{verb.__name__}", verb, encode, decode, flushes)
+        DEFINITIONS[definition.name] = definition
+
+        @functools.wraps(verb)
+        def method(self: S, /, *arguments: P.args, **keywords: P.kwargs) -> Steps[T]:
+            return self.perform(Operation[T](definition, arguments, keywords))
+
+        return method
+
+    return define
