@@ -198,7 +198,7 @@ class DiskRoom(Control):
     """Any actor → memory monitor. Tell. Whether there was room for what it wrote; if not, the disk alarm is set."""
 
     actor: ActorRef[Any]
-    found: bool
+    has_room: bool
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -65,7 +65,7 @@ class Vhost:
         counting = None if directory.persistent_store.clean else Counter[bytes]()
         vhost = cls(MsgIds(random(8)), {}, directory, clock, random, counting)
         try:
-            for queue, entry in directory.found.items():
+            for queue, entry in directory.queue_directories.items():
                 vhost._recover(queue, entry)
             vhost._finish_counting()
         except BaseException:

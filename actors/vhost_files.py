@@ -52,7 +52,7 @@ class VhostFiles:
     sync: bool
     persistent_store: MessageStore
     transient_store: MessageStore
-    found: dict[bytes, str]
+    queue_directories: dict[bytes, str]
     """The queues that have a directory, with its name; each level of a priority queue is a separate queue."""
     terms: dict[str, RecoveryTerms]
     """The recovery terms of the last clean stop, by directory name."""
@@ -111,7 +111,7 @@ class VhostFiles:
                     raise
             else:
                 if queue is not None:
-                    self.found[queue] = entry
+                    self.queue_directories[queue] = entry
 
     def queue_path(self, entry: str) -> str:
         return f"{self.path}/{names.QUEUES_DIRECTORY}/{entry}"
@@ -239,10 +239,10 @@ def _queue_of(files: FileSystem, path: str, vhost: bytes, entry: str) -> bytes |
     """
     file_names = files.list(path)
     if newer := [name for name in file_names if name.endswith((".qi", ".qs"))]:
-        raise DataError(f"{path}/{newer[0]}", None, "a classic queue v2: left alone")
+        raise DataError(f"{path}/{newer[0]}", None, "a classic queue v2, which is ignored")
     if names.QUEUE_NAME_FILE not in file_names:
         if any(name == names.JOURNAL_NAME or names.segment_number(name) is not None for name in file_names):
-            raise DataError(path, None, f"no {names.QUEUE_NAME_FILE}: nobody can tell whose messages these are")
+            raise DataError(path, None, f"no {names.QUEUE_NAME_FILE}: these messages belong to an unknown queue")
         return None
     name_path = f"{path}/{names.QUEUE_NAME_FILE}"
     owner, queue = names.parse_queue_name_file(files.read(name_path), name_path)

@@ -103,7 +103,7 @@ def _decode(data: bytes) -> Properties:
         except UnicodeDecodeError:
             values[name] = octets
     if position != size:
-        raise MessageError(f"{size - position} bytes behind the properties")
+        raise MessageError(f"{size - position} bytes after the properties")
     return properties
 
 

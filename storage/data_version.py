@@ -163,7 +163,7 @@ def _parse(data: bytes, path: str) -> DataVersion:
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise DataError(path, getattr(error, "pos", 0), f"no JSON: {error}") from error
+        raise DataError(path, getattr(error, "pos", 0), f"not JSON: {error}") from error
     if not isinstance(content, dict) or content.get("format") != _NAME:
         raise DataError(path, 0, f"not of the format '{_NAME}'")
     if content.pop("checksum", None) != _checksum(content):

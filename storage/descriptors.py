@@ -154,9 +154,9 @@ class DescriptorCache:
         """Raise ``RuntimeError`` if the bookkeeping is wrong; to be called while no file is in use."""
         all_files = [file for files in self._by_identity.values() for file in files]
         if any(file.closed or file.busy for file in all_files):
-            raise RuntimeError("a file is closed and known, or in use by nobody")
+            raise RuntimeError("a closed or busy file is still registered")
         if {file for file in all_files if not file.evicted} != set(self._open):
-            raise RuntimeError("the files that have a descriptor are not those that are counted")
+            raise RuntimeError("the files with a descriptor differ from those counted")
 
     # ── with the lock held ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -107,7 +107,7 @@ def decode(
     """
     plain = bytes(data)
     if plain[:1] != b"\x83":
-        raise TermError("no Erlang term: its first byte is not 131")
+        raise TermError("not an Erlang term: its first byte is not 131")
     if plain[1:2] == bytes([_COMPRESSED]):
         plain = b"\x83" + _inflate(plain, max_inflated_bytes)
     try:
@@ -117,7 +117,7 @@ def decode(
     if end > len(plain):
         raise TermError(_CUT_SHORT)
     if end < len(plain):
-        raise TermError(f"{len(plain) - end} bytes behind the term")
+        raise TermError(f"{len(plain) - end} bytes after the term")
     return term
 
 

@@ -69,7 +69,7 @@ def parse(text: bytes | str, *, max_depth: int = MAX_DEPTH, max_characters: int 
     term = reader.term(0)
     reader.expect("end", "a full stop")
     if reader.kind:
-        raise reader.error("something behind the full stop")
+        raise reader.error("text after the full stop")
     return term
 
 
@@ -171,7 +171,7 @@ class _Reader:
             return self._map(depth)
         if self._mark("<<"):
             return self._binary()
-        raise self.error(f"{token[:40]!r} in place of a term" if kind else "the text ends where a term must stand")
+        raise self.error(f"{token[:40]!r} in place of a term" if kind else "the text ends where a term is expected")
 
     def _elements(self, closing: str, depth: int) -> list[Term]:
         elements: list[Term] = []
@@ -234,7 +234,7 @@ class _Reader:
             self._advance()
         kind, token = self.kind, self.word
         if kind not in ("integer", "based", "float", "character"):
-            raise self.error("no number")
+            raise self.error("not a number")
         value: int | float
         if kind == "character":
             value = ord(self._unescaped(token[1:]))
@@ -256,7 +256,7 @@ class _Reader:
         try:
             return int(digits.replace("_", ""), int(base) if int(base) >= 2 else 37)
         except ValueError as error:
-            raise self.error(f"{token[:40]!r} is no number") from error
+            raise self.error(f"{token[:40]!r} is not a number") from error
 
     def _string(self) -> str:
         """Return the characters of this string and of the strings directly after it."""
@@ -277,7 +277,7 @@ class _Reader:
         if braced or pair:
             code = int((braced or pair)[-12:], 16)
             if code > 0x10FFFF or 0xD800 <= code < 0xE000 or len(braced or pair) > 12:
-                raise self.error("an escape that is no character")
+                raise self.error("an escape that is not a character")
             return chr(code)
         if octal:
             return chr(int(octal, 8))

@@ -165,9 +165,9 @@ class PackedContent:
         at = 0
         for start, block in zip(self._starts, self._blocks, strict=True):
             if start != at or not block.size:
-                raise RuntimeError(f"a block of {block.size} bytes at {start}, behind one that ends at {at}")
+                raise RuntimeError(f"a block of {block.size} bytes at {start}, after one that ends at {at}")
             if block.plain is None and block.packed is None:
-                raise RuntimeError(f"the block at {start} is nowhere")
+                raise RuntimeError(f"the block at {start} has no content")
             at += block.size
         if at != self._fresh_at or self.size != at + sum(map(len, self._fresh)):
             raise RuntimeError(f"{self.size} bytes counted, blocks end at {at}, {self._fresh_at} counted")

@@ -125,14 +125,14 @@ class RecordLog:
         if not data.startswith(header):
             if not header.startswith(data[: len(header)].rstrip(b"\0")):  # else a crash cut its making short
                 self._check_header(data)
-            self._pass_over(0, "the file has lost its beginning")
+            self._pass_over(0, "the beginning of the file is missing")
         position, end = len(header), len(header) if data.startswith(header) else 0
         while position < len(data):
             payload = payload_at(data, position)
             if payload is None:
                 following = self._behind(data, position)
                 if following is None:
-                    self._pass_over(position, f"{len(data) - position} bytes behind the last record")
+                    self._pass_over(position, f"{len(data) - position} bytes after the last record")
                     break
                 position = following
                 continue
@@ -148,13 +148,13 @@ class RecordLog:
         try:
             following = next_whole(data, torn + 1)
         except SearchError:
-            reason = "a damaged record; too much behind it looks like records to find the next whole one"
+            reason = "a damaged record; too much after it looks like a record to find the next whole one"
             self.damage = self.damage or DataError(self.path, torn, reason)
             return None
         if following is not None and _is_lost_write(data, torn, following):
             self._pass_over(torn, f"{following - torn} bytes between whole records")
         elif following is not None and self.damage is None:
-            self.damage = DataError(self.path, torn, "a damaged record, with whole ones behind it")
+            self.damage = DataError(self.path, torn, "a damaged record, followed by whole ones")
         return following
 
     def _pass_over(self, offset: int, what: str) -> None:
@@ -177,7 +177,7 @@ class RecordLog:
                 payload = file.pread(length, offset + HEAD.size)
                 if crc == _crc(payload):
                     return payload
-        raise DataError(self.path, offset, "no whole record stands here")
+        raise DataError(self.path, offset, "there is no whole record here")
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -287,7 +287,7 @@ class RecordLog:
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` if the log contradicts itself, or the file."""
         if sum(map(len, self._buffer)) != self._buffered_bytes:
-            raise RuntimeError(f"{self._buffered_bytes} bytes are buffered, and it is said otherwise")
+            raise RuntimeError(f"the buffered bytes differ from the count, {self._buffered_bytes}")
         if self._end and self._files.size(self.path) < self._end:
             raise RuntimeError(f"{self.path} is shorter than what was written")
 

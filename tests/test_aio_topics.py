@@ -280,7 +280,7 @@ async def test_a_log_that_is_behind_holds_producers() -> None:
     tasks = [asyncio.create_task(events.append(b"%d" % n)) for n in range(9)]
     await breathe()
     assert events.blocking._verbs.logs()[0].actor_inbox.weight == 2  # the credit
-    with pytest.raises(warren.errors.BlockedError, match="is behind"):
+    with pytest.raises(warren.errors.BlockedError, match="too many waiting messages"):
         events.append_nowait(b"refused")
     room = asyncio.create_task(events.room())
     await breathe()

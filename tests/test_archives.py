@@ -365,5 +365,5 @@ def test_who_stops_reading_ends_what_runs(ssh: Path, tmp_path: Path) -> None:
 
 
 def test_a_shovel_wants_to_know_one_archive_through_stdin_from_another(tmp_path: Path) -> None:
-    assert "say --state FILE" in complaint("-", tmp_path / "node")
+    assert "give --state FILE" in complaint("-", tmp_path / "node")
     assert "can only be copied from" in complaint("-", tmp_path / "node", "--move")

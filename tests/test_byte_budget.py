@@ -175,7 +175,7 @@ def test_whatever_happens_publishers_stay_within_the_budget_and_nobody_waits_for
         if inside:
             bytes_of.leave(inside.pop())
         let_in()
-        assert inside or not waiting, "somebody waits, and nothing is on the way that could leave"
+        assert inside or not waiting, "reservations wait although no bytes are on the way"
 
 
 @pytest.mark.parametrize("size_bytes", [1, 5 * MIB, 500 * MIB])

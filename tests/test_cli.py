@@ -249,9 +249,9 @@ def test_pairs_are_read_as_they_are_said() -> None:
 
 @pytest.mark.parametrize("said", ["", "a", "=1", "a="])
 def test_what_is_no_pair_is_refused(said: str) -> None:
-    with pytest.raises(UsageError, match=f"^--x {said}: wants OLD=NEW$"):
+    with pytest.raises(UsageError, match=f"^--x {said}: expected OLD=NEW$"):
         pairs("--x", [said], "OLD=NEW")
-    with pytest.raises(SettingsError, match=f"^--set {said}: wants NAME=VALUE$"):
+    with pytest.raises(SettingsError, match=f"^--set {said}: expected NAME=VALUE$"):
         parse_settings([said])
 
 

@@ -356,7 +356,7 @@ def test_a_topic_and_a_directory_are_made_when_told(tmp_path: Path) -> None:
     assert "no such directory" in refused("topic", "append", tmp_path / "new", "events", "x")
     done("topic", "append", tmp_path / "new", "events", "x", "--declare", "--queues", "3")
     assert "no topic 'event' in" in refused("topic", "append", tmp_path / "new", "event", "x")
-    assert "did you mean 'events'?; --declare makes it" in refused("topic", "append", tmp_path / "new", "event", "x")
+    assert "did you mean 'events'?; --declare creates it" in refused("topic", "append", tmp_path / "new", "event", "x")
     assert [row["queues"] for row in answer("topic", "list", tmp_path / "new")] == [3]
 
 
@@ -385,7 +385,7 @@ def test_mqadmins_names_do_what_topic_does(data: Path) -> None:
     assert answer("topic", "lag", data, "g")["lag"] == 1
     mqadmin("skipAccumulatedMessage", data, "-g", "g", "-t", "events")
     assert answer("topic", "lag", data, "g")["lag"] == 0
-    assert "say --group, or --queueId" in refused("mqadmin", "consumeMessage", data, "-t", "events")
+    assert "give --group or --queueId" in refused("mqadmin", "consumeMessage", data, "-t", "events")
 
 
 # ── files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -419,21 +419,24 @@ def test_a_rocketmqs_store_answers_too(scenario: str) -> None:
         (["tail", "PATH", "nowhere"], "no queue 'nowhere' in vhost '/', and no topic"),
         (["tail", "PATH", "orders", "--format", "%"], "no %; there are"),
         (["tail", "PATH", "orders", "--vhost", "x"], "no vhost 'x'"),
-        (["publish", "PATH", "orders", "x", "--property", "color=red"], "--property color: there are content_type"),
-        (["publish", "PATH", "orders", "x", "--property", "timestamp=now"], "wants seconds since 1970"),
-        (["publish", "PATH", "orders", "-l", "-K", ":"], "--key-delimiter goes with --exchange"),
-        (["topic", "append", "PATH", "events", "x", "-K", ":"], "--key-delimiter goes with --lines"),
+        (
+            ["publish", "PATH", "orders", "x", "--property", "color=red"],
+            "--property color: unknown; the properties are content_type",
+        ),
+        (["publish", "PATH", "orders", "x", "--property", "timestamp=now"], "expected seconds since 1970"),
+        (["publish", "PATH", "orders", "-l", "-K", ":"], "--key-delimiter needs --exchange"),
+        (["topic", "append", "PATH", "events", "x", "-K", ":"], "--key-delimiter needs --lines"),
         (["topic", "append", "PATH", "events", "x", "--key", "a b"], "a key cannot be 'a b'"),
         (["topic", "append", "PATH", "events", "x", "--queue-id", "7"], "queue 7"),
-        (["topic", "append", "PATH", "events", "x", "--queues", "7"], "--queues goes with --declare"),
+        (["topic", "append", "PATH", "events", "x", "--queues", "7"], "--queues needs --declare"),
         (["topic", "append", "PATH", "events", "x", "--delay", "100000"], "100000"),
         (["topic", "consume", "PATH", "nowhere", "-g", "g"], "no topic 'nowhere'"),
         (["topic", "consume", "PATH", "events", "-g", "a group"], "a group"),
         (["topic", "consume", "PATH", "events", "-g", "g", "--from", "tomorrow"], "earliest, latest, or a time"),
-        (["topic", "lag", "PATH", "nobody"], "no group 'nobody'; groups: there is none"),
+        (["topic", "lag", "PATH", "nobody"], "no group 'nobody'; groups: none"),
         (["topic", "stats", "PATH", "event"], "did you mean 'events'?"),
-        (["topic", "reset-offset", "PATH", "events", "-g", "g"], "where to? Say one of"),
-        (["topic", "reset-offset", "PATH", "events", "-g", "g", "--to", "now", "--offset", "1"], "Say one of"),
+        (["topic", "reset-offset", "PATH", "events", "-g", "g"], "give one of"),
+        (["topic", "reset-offset", "PATH", "events", "-g", "g", "--to", "now", "--offset", "1"], "give one of"),
         (["topic", "read", "PATH", "--topic", "events", "--queue-id", "9"], "no queue 9"),
     ],
 )

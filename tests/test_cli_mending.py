@@ -106,14 +106,14 @@ def test_move_goes_to_a_queue_or_an_exchange_by_condition_id_and_limit(data: Pat
     assert json.loads(done("move", data, "jobs", "empty", "--dry-run", "--json")) == {"would_be_moved": 3}
     for wrong in ([], ["empty", "--exchange", "logs"]):
         assert "where to" in refused("move", data, "jobs", *wrong)
-    assert "goes with --exchange" in refused("move", data, "jobs", "empty", "--routing-key", "x")
+    assert "needs --exchange" in refused("move", data, "jobs", "empty", "--routing-key", "x")
     assert "no queue 'nowhere'" in refused("move", data, "jobs", "nowhere", "--dry-run")
     assert "no exchange 'nowhere'" in refused("move", data, "jobs", "--exchange", "nowhere")
 
 
 def test_remove_wants_to_know_which_and_that_it_is_meant(data: Path) -> None:
     assert "--where or --id" in refused("remove", data, "jobs")
-    assert "say --yes" in refused("remove", data, "jobs", "--where", "headers['n'] = 2")
+    assert "confirm with --yes" in refused("remove", data, "jobs", "--where", "headers['n'] = 2")
     assert done("remove", data, "jobs", "--where", "headers['n'] = 2", "--dry-run") == "1 message would be deleted\n"
     assert done("remove", data, "jobs", "--where", "headers['n'] = 2", "--yes") == "1 message deleted\n"
     (left,) = ids(data, "jobs")

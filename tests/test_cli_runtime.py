@@ -128,7 +128,7 @@ def test_a_transient_message_does_not_survive(data: Path) -> None:
 
 
 def test_a_missing_queue_is_made_only_when_told_and_a_directory_too(data: Path, tmp_path: Path) -> None:
-    assert "no queue 'new' in vhost '/'; --declare makes it" in refused("publish", data, "new", "x")
+    assert "no queue 'new' in vhost '/'; --declare creates it" in refused("publish", data, "new", "x")
     done("publish", data, "new", "x", "--declare")
     assert bodies(consumed(data, queue="new")) == [b"x"]
     assert "no such directory" in refused("publish", tmp_path / "other", "new", "x")
@@ -160,13 +160,13 @@ def test_a_full_queue_refuses(data: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "to which QUEUE?"),
+        ([], "give a QUEUE or --exchange"),
         (["orders", "x", "--file", "f"], "either BODY or --file"),
-        (["orders", "x", "--lines"], "--lines is for --file and for stdin"),
-        (["orders", "x", "--routing-key", "k"], "--routing-key goes with --exchange"),
-        (["--exchange", "e", "x", "--declare"], "--declare makes queues"),
-        (["orders", "x", "--header", "novalue"], "--header novalue: wants NAME=TEXT"),
-        (["orders", "x", "--header", "=v"], "wants NAME=TEXT"),
+        (["orders", "x", "--lines"], "--lines needs --file or stdin"),
+        (["orders", "x", "--routing-key", "k"], "--routing-key needs --exchange"),
+        (["--exchange", "e", "x", "--declare"], "--declare creates queues"),
+        (["orders", "x", "--header", "novalue"], "--header novalue: expected NAME=TEXT"),
+        (["orders", "x", "--header", "=v"], "expected NAME=TEXT"),
         (["orders", "--file", "/nowhere/at/all"], "/nowhere/at/all: No such file or directory"),
         (["orders", "x", "--expiration", "-1"], "an expiration is 0"),
         (["orders", "x", "--expiration", "nan"], "an expiration is 0"),
@@ -341,7 +341,7 @@ def test_topics_are_listed_behind_the_queues(tmp_path: Path) -> None:
 
 def test_purging(data: Path) -> None:
     done("publish", data, "orders", "a", "b")
-    assert "say --yes" in refused("purge", data, "orders")
+    assert "confirm with --yes" in refused("purge", data, "orders")
     assert json.loads(done("purge", data, "orders", "--yes", "--json")) == {"purged": 2}
     assert done("purge", data, "orders", "--yes") == "0 messages deleted\n"
     assert consumed(data) == []
@@ -383,13 +383,13 @@ def test_definitions_go_out_and_in_again(data: Path, tmp_path: Path) -> None:
 def test_definitions_that_cannot_be_taken_change_nothing(data: Path, tmp_path: Path) -> None:
     before = done("definitions", data)
     for text, said in (
-        (b"{", "no JSON"),
+        (b"{", "not JSON"),
         (b"[]", "they are a JSON object"),
         (
             b'{"queues": [{"name": "orders", "vhost": "/", "durable": false, "auto_delete": false, "arguments": {}}]}',
             "",
         ),
-        (b"[" * 5000, "no JSON"),
+        (b"[" * 5000, "not JSON"),
     ):
         assert said in refused("definitions", data, "--import", "-", stdin=text)
     assert "either --export or --import" in refused("definitions", data, "--import", "-", "--export", "x", stdin=b"")
@@ -419,7 +419,7 @@ def test_a_directory_whose_process_lets_nobody_in_says_who_that_is(data: Path, a
     with runtime.open(data, attach=False):
         said = refused(*at(arguments, data), stdin=b"{}")
     assert f"in use by process {os.getpid()}, since " in said
-    assert "the process that has it lets nobody in" in said
+    assert "the process that has it open does not share it" in said
 
 
 def test_a_directory_that_a_program_has_for_itself_is_used_all_the_same(data: Path) -> None:
@@ -446,7 +446,7 @@ def test_a_command_ends_with_a_line_when_the_program_that_it_is_a_guest_of_close
         wait_until(lambda: not node.queue("orders").stats()["messages"], "the ack does not come")
     said = follower.communicate(timeout=20)
     assert (follower.returncode, said[0]) == (2, b"")
-    assert said[1] == f"warren: {data}: the process that has it has closed it, or this connection\n".encode()
+    assert said[1] == f"warren: {data}: the host closed it, or this connection\n".encode()
     assert consumed(data) == []
 
 

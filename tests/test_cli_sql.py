@@ -128,8 +128,8 @@ def test_what_cannot_be_opened_is_said(tmp_path: Path, place: Path) -> None:
     assert refused("/nowhere", "select 1") == "/nowhere: no such file or directory"
     assert refused(NODE, "-f", "/nowhere.sql") == "/nowhere.sql: No such file or directory"
     assert refused("-f", "/nowhere.sql") == "/nowhere.sql: No such file or directory"
-    assert refused("--json") == "wants a broker's directory, and SQL"
-    assert refused(NODE, "select 1", "--set", "nonsense") == "--set nonsense: wants NAME=VALUE"
+    assert refused("--json") == "give a broker's directory and SQL"
+    assert refused(NODE, "select 1", "--set", "nonsense") == "--set nonsense: expected NAME=VALUE"
     with package.open(tmp_path / "data") as node:
         node.queue("q")
         assert "a node of warren runs here" in refused(tmp_path / "data", "select 1")
@@ -366,7 +366,7 @@ def test_a_terminal_gets_no_parquet_and_obeys_no_body(tmp_path: Path) -> None:
     assert "\x1b[2J" not in seen
     assert "\\x1b[2Jgone" in seen
     seen = on_a_terminal(tmp_path / "node", "select body from messages", "--format", "parquet", exit_code=2)
-    assert seen == "warren: --format parquet: is nothing for a terminal; say --out FILE\n"
+    assert seen == "warren: --format parquet cannot be written to a terminal; give --out FILE\n"
 
 
 def test_there_is_a_prompt(place: Path) -> None:

@@ -398,7 +398,7 @@ def test_the_last_file_of_the_commit_log_that_is_missing_after_a_clean_stop_is_r
     max((store / "commitlog").iterdir()).unlink()
     said = warren("topic", "scan", store, *settings_of(golden.manifest("basic-clean")["config"]))
     assert said.code == 1
-    assert "missing messages: 8 entries of messages after the end of the CommitLog do not count" in said.err
+    assert "missing messages: 8 entries of messages after the end of the CommitLog are ignored" in said.err
 
 
 def test_a_commit_log_that_lies_elsewhere_is_read_there(tmp_path: Path) -> None:
@@ -417,7 +417,7 @@ def test_what_recovery_cut_off_is_said(tmp_path: Path) -> None:
     for command in (["inspect", store, "--json"], ["topic", "scan", store]):
         said = warren(*command)
         assert said.code == 0
-        assert "00000000000000131072, offset 21479: 488 bytes behind the last good record do not count" in said.err
+        assert "00000000000000131072, offset 21479: 488 bytes after the last good record are ignored" in said.err
         assert "index file deleted" in said.err
 
 
@@ -741,14 +741,14 @@ def test_a_nodes_directory_with_queues_and_topics_is_reported_as_both(tmp_path: 
         (["topic", "entries", "{store}", "--topic", "Nobody", "--queue-id", "0"], "no queue 0 of the topic 'Nobody'"),
         (["topic", "offset-at", "{store}", "--topic", "A", "--queue-id", "0", "--timestamp", "1"], "no queue"),
         (["topic", "scan", "{store}", "--set", "nonsense=1"], "there is no setting 'nonsense'"),
-        (["topic", "scan", "{store}", "--set", "maxIndexNum"], "wants NAME=VALUE"),
+        (["topic", "scan", "{store}", "--set", "maxIndexNum"], "expected NAME=VALUE"),
         (["topic", "scan", "{store}", "--set", "maxIndexNum=many"], "must be a whole number"),
         (["topic", "scan", "{store}", "--set", "mappedFileSizeCommitLog=4096"], "bytes, and not 4096"),
         (["topic", "scan", "/no/such/place"], "no such file or directory"),
         (["topic", "scan", "{queues}"], "is no RocketMQ store folder"),
         (["topic", "scan", "{store}/commitlog/00000000000000000000"], "not a .tar.gz"),
         (["export", "{store}"], "is a RocketMQ store, which has no queues"),
-        (["inspect", "{store}", "--set", "x"], "wants NAME=VALUE"),
+        (["inspect", "{store}", "--set", "x"], "expected NAME=VALUE"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_exit_code_2(arguments: list[str], reason: str) -> None:

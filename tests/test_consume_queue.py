@@ -580,7 +580,7 @@ def test_several_files_that_a_power_loss_left_short_are_lengthened() -> None:
 
 
 def test_a_name_in_the_middle_of_an_entry_is_refused() -> None:
-    with pytest.raises(DataError, match="no whole number of entries"):
+    with pytest.raises(DataError, match="multiple of an entry"):
         open_queue(written(b"", first=7))
 
 

@@ -78,7 +78,7 @@ def test_users_come_and_go(data: Path) -> None:
     said(data, "set_user_tags", "bob")
     assert said(data, "list_users", "--no-table-headers") == "bob\t[]\nguest\t[administrator]\n"
     assert "no user 'nobody'" in refused(data, "delete_user", "nobody")
-    assert "there is a user 'bob'" in refused(data, "add_user", "bob", "x")
+    assert "user 'bob' exists already" in refused(data, "add_user", "bob", "x")
 
 
 def test_permissions_and_limits(data: Path) -> None:
@@ -192,7 +192,7 @@ def test_definitions_go_out_and_in(data: Path, tmp_path: Path) -> None:
     said(data, "authenticate_user", "bob", "secret")
     assert "No such file" in refused(data, "import_definitions", str(tmp_path / "missing"))
     out.write_text("{")
-    assert "no JSON" in refused(data, "import_definitions", str(out))
+    assert "not JSON" in refused(data, "import_definitions", str(out))
 
 
 def test_status_and_environment(data: Path) -> None:
@@ -212,15 +212,15 @@ def test_status_and_environment(data: Path) -> None:
         (["add_user"], "not enough arguments; usage: warren ctl PATH add_user <user> [<password>]"),
         (["set_permissions", "bob", "a", "b"], "not enough arguments"),
         (["delete_user", "a", "b"], "too many arguments; usage: warren ctl PATH delete_user <user>"),
-        (["list_users", "-p", "/"], "--vhost means nothing to list_users"),
+        (["list_users", "-p", "/"], "--vhost does not apply to list_users"),
         (["list_queues", "name", "pid"], "columns of list_queues are name, durable"),
-        (["set_policy", "p", ".*", "{"], "no JSON: {"),
+        (["set_policy", "p", ".*", "{"], "not JSON: {"),
         (["set_policy", "p", ".*", "[]"], "a JSON object is expected, not []"),
         (["set_permissions", "guest", "(", "", ""], "no regular expression"),
         (["add_user", "", "x"], "a user's name cannot be empty"),
         (["purge_queue", "q", "-p", "nowhere"], "no vhost 'nowhere'"),
         (["close_connection", "x", "why"], "no connection 'x'"),
-        (["set_user_limits", "guest", '{"max-x": 1}'], "limit 'max-x' is none of"),
+        (["set_user_limits", "guest", '{"max-x": 1}'], "limit 'max-x' is not one of"),
     ],
 )
 def test_what_is_wrong_is_said(data: Path, arguments: list[str], why: str) -> None:

@@ -205,7 +205,7 @@ def test_damage_in_the_file_that_was_written_last_is_told_and_the_others_wait() 
     log = opened(files)
     assert waiting(log) == [1, 2]
     assert [str(error) for error in log.damage] == [
-        f"{DIRECTORY}/1.delayed, offset 17: a damaged record, with whole ones behind it"
+        f"{DIRECTORY}/1.delayed, offset 17: a damaged record, followed by whole ones"
     ]
 
 
@@ -366,7 +366,7 @@ def test_columns_of_an_index_are_read_by_themselves() -> None:
     entries = f.entries_of([f.Entry(n % 3, n, 7, n * 10, 5) for n in range(100)])
     files.make_directories(DIRECTORY)
     handle = files.open_append(f"{DIRECTORY}/1.due")
-    handle.append(f.encode_index(f.Index(entries, f.gone_of([]), False), 9))
+    handle.append(f.encode_index(f.Index(entries, f.removed_of([]), False), 9))
     handle.close()
     path = f"{DIRECTORY}/1.due"
     rows = f.read_rows(files, path, 100, 90, 64)

@@ -251,7 +251,7 @@ def test_the_command_lists_what_waits_and_calls_back(tmp_path: Path) -> None:
     found = json.loads(done("jobs", "--json"))["delayed"]
     assert [(row["message_id"], row["due_ms"], row["bytes"]) for row in found] == [("a", 4_105_065_600_000, 1234)]
     assert len(json.loads(done("--limit", "1", "--json"))["delayed"]) == 1
-    assert done("--cancel", "b") == "b: 1 message called back\n"
+    assert done("--cancel", "b") == "b: 1 message cancelled\n"
     assert json.loads(done("jobs", "--cancel", "a", "--cancel", "b", "--json", code=1)) == {
         "cancelled": {"a": 1, "b": 0}
     }

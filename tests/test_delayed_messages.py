@@ -630,8 +630,8 @@ def test_after_a_full_disk_what_has_come_is_written_down_as_gone() -> None:
     hand.advance(1)
     assert len(taken(queue)) == 9
     log = hand.node._verbs.node.vhost("/").delayed().actor.log
-    assert len(log._unwritten_gone) == 9
+    assert len(log._unwritten_removed) == 9
     hand.advance(2)
-    assert not log._unwritten_gone
+    assert not log._unwritten_removed
     again = hand_node(hand.kill(), clock=hand.clock)
     assert [one.body for one in again.node.delayed()] == [b"9"]

@@ -218,7 +218,7 @@ def test_a_journal_that_is_damaged_in_the_middle_is_read_behind_it(
     assert f"{kind}: journal.jif" in said_of(result)
     (line,) = (line for line in result.stderr.splitlines() if kind in line)
     assert offsets[30] <= int(line.partition("offset ")[2].partition(":")[0]) < offsets[31]
-    assert "records go on at" in line
+    assert "records continue at" in line
     found = seq_ids(result)
     lost = set(range(120, 140)) - set(found)
     assert 130 in lost

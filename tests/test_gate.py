@@ -214,7 +214,7 @@ def test_closing_the_node_answers_who_waits_for_bytes(hand: HandNode) -> None:
     place = in_line(hand)
     hand.run()
     assert not place.done
-    with pytest.raises(BlockedError, match="nobody is left"):
+    with pytest.raises(BlockedError, match="no thread is left"):
         queue.publish(KB_100)
     assert hand.node._running.gate.on_the_way_bytes == 100 * MIB
     hand.node.close()

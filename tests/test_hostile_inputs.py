@@ -56,7 +56,7 @@ ESCAPE = "\x1b[31mred"
 
 @pytest.mark.parametrize("data", [DIGITS, DEEP, b"\xff"], ids=["digits", "deep", "no text"])
 def test_a_definitions_file_that_is_no_json_is_an_error_with_a_name(data: bytes) -> None:
-    with pytest.raises(DataError, match="no JSON"):
+    with pytest.raises(DataError, match="not JSON"):
         DefinitionsFile(in_memory(data, f"{DIRECTORY}/{DEFINITIONS_FILE}"), DIRECTORY).load()
 
 
@@ -75,12 +75,12 @@ def definitions_with_log(*records: bytes) -> DefinitionsFile:
 
 @pytest.mark.parametrize("data", [b"", b'"', b"\x80", DIGITS, DEEP], ids=["empty", "torn", "no text", "digits", "deep"])
 def test_a_record_of_the_definitions_log_whose_checksum_is_right_and_that_is_no_json(data: bytes) -> None:
-    with pytest.raises(DataError, match="offset 0: a record that is no JSON"):
+    with pytest.raises(DataError, match="offset 0: a record that is not JSON"):
         definitions_with_log(data).load()
 
 
 def test_a_change_of_the_definitions_log_of_a_kind_that_nobody_knows() -> None:
-    with pytest.raises(DataError, match="a change of what is not there, or no change: KeyError"):
+    with pytest.raises(DataError, match="an invalid change, or one of something missing: KeyError"):
         definitions_with_log(b'{"generation":1}', b'[["put","q!eue",{}]]').load()
 
 
@@ -140,8 +140,8 @@ def test_an_index_of_delayed_messages_that_names_places_outside_its_log_is_made_
     del log
     entries = f.entries_of([f.Entry(5, 7, 9, 17, 0), f.Entry(6, 7, 9, 1 << 31, 40)])
     for entry in (entries[:1], entries[1:]):
-        with pytest.raises(DataError, match="where none can stand"):
-            f.decode_index(f.encode_index(f.Index(entry, f.gone_of([]), False), 100), PATH, 100)
+        with pytest.raises(DataError, match="entries outside of its log"):
+            f.decode_index(f.encode_index(f.Index(entry, f.removed_of([]), False), 100), PATH, 100)
 
 
 def test_files_of_delayed_messages_are_told_by_ascii_digits() -> None:
@@ -196,7 +196,7 @@ def test_behind_many_zeros_the_next_record_is_found_at_once() -> None:
 def test_where_too_much_looks_like_records_that_is_said() -> None:
     found, damage = replayed(b"\0\0\1\0" * (1 << 18) + encode_record(b"whole"))
     assert found == []
-    assert "looks like records" in str(damage)
+    assert "looks like a record" in str(damage)
 
 
 # ── names on a terminal ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -463,7 +463,7 @@ def test_arguments_that_cannot_be(tmp_path: Path) -> None:
 
 def test_a_shovel_says_what_does_not_go_with_a_file(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "f.jsonl", text("q", "1"))
-    assert "which can only be copied from" in complaint(file, tmp_path / "node", "--move")
+    assert "which can only be copied" in complaint(file, tmp_path / "node", "--move")
     assert "no message of a queue 'other'" in complaint(file, tmp_path / "node", "--queue", "other")
     fill(tmp_path / "source")
     assert "--where and --into are for files" in complaint(tmp_path / "source", tmp_path / "node", "--into", "q")

@@ -449,9 +449,7 @@ def test_entries_that_are_built_anew_are_waited_for(store: Store, monkeypatch: p
     os.rename(kept, f"{kept}.away")
     monkeypatch.setattr(stream_reader.time, "sleep", lambda _: None)
     monkeypatch.setattr(stream_reader, "PATIENCE_S", 0.1)
-    with pytest.raises(
-        WarrenError, match="topic orders, queue 0, messages 0 to 9: the entries that were there are gone"
-    ):
+    with pytest.raises(WarrenError, match="topic orders, queue 0, messages 0 to 9: its entries are gone"):
         reader.partitions({}, end)
 
 
@@ -473,7 +471,7 @@ def test_a_topic_that_was_made_again_stops_the_query(store: Store, count: int, m
     start = reader.latestOffset({}, ALL)
     made_again(store, count)
     error = (
-        f"topic orders, queue 0: the query is at message 10, but the queue ends at {count}: the topic was made again"
+        f"topic orders, queue 0: the query is at message 10, but the queue ends at {count}: the topic was created again"
     )
     with pytest.raises(WarrenError, match=error):
         reader_of(store.directory).latestOffset(start, ALL)
@@ -601,8 +599,8 @@ def test_a_file_that_expires_under_a_look_or_a_task(store: Store, monkeypatch: p
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"topics": "orders"}, "option 'topics': there is none; did you mean 'topic'"),
-        ({"maxRecordPerTrigger": "5"}, "there is none; did you mean 'maxRecordsPerTrigger'"),
+        ({"topics": "orders"}, "option 'topics': unknown; did you mean 'topic'"),
+        ({"maxRecordPerTrigger": "5"}, "unknown; did you mean 'maxRecordsPerTrigger'"),
         ({"topic": " , "}, "option topic is ' , '"),
         ({"topic": "a/b"}, "option topic is 'a/b'"),
         ({"table": "entries"}, "option table is 'entries': a stream has the table records"),

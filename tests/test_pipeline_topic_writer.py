@@ -286,7 +286,7 @@ def test_an_intent_whose_messages_expired_is_an_error(tmp_path: Path) -> None:
     ledger = Ledger.load(RealFileSystem(), str(node), "q")
     ledger.begin(1, 0, 1, ["gone.arrow"])
     os.unlink(node / "topics/commitlog" / f"{0:020d}")
-    with pytest.raises(WarrenError, match="epoch 1 of q was begun, and what was written then has expired"):
+    with pytest.raises(WarrenError, match="epoch 1 of q was begun, but its messages have expired"):
         stream(node, 1, numbered(1), config=config)
 
 
@@ -343,8 +343,12 @@ def test_a_row_that_cannot_be_appended_fails_its_task(tmp_path: Path, row: dict[
 @pytest.mark.parametrize(
     ("row", "options", "said"),
     [
-        ({"body": b"x", "queue_id": 3}, {"queues": 3}, "a row is for queue 3, and there are 3: option queues"),
-        ({"body": bytes(5 << 20)}, {}, "a message of 52[0-9]+ bytes with all that is around it; 4194304 at most"),
+        (
+            {"body": b"x", "queue_id": 3},
+            {"queues": 3},
+            "a row is for queue 3, but there are 3 queues; raise option queues",
+        ),
+        ({"body": bytes(5 << 20)}, {}, "a message takes 52[0-9]+ bytes in the CommitLog; at most 4194304 are possible"),
     ],
 )
 def test_what_the_node_would_refuse_is_said_before_anything_is_appended(
@@ -368,11 +372,11 @@ _AND_COUNT = pa.schema([("body", pa.string()), ("count", pa.int32())])
         (pa.schema([("body", pa.int32())]), {"topic": "t"}, "the column body is int, and not binary or string"),
         (BODIES, {"topic": "a/b"}, "a topic cannot be called 'a/b'"),
         (BODIES, {"topic": "t", "queues": "0"}, "option queues is '0', not a whole number from 1 on"),
-        (BODIES, {"topic": "t", "query": "q"}, "options query and epoch: both, or none"),
+        (BODIES, {"topic": "t", "query": "q"}, "options query and epoch: give both, or neither"),
         (BODIES, {"topic": "t", "query": "a/b", "epoch": "1"}, "option query is 'a/b'"),
-        (BODIES, {"topic": "t", "sync": "os"}, "option 'sync': there is none to write; known are path,"),
-        (BODIES, {"topic": "t", "stagingpaths": "/x"}, "there is none to write; did you mean 'stagingPath'"),
-        (BODIES, {"topic": "t", "path": "s3://bucket/node"}, "a node to write to is a directory of this machine"),
+        (BODIES, {"topic": "t", "sync": "os"}, "option 'sync': unknown for writing; known are path,"),
+        (BODIES, {"topic": "t", "stagingpaths": "/x"}, "unknown for writing; did you mean 'stagingPath'"),
+        (BODIES, {"topic": "t", "path": "s3://bucket/node"}, "the node to write to must be a directory of this machine"),
         (BODIES, {"topic": "t", "path": "/dev/null"}, "/dev/null: is not a directory"),
     ],
 )
@@ -392,12 +396,12 @@ def test_a_topic_cannot_be_overwritten(tmp_path: Path) -> None:
 
 def test_the_folder_of_a_rocketmq_is_no_node(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
-    with pytest.raises(WarrenError, match="is a RocketMQ store folder, and not the directory of a warren node"):
+    with pytest.raises(WarrenError, match="is a RocketMQ store folder, not a warren node's directory"):
         writer_of(tmp_path, topic="t")
 
 
 def test_a_stream_that_names_no_query_is_refused(tmp_path: Path) -> None:
     writer = stream_writer_of(tmp_path / "node", topic="t")
     messages: Sequence[Any] = [writer.write(iter([batch_of(numbered(1))]))]
-    with pytest.raises(WarrenError, match="which query it is: option query"):
+    with pytest.raises(WarrenError, match="a stream needs option query"):
         writer.commit(list(messages), 0)

@@ -16,7 +16,7 @@ from tests.support.users_queue import EITHER, Entry, Taker, UsersQueue, body_of,
 from warren.actors.engines.errors import AccessRefusedError, UnknownTagError
 from warren.actors.engines.queue.consumers import Consumer
 from warren.actors.engines.queue.effects import Delivered, Effects
-from warren.actors.queue.inspecting import browse, wanted_of
+from warren.actors.queue.inspecting import browse, chosen_ids
 from warren.storage.settings import Settings
 
 CHANNELS = ["red", "blue"]
@@ -159,13 +159,13 @@ class Machine(RuleBasedStateMachine):
         """Some from wherever they stand."""
         chosen = data.draw(st.lists(st.sampled_from(self.model.ready), min_size=1, max_size=4, unique_by=place))
         bodies = {sent.body for sent in chosen}
-        wanted = wanted_of(one.id for one in browse(self.queue, 1 << 20, None) if one.browsed.message.body in bodies)
+        wanted = chosen_ids(one.id for one in browse(self.queue, 1 << 20, None) if one.browsed.message.body in bodies)
         if not keep:
             assert self.queue.remove(wanted) == self.model.drop(chosen)
             return
         got = self.model.pick(channel, chosen)
         expected: list[Went] = [(None, channel, tag, sent.body, flag) for tag, sent, flag in got]
-        self.compare(self.queue.get_many(channel, 0, ack_required=True, wanted=wanted), expected)
+        self.compare(self.queue.get_many(channel, 0, ack_required=True, chosen=wanted), expected)
 
     @rule(
         channel=st.sampled_from(CHANNELS),

@@ -55,7 +55,7 @@ def test_no_record_stands_between_two() -> None:
     log.append(b"one")
     log.write()
     for offset in (0, len(log.header) + 1, log.size_bytes, 1 << 40):
-        with pytest.raises(DataError, match=rf"{PATH}, offset {offset}: no whole record"):
+        with pytest.raises(DataError, match=rf"{PATH}, offset {offset}: there is no whole record"):
             log.read(offset)
 
 
@@ -82,7 +82,7 @@ def test_damage_in_the_middle_costs_itself_alone_and_is_told() -> None:
     files.flip_bit(PATH, offsets[1] + 9, 3)
     log, found = opened(files)
     assert found == [b"one", b"three"]
-    assert str(log.damage) == f"{PATH}, offset {offsets[1]}: a damaged record, with whole ones behind it"
+    assert str(log.damage) == f"{PATH}, offset {offsets[1]}: a damaged record, followed by whole ones"
     log.append(b"four")
     log.sync()
     assert opened(files)[1] == [b"one", b"three", b"four"]

@@ -332,7 +332,7 @@ def test_a_record_that_cannot_be_written_ends_and_the_node_serves(caplog: pytest
     assert len(queue.get_many(10)) == 10
     hand.advance(20)
     hand.node.close()
-    assert [message.partition(":")[0] for message in caplog.messages] == ["the record ends here"]
+    assert [message.partition(":")[0] for message in caplog.messages] == ["the recording ends here"]
     record = read_record(RECORD, files=hand.files)  # what was written before can be read
     assert 9 <= record.node["time_s"].max() <= 11
     assert sum(column(record, "published")) == 5

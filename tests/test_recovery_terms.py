@@ -305,7 +305,7 @@ def test_compressed_object_is_refused_before_it_grows() -> None:
 
 def test_object_with_bytes_behind_its_term_is_refused() -> None:
     hashed = TableObject(b"Q", phash2_characters(b"Q"), encode((list(b"Q"), [])) + b"\0")
-    with pytest.raises(DataError, match="1 bytes behind the term"):
+    with pytest.raises(DataError, match="1 bytes after the term"):
         read_recovery_terms(encode_table([hashed]), PATH)
 
 

@@ -166,7 +166,7 @@ def test_a_damaged_log_costs_the_counts_and_no_message(caplog: pytest.LogCapture
     log.append(b"something else entirely")
     bench.crash()
     assert taken(bench) == [(b"a", 1)], "the index says that it was out"
-    assert "how often messages came back is not known: /side/returned.log, offset 0" in caplog.text
+    assert "delivery counts cannot be read: /side/returned.log, offset 0" in caplog.text
 
 
 def test_a_record_that_is_none_costs_the_counts_and_no_message(caplog: pytest.LogCaptureFixture) -> None:
@@ -178,7 +178,7 @@ def test_a_record_that_is_none_costs_the_counts_and_no_message(caplog: pytest.Lo
     log.write()
     bench.crash()
     assert taken(bench) == [(b"a", 0)]
-    assert "how often messages came back is not known" in caplog.text
+    assert "delivery counts cannot be read" in caplog.text
 
 
 def test_what_a_log_says_of_messages_that_were_never_there_means_nothing() -> None:
@@ -341,7 +341,7 @@ def test_without_a_dead_letter_exchange_it_is_gone_and_said_so(caplog: pytest.Lo
     taken(bench)
     back(bench, 1)
     assert bench.queue.depth == 0
-    assert "1 messages came back more than 0 times: they are gone" in caplog.text
+    assert "1 messages were returned more than 0 times: they are gone" in caplog.text
 
 
 def test_what_killed_its_process_too_often_dies_in_place_of_being_delivered() -> None:
@@ -398,7 +398,7 @@ def test_what_is_not_acked_in_time_comes_back_and_counts(caplog: pytest.LogCaptu
     bench.queue.deliver()
     [again] = bench.queue.drain_effects().deliveries
     assert counted(again) == [(b"b", 1), (b"c", 1)]
-    assert "2 messages were not acked in time and come back" in caplog.text
+    assert "2 messages were not acked in time and are requeued" in caplog.text
 
 
 def test_to_settle_what_has_lapsed_means_nothing() -> None:

@@ -97,12 +97,12 @@ def test_a_sparse_member(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "holes", "reason"),
     [
-        (10_000_000, "2\n5000\n3\n4000\n2\n", "lie over each other"),
-        (10_000_000, "2\n5000\n3\n5002\n2\n", "lie over each other"),
-        (10_000_000, "1\n-5\n3\n", "lie over each other"),
-        (10_000_000, "1\n5\n-3\n", "lie over each other"),
-        (100, "1\n98\n5\n", "behind its end"),
-        (-1, "1\n0\n5\n", "behind its end"),
+        (10_000_000, "2\n5000\n3\n4000\n2\n", "overlapping pieces"),
+        (10_000_000, "2\n5000\n3\n5002\n2\n", "overlapping pieces"),
+        (10_000_000, "1\n-5\n3\n", "overlapping pieces"),
+        (10_000_000, "1\n5\n-3\n", "overlapping pieces"),
+        (100, "1\n98\n5\n", "after its end"),
+        (-1, "1\n0\n5\n", "after its end"),
         (10_000_000, "1\n5000\n600\n", "broken"),
         (10_000_000, "many\n5000\n600\n", "broken"),
         (1 << 40, "1\n5000\n3\n", "more than there is room for"),

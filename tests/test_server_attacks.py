@@ -116,7 +116,7 @@ def test_a_flood_of_connections_leaves_the_node_its_descriptors(tmp_path: Path, 
         for one in left:
             one.close()
         wait_until_free(program, before + 25)
-        assert "nobody watches memory" not in program.log.read_text(encoding="utf-8")
+        assert "memory and disk are not watched" not in program.log.read_text(encoding="utf-8")
         assert bystander.link.is_open
     tried(Tried.ATTACKS, 1)
 

@@ -656,7 +656,7 @@ def test_a_failure_that_nobody_expected_is_told_to_who_waits_and_the_next_one_ge
         hang_up(guest)
         with pytest.raises(warren.WarrenError, match=r"the connection failed: .*a mistake"):
             queue.publish(b"1").wait(60)
-    assert "the reading of a connection failed" in caplog.text
+    assert "reading from a connection failed" in caplog.text
 
     def goes_on() -> bool:
         with suppress(warren.WarrenError):  # it may meet the same failure once more

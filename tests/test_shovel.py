@@ -404,15 +404,15 @@ def test_orders_that_make_no_sense(tmp_path: Path) -> None:
     assert "no such file" in complaint(tmp_path / "nothing", data)
     assert "no queue 'x'" in complaint(source, data, "--queue", "x")
     assert "no vhost 'x'" in complaint(source, data, "--vhost", "x")
-    assert "wants OLD=NEW" in complaint(source, data, "--rename", "q")
+    assert "expected OLD=NEW" in complaint(source, data, "--rename", "q")
     assert "renamed twice" in complaint(source, data, "--rename", "q=a", "--rename", "q=b")
     assert "no such queue" in complaint(source, data, "--rename", "x=y")
-    assert "lies in" in complaint(source, source, "--state", tmp_path / "state")
+    assert "is inside of" in complaint(source, source, "--state", tmp_path / "state")
     for url in ("http://me:s3cret@localhost", "HTTPS://localhost/", "s3://bucket/node"):
         assert "neither a directory nor a broker" in (said := complaint(source, url)) + complaint(url, data)
         assert "s3cret" not in said
-    assert "lies in" in complaint(source, source / "inner", "--move")
-    assert "not to be changed" in complaint(source, data, "--state", source / "state")
+    assert "is inside of" in complaint(source, source / "inner", "--move")
+    assert "which must not change" in complaint(source, data, "--state", source / "state")
     assert "copied from" in complaint(MIXED, data, "--move")
     assert "--state is for copies" in complaint(source, data, "--move", "--state", tmp_path / "state")
     assert "is a file" in complaint(source, MIXED, "--state", tmp_path / "state")
@@ -452,7 +452,7 @@ def test_a_queue_that_cannot_be_opened_for_writing_is_not_moved(tmp_path: Path) 
     fill(tmp_path / "source", 3)
     [journal] = (tmp_path / "source").rglob("journal.jif")
     (journal.parent / "1.qi").write_bytes(b"")
-    assert "leave --move away" in complaint(tmp_path / "source", tmp_path / "data", "--move")
+    assert "leave out --move" in complaint(tmp_path / "source", tmp_path / "data", "--move")
 
 
 def test_a_password_is_never_shown() -> None:

@@ -460,7 +460,7 @@ def test_what_a_broker_says_no_to(vhost: Vhost, tmp_path: Path) -> None:
     assert "no queue 'x'" in complaint(vhost.url, tmp_path / "data", "--queue", "x")
     assert "--queue" in complaint(vhost.url, tmp_path / "data")
     assert "no connection" in complaint(tmp_path / "source", "amqp://127.0.0.1:1/", *state)
-    assert "stands in its URL" in complaint(vhost.url, tmp_path / "data", "--queue", "q", "--vhost", "v")
+    assert "is part of its URL" in complaint(vhost.url, tmp_path / "data", "--queue", "q", "--vhost", "v")
 
 
 def test_several_vhosts_do_not_become_one(vhost: Vhost, tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_nothing_is_moved_out_of_a_format_that_is_only_read(archive: Path, kind:
     before = digest(node)
     said = complaint(node, tmp_path / "data", "--move")
     assert f"is of the format {kind}, which is only read" in said
-    assert "leave --move away" in said
+    assert "leave out --move" in said
     assert digest(node) == before
     assert not (tmp_path / "data").exists()
 

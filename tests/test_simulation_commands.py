@@ -93,7 +93,7 @@ def test_the_help_says_the_way_to_a_scenario_its_options_and_the_commands() -> N
     assert "simulate [OPTIONS] SCENARIO.toml | COMMAND" in said
     for word in ("--out", "--seed", "--json", "--example", "compare", "sweep", "whatif"):
         assert said.count(word) >= 1, word
-    assert re.search(r"SCENARIO\.toml +Simulate the scenario of a file", said)
+    assert re.search(r"SCENARIO\.toml +Simulate a scenario", said)
     assert sorted(SCENARIO_NAMES) == names_of_scenarios()
     for name in SCENARIO_NAMES:
         assert name in said
@@ -113,15 +113,18 @@ def test_a_scenarios_help_is_the_scenarios() -> None:
         (["comapre", "a", "b"], "'comapre' is neither a scenario nor a command. Did you mean 'compare'?"),
         (["brust"], "'brust' is neither a scenario nor a command. Did you mean 'burst'?"),
         (["sweep", "brust", "--vary", "seed=1"], "brust: there is no such file; did you mean 'burst'?"),
-        (["--seed", "3"], "which scenario: warren simulate SCENARIO.toml; --example prints one to begin with"),
-        (["--json"], "which scenario: warren simulate SCENARIO.toml; --example prints one to begin with"),
+        (
+            ["--seed", "3"],
+            "no scenario; give one, as warren simulate SCENARIO.toml; --example prints one to begin with",
+        ),
+        (["--json"], "no scenario; give one, as warren simulate SCENARIO.toml; --example prints one to begin with"),
         (["a.toml", "b.toml"], "Got unexpected extra argument(s) (b.toml)"),
         (["a.toml", "--sed", "3"], "No such option: --sed"),
         (["a.toml", "--seed", "x"], "Invalid value for '--seed'"),
         (["sweep", "nothing.toml", "--vary", "seed=1"], "nothing.toml: there is no such file"),
         (["sweep", "nothing.toml"], "Missing option '--vary'"),
         (["sweep", "a.toml", "--vary", "seed"], "vary: 'seed' is not KEY=VALUE,VALUE,…"),
-        (["sweep", "a.toml", "--vary", "seed=1", "--spark", "local", "--processes", "2"], "--processes is for this"),
+        (["sweep", "a.toml", "--vary", "seed=1", "--spark", "local", "--processes", "2"], "--processes and --spark"),
         (["sweep", "a.toml", "--vary", "seed=1", "--processes", "0"], "Invalid value for '--processes'"),
         (["compare", "nothing.toml"], "Missing argument 'B'"),
         (["compare", "nothing.toml", "other"], "nothing.toml: there is no such file"),

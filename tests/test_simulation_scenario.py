@@ -225,7 +225,11 @@ def test_a_watermark_of_an_event_is_a_share_or_an_amount() -> None:
             {"bursts": {"base": 1, "peak": 2, "every": 0, "lasting": 0}},
             "publishers[0].rate.bursts.every must be at least 0.001 s, not 0.0",
         ),
-        ("consumers[0].rate", 0, "consumers[0].rate must be at least 1e-05 messages a second, not 0: a consumer that"),
+        (
+            "consumers[0].rate",
+            0,
+            "consumers[0].rate must be at least 1e-05 messages a second, not 0: leave out a consumer that",
+        ),
         ("consumers[0].rate", -1, "consumers[0].rate must be 0 … 1e9 messages a second, not -1"),
         # bodies
         ("publishers[0].body", -1, "publishers[0].body must be 0 … "),
@@ -263,7 +267,7 @@ def test_a_watermark_of_an_event_is_a_share_or_an_amount() -> None:
         (
             "node.message_memory",
             {"node": "2GB"},
-            "node.watermark: 858993459 bytes may be used, and the node itself takes",
+            "node.watermark: 858993459 bytes may be used, but the node itself takes",
         ),
         ("node.watermark", 1.5, "node.watermark must be 0.0 … 1.0 of the total memory, or a whole number of bytes"),
         ("node.watermark", [], "node.watermark must be a number of bytes"),
@@ -272,12 +276,12 @@ def test_a_watermark_of_an_event_is_a_share_or_an_amount() -> None:
         ("node.profile", "rabbitmq-4", "node.profile must be one of 'default', 'rabbitmq-3.10', not 'rabbitmq-4'"),
         ("node.monitor_interval", -1, "node.monitor_interval must be 0 s … 366 days, not -1"),
         ("node.disk", {"bandwidth": 0}, "node.disk.bandwidth must be more than 0 bytes a second"),
-        ("node.disk", {"size": 5, "used": 5}, "node.disk.used: of a disk of 5 bytes others take 5: there is no room"),
+        ("node.disk", {"size": 5, "used": 5}, "node.disk.used: others use 5 of the disk's 5 bytes: no space is left"),
         ("node.settings", 5, "node.settings must be a table, not 5"),
         (
             "node.settings",
             {"vm_memory_high_watermark": 0.3},
-            "node.settings.vm_memory_high_watermark: is said as node.",
+            "node.settings.vm_memory_high_watermark: set node.",
         ),
         ("node.settings", {"sync": "never"}, "node.settings.sync must be one of 'os', 'group', 'always', not 'never'"),
         (
@@ -291,12 +295,12 @@ def test_a_watermark_of_an_event_is_a_share_or_an_amount() -> None:
             "node.settings.msg_store_io_batch_size must not be negative",
         ),
         # queues
-        ("queues", [], "queues: there is none"),
+        ("queues", [], "queues: at least one is needed"),
         ("queues[0].name", "", "queues[0].name must be a text of characters that can be printed, not ''"),
         ("queues[0].name", "a\nb", "queues[0].name must be a text of characters that can be printed, not 'a\\nb'"),
         ("queues[0].name", "x" * 256, "queues[0].arguments: a queue's name cannot be "),
-        ("queues[0].name", "audit-2", "queues: 'audit-2' is there twice"),
-        ("queues[0].name", "audit", "queues: 'audit' is there twice"),
+        ("queues[0].name", "audit-2", "queues: 'audit-2' occurs twice"),
+        ("queues[0].name", "audit", "queues: 'audit' occurs twice"),
         ("queues[0].count", 0, "queues[0].count must be a whole number, 1 … 1000000, not 0"),
         ("queues[0].count", 1.5, "queues[0].count must be a whole number, 1 … 1000000, not 1.5"),
         ("queues[0].timeline", "none", "queues[0].timeline must be one of 'each', 'sum', not 'none'"),
@@ -314,7 +318,7 @@ def test_a_watermark_of_an_event_is_a_share_or_an_amount() -> None:
         (
             "queues[0]",
             {"name": "orders", "durable": False, "messages": 1},
-            "queues[0].messages: what is there at the st",
+            "queues[0].messages: those at the st",
         ),
         (
             "queues[0]",
@@ -334,24 +338,24 @@ def test_a_watermark_of_an_event_is_a_share_or_an_amount() -> None:
         ("publishers[0].start", "2min", "publishers[0].start: 120 s is not before the end of the scenario"),
         ("publishers[0].count", 1_000_000, "publishers: 1000004 publishers and consumers are more than 1000000"),
         ("publishers[0].rate", 1e9, "publishers: 6e+10 messages are more than 1e+10"),
-        ("consumers[0].requeue", 1, "consumers[0].requeue: a consumer that gives everything back never ends"),
+        ("consumers[0].requeue", 1, "consumers[0].requeue: a consumer that requeues everything never ends"),
         (
             "consumers[0].outages",
             [{"at": "noon", "lasting": 1}],
             "consumers[0].outages[0].at must be a time such as 2.5",
         ),
         ("consumers[0].record", {"record": ""}, "consumers[0].record.record must be a text of characters that can be"),
-        ("consumers[0].record", {"record": "/dev/zero"}, "consumers[0].record.record: /dev/zero: is no file"),
-        ("publishers[0].rate", {"record": "/dev/zero"}, "publishers[0].rate.record: /dev/zero: is no file"),
-        ("publishers[0].rate", {"trace": "/dev/zero"}, "publishers[0].rate.trace: /dev/zero: is no file"),
+        ("consumers[0].record", {"record": "/dev/zero"}, "consumers[0].record.record: /dev/zero: is not a file"),
+        ("publishers[0].rate", {"record": "/dev/zero"}, "publishers[0].rate.record: /dev/zero: is not a file"),
+        ("publishers[0].rate", {"trace": "/dev/zero"}, "publishers[0].rate.trace: /dev/zero: is not a file"),
         ("consumers[0].prefetch", -1, "consumers[0].prefetch must be a whole number, 0 … 65535, not -1"),
         # events
         ("events[0].what", "fire", "events[0].what must be one of 'consumers-down'"),
         ("events[0].until", 1, "events[0].until: 1 s is not after at, 1 s"),
         ("events[0].until", -2, "events[0].until must be 0 s … 366 days, not -2"),
         ("events[0]", {"what": "purge", "at": 60}, "events[0].at: 60 s is not before the end of the scenario"),
-        ("events[0].value", 2, "events[0].value: consumers-down has none"),
-        ("events[0]", {"what": "publishers-factor", "at": 1}, "events[0].value: publishers-factor wants one"),
+        ("events[0].value", 2, "events[0].value: consumers-down takes no value"),
+        ("events[0]", {"what": "publishers-factor", "at": 1}, "events[0].value: publishers-factor needs a value"),
         (
             "events[0]",
             {"what": "publishers-factor", "at": 1, "value": -1},
@@ -359,7 +363,7 @@ def test_a_watermark_of_an_event_is_a_share_or_an_amount() -> None:
         ),
         ("events[0]", {"what": "consumers-factor", "at": 1, "value": 0}, "events[0].value must be a number, 0.001 … 1"),
         ("events[0]", {"what": "watermark", "at": 1, "value": 2.0}, "events[0].value must be 0.0 … 1.0 of the total"),
-        ("events[0]", {"what": "purge", "at": 1, "until": 2}, "events[0].until: a purge is over at once"),
+        ("events[0]", {"what": "purge", "at": 1, "until": 2}, "events[0].until: a purge has no duration"),
         # the whole
         ("length", 0, "step must be more than 0 s and at most the length (0.0 s), not 1.0"),
         ("length", "400d", "length must be 0 s … 366 days, not '400d'"),
@@ -393,7 +397,7 @@ def test_what_is_nested_without_end_is_refused() -> None:
 
 def test_a_group_name_that_is_there_twice_is_found_in_many() -> None:
     queues = [{"name": "q", "count": 20_000, "timeline": "sum"}, {"name": "q-20000"}]
-    assert refused(SMALL | {"queues": queues}) == "queues: 'q-20000' is there twice"
+    assert refused(SMALL | {"queues": queues}) == "queues: 'q-20000' occurs twice"
 
 
 def test_a_name_a_group_and_a_pattern_mean_queues() -> None:
@@ -448,7 +452,7 @@ def test_a_part_that_is_made_in_python_is_checked_as_one_of_a_file() -> None:
         (b"\xff\xfe", "no TOML: 'utf-8' codec can't decode"),
         (b"a = " + b"[" * 5000, "no TOML: "),
         (b"a = " + b"9" * 5000, "no TOML: "),
-        (b"", "queues: there is none"),
+        (b"", "queues: at least one is needed"),
         (b"length = 2026-03-01", "length must be a time such as 2.5"),
     ],
 )

@@ -139,7 +139,7 @@ def test_any_text_is_an_axis_or_a_clear_error(text: str) -> None:
         ({"seed": "12"}, "^vary: seed wants a list of values, not '12'$"),
         ({"seed": 3}, "^vary: seed wants a list of values, not 3$"),
         ({"seed": range(200), "length": range(1, 200)}, f"^vary: 39800 points are more than {MOST_POINTS}$"),
-        ([Axis("seed", (1,)), Axis("seed", (2,))], "^vary: seed is there twice$"),
+        ([Axis("seed", (1,)), Axis("seed", (2,))], "^vary: seed occurs twice$"),
     ],
 )
 def test_a_grid_that_cannot_be_is_said(vary: Any, said: str) -> None:

@@ -105,11 +105,14 @@ def test_a_publisher_does_what_the_trace_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "the trace is empty: there is nothing in it"),
-        ("\n\n", "the trace is empty: there is nothing in it"),
-        ("time,rate\n", "the trace is empty: there is no row in it"),
-        ("time,rate\n0,5\n", "one row says a rate and not how long it holds: a trace has at least two"),
-        ("time,rate\n0,5\n10,6\n20,7\n60,8\n", "row 4: a gap: nothing is said from 30 s to 60 s (rows are 10 s apart)"),
+        ("", "the trace is empty: it has no line"),
+        ("\n\n", "the trace is empty: it has no line"),
+        ("time,rate\n", "the trace is empty: it has no row"),
+        ("time,rate\n0,5\n", "a trace needs at least two rows: one row does not say how long its rate lasts"),
+        (
+            "time,rate\n0,5\n10,6\n20,7\n60,8\n",
+            "row 4: a gap: there is no rate from 30 s to 60 s (rows are 10 s apart)",
+        ),
         ("time,rate\n0,5\n10,\n20,7\n", "row 2: rate is missing"),
         ("time,rate\n0,5\n,6\n20,7\n", "row 2: time is missing"),
         ("time,rate\n0,5\n10\n20,7\n", "row 2: rate is missing"),
@@ -118,18 +121,18 @@ def test_a_publisher_does_what_the_trace_says(tmp_path: Path) -> None:
         ("time,rate\n0,inf\n10,1\n", "row 1: rate must be a number, not 'inf'"),
         ("time,rate\n0,5\n10,-1\n", "row 2: the rate must be 0 … 1e9 messages a second, not -1.0"),
         ("time,messages\n0,5\n1,1e12\n", "row 2: the rate must be 0 … 1e9 messages a second, not 1000000000000.0"),
-        ("time,rate\n10,5\n5,6\n", "row 2: its time (5 s) is not after the row's before it (10 s)"),
-        ("time,rate\n10,5\n10,6\n", "row 2: its time (10 s) is not after the row's before it (10 s)"),
+        ("time,rate\n10,5\n5,6\n", "row 2: its time (5 s) is not after the row before (10 s)"),
+        ("time,rate\n10,5\n10,6\n", "row 2: its time (10 s) is not after the row before (10 s)"),
         ("time,rate\n-1,5\n10,6\n", "row 1: time must be 0 … 31622400 seconds from the start"),
         ("time,rate\n1772442000,5\n1772442060,6\n", "row 1: time must be 0 … 31622400 seconds from the start"),
         ("time,rate\n2026-03-02T09:00,5\nnoon,6\n", "row 2: time must be seconds from the start, or a moment such as"),
         ("time,rate\n03/02/2026,5\n03/03/2026,6\n", "row 1: time must be seconds from the start, or a moment such as"),
         ("time;rate\n0;5\n", "there is no column 'time'; its columns are 'time;rate'"),
         ("time,speed\n0,5\n1,6\n", "there is no column 'rate' or 'messages'; its columns are 'time', 'speed'"),
-        ("time,rate\n0,5,7\n1,6\n", "no CSV: a row has more values than the first has names"),
-        ("time,rate\n0,5\n1,6,7,8\n", "no CSV: "),
-        ('time,rate\n"0,5\n', "no CSV: "),
-        ("PAR1 is the name of my first queue", "no Parquet: "),
+        ("time,rate\n0,5,7\n1,6\n", "not CSV: a row has more values than the first has names"),
+        ("time,rate\n0,5\n1,6,7,8\n", "not CSV: "),
+        ('time,rate\n"0,5\n', "not CSV: "),
+        ("PAR1 is the name of my first queue", "not Parquet: "),
     ],
 )
 def test_what_is_wrong_in_a_file_is_said_with_its_row(tmp_path: Path, text: str, said: str) -> None:
@@ -145,7 +148,7 @@ def test_what_is_wrong_in_a_parquet_is_said_with_its_row(tmp_path: Path) -> None
         ({"time": [0, 1], "rate": [1.0, math.nan]}, "row 2: rate is missing"),
         ({"time": [0.0, math.inf], "rate": [1, 2]}, "row 2: time must be a number, not "),
         ({"time": [MOMENTS[0], None], "rate": [1, 2]}, "row 2: time is missing"),
-        ({"time": [], "rate": []}, "the trace is empty: there is no row in it"),
+        ({"time": [], "rate": []}, "the trace is empty: it has no row"),
     ]
     for columns, said in wrong:
         assert refused(parquet(tmp_path, **columns)).startswith(said), said
@@ -153,18 +156,18 @@ def test_what_is_wrong_in_a_parquet_is_said_with_its_row(tmp_path: Path) -> None
 
 def test_what_is_no_file_is_said(tmp_path: Path) -> None:
     assert refused(str(tmp_path / "none.csv")) == "there is no such file"
-    assert refused(str(tmp_path)) == "is no file"
-    assert refused("/dev/zero") == "is no file"
+    assert refused(str(tmp_path)) == "is not a file"
+    assert refused("/dev/zero") == "is not a file"
     assert refused("rates\0.csv") == "path must be a text of characters that can be printed, not 'rates\\x00.csv'"
     path = tmp_path / "latin.csv"
     path.write_bytes(b"time,rate\n0,\xe4\n")
-    assert refused(str(path)) == "no CSV: it is not text in UTF-8"
+    assert refused(str(path)) == "not CSV: it is not UTF-8 text"
 
 
 def test_a_parquet_that_was_cut_off_is_said(tmp_path: Path) -> None:
     path = Path(parquet(tmp_path, time=[0, 1], rate=[1, 2]))
     path.write_bytes(path.read_bytes()[:-10])
-    assert refused(str(path)).startswith("no Parquet: ")
+    assert refused(str(path)).startswith("not Parquet: ")
 
 
 def test_a_parquet_with_a_time_zone_that_is_none_is_said(tmp_path: Path) -> None:
@@ -172,13 +175,13 @@ def test_a_parquet_with_a_time_zone_that_is_none_is_said(tmp_path: Path) -> None
     path = tmp_path / "rates.parquet"
     time = pa.array([0, 1], pa.timestamp("us", tz="Nowhere/Else"))
     pq.write_table(pa.table({"time": time, "rate": [1, 2]}), path)
-    assert refused(str(path)).startswith("no Parquet: ")
+    assert refused(str(path)).startswith("not Parquet: ")
 
 
 def test_moments_that_are_centuries_apart_are_said(tmp_path: Path) -> None:
     """Found by changing bytes of a file."""
     path = parquet(tmp_path, time=[pd.Timestamp.max, pd.Timestamp.min], rate=[1, 2])
-    assert refused(path) == "time: its moments are centuries apart"
+    assert refused(path) == "time: its times are centuries apart"
 
 
 def test_what_pandas_wrote_of_its_own_into_a_parquet_does_not_count(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_requests_in_pieces_and_several_at_once(visit: Callable[[], Visitor]) ->
     ("request_", "said"),
     [
         (b'{"want": "refusal"}', "that is not to be had"),
-        (b'{"want": "bug"}', "it could not be answered: KeyError('oops')"),
+        (b'{"want": "bug"}', "the request could not be answered: KeyError('oops')"),
         (b"[]", "a request is a JSON object"),
         (b"", "Expecting value"),
         (b'{"want": "\xff"}', "codec"),
@@ -208,9 +208,9 @@ def test_a_stop_waits_for_the_request_that_is_being_answered(tmp_path: Path) -> 
 def test_a_node_goes_on_where_no_socket_can_be_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "warren.status"):
         assert StatusServer.start(str(tmp_path / "missing"), counting) is None
-    assert "nobody can attach to this node" in caplog.text
+    assert "cannot attach to this node" in caplog.text
     (tmp_path / SOCKET_NAME).write_bytes(b"a file of somebody's")
-    with pytest.raises(StorageError, match="no socket can be made"):
+    with pytest.raises(StorageError, match="cannot create the socket"):
         StatusServer(str(tmp_path), counting)
     assert (tmp_path / SOCKET_NAME).read_bytes() == b"a file of somebody's"
 

@@ -127,7 +127,7 @@ def test_after_a_write_that_failed_the_store_wants_to_be_opened_anew() -> None:
     batch = attrs.evolve(machine.batch(0, [400] * 3, 0, 1), as_one=False)
     with pytest.raises(StorageError):
         machine.store.append(batch, 0)
-    with pytest.raises(StorageError, match="opened anew"):
+    with pytest.raises(StorageError, match="open it again"):
         machine.store.append(batch, 0)
 
 

@@ -1287,4 +1287,4 @@ def test_what_dispatch_cannot_read_is_told_and_what_follows_in_the_next_file_is_
     found = everything(topic)
     assert len(found) < 5
     assert found[-1] == bytes(900)
-    assert "not dispatched from here on" in caplog.text
+    assert "the dispatch stopped here" in caplog.text

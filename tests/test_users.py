@@ -56,7 +56,7 @@ def test_users_come_and_go_by_name(users: Users) -> None:
     users.add("alice", b"a")
     users.set_tags("alice", ["administrator"])
     assert [(user.name, user.tags) for user in users] == [("alice", ("administrator",)), ("bob", ("management",))]
-    with pytest.raises(PreconditionFailedError, match="there is a user 'bob'"):
+    with pytest.raises(PreconditionFailedError, match="user 'bob' exists already"):
         users.add("bob", b"other")
     with pytest.raises(ArgumentsError, match="cannot be empty"):
         users.add("", b"")
@@ -169,10 +169,13 @@ PERMISSIONS = {"user": "kept", "vhost": "/", "configure": "", "write": "", "read
         ({"users": [{"name": ""}]}, "cannot be empty"),
         ({"users": [{"name": "\udc80"}]}, "surrogates"),
         ({"users": [{"name": "b", "password_hash": "?"}]}, "user 'b': password_hash is not base64"),
-        ({"users": [{"name": "b", "hashing_algorithm": "rot13"}]}, "user 'b': hashing_algorithm 'rot13' is none of"),
+        ({"users": [{"name": "b", "hashing_algorithm": "rot13"}]}, "user 'b': hashing_algorithm 'rot13' is not one of"),
         ({"users": [{"name": "b", "tags": [1]}]}, "user 'b': tags are a list of strings"),
         ({"users": [{"name": "b", "limits": [1]}]}, "user 'b': limits are an object"),
-        ({"users": [{"name": "b", "limits": {"max-queues": 1}}]}, "limit 'max-queues' is none of max-connections, max"),
+        (
+            {"users": [{"name": "b", "limits": {"max-queues": 1}}]},
+            "limit 'max-queues' is not one of max-connections, max",
+        ),
         ({"users": [{"name": "b", "limits": {"max-channels": "1"}}]}, "max-channels is a number, not '1'"),
         ({"permissions": [PERMISSIONS | {"user": "x"}]}, "no user 'x'"),
         ({"permissions": [{"user": "kept", "vhost": "/", "configure": ""}]}, "permissions of 'kept' without 'write'"),

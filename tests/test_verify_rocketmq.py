@@ -190,15 +190,15 @@ def test_every_variant_gives_a_finding() -> None:
 
 def test_lost_queues_are_told_by_what_becomes_of_them() -> None:
     fates = {one.detail.partition(": ")[2] for one in variant_findings("crash-recovery", "consumequeue-missing")}
-    assert any(fate.startswith("RocketMQ's recovery makes it") for fate in fates)
-    assert any(fate.startswith("RocketMQ does not make it anew") for fate in fates)
+    assert any(fate.startswith("RocketMQ's recovery rebuilds it") for fate in fates)
+    assert any(fate.startswith("RocketMQ does not rebuild it") for fate in fates)
     rebuilt = [
         one
         for one in variant_findings("rebuild-minoffset", "rebuild-all-load-only")
         if one.kind == "message without entry"
     ]
     assert len(rebuilt) == 9  # queues
-    assert all("RocketMQ makes it when it starts" in one.detail for one in rebuilt)
+    assert all("RocketMQ builds it when it starts" in one.detail for one in rebuilt)
 
 
 def test_a_commit_log_that_is_gone_is_damage() -> None:

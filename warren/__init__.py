@@ -112,8 +112,8 @@ if not TYPE_CHECKING:  # else a type checker would take every name to be there
             return importlib.import_module("warren.storage.data_version").WARREN_VERSION
         if name not in _HOMES:
             raise AttributeError(f"module 'warren' has no attribute '{name}'")
-        found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
-        return found
+        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -30,17 +30,17 @@ COMMANDS: Final = (
     ListedCommand(
         "verify",
         "warren.commands.verify:verify",
-        "Say what in a broker's directory is damaged, and what is only left over.",
+        "Report damage in a broker's directory, and harmless leftovers.",
     ),
     ListedCommand(
         "sql",
         "warren.commands.sql:sql",
-        "Answer SQL over broker's directories, by DuckDB: messages, queues, index, store, findings, records, …",
+        "Query brokers' directories with SQL, by DuckDB: messages, queues, index, store, findings, records, …",
     ),
     ListedCommand(
         "shovel",
         "warren.shovel.command:shovel",
-        "Bring messages from one place to another: from a dead broker's disk to a live one, say. None is lost.",
+        "Copy or move messages without loss, for example from a dead broker's disk to a live broker.",
     ),
     ListedCommand(
         "replay",
@@ -51,9 +51,9 @@ COMMANDS: Final = (
     ListedCommand(
         "top",
         "warren.top.command:top",
-        "Watch a node: each queue as a bar of its lists, its rates, memory and alarms. Changes nothing; q ends it.",
+        "Watch a node: each queue's lists as a bar, rates, memory and alarms. Changes nothing; q quits.",
     ),
-    ListedCommand("publish", "warren.commands.publish:publish", "Publish messages, and come back when they are safe."),
+    ListedCommand("publish", "warren.commands.publish:publish", "Publish messages, and return when they are safe."),
     ListedCommand(
         "consume",
         "warren.commands.consume:consume",
@@ -62,39 +62,37 @@ COMMANDS: Final = (
     ListedCommand(
         "tail",
         "warren.commands.tail:tail",
-        "Write the last messages of a queue or a topic to stdout, and with -f those that come. Nothing is taken.",
+        "Write the last messages of a queue or topic to stdout; with -f, also new ones. Nothing is consumed.",
     ),
     ListedCommand(
         "queues",
         "warren.commands.queues:queues",
-        "List the queues with what is in them, and the topics. Where a node runs in another process, it is asked.",
+        "List the queues and topics with their message counts. If a node runs in another process, ask it.",
     ),
     ListedCommand(
         "import",
         "warren.commands.import_messages:import_messages",
-        "Publish exported messages into a node's directory, which is made where it is missing and may be shared by "
-        "others.",
+        "Publish exported messages into a node's directory, created if missing; other processes may share it.",
     ),
     ListedCommand(
         "browse",
         "warren.commands.mend:browse",
-        "Write the messages of a queue to stdout, each with its id, key and body on a line, and leave them where they "
-        "are.",
+        "Write the messages of a queue to stdout, each with its id, key and body on a line, without consuming them.",
     ),
     ListedCommand(
         "take",
         "warren.commands.mend:take",
-        "Write messages of a queue to stdout, by their ids, and take them off the queue, from wherever they stand.",
+        "Write messages of a queue to stdout, chosen by id, and remove them, from anywhere in the queue.",
     ),
     ListedCommand(
         "move",
         "warren.commands.mend:move",
-        "Move messages of a queue to another queue, or to an exchange, in order, from wherever they stand.",
+        "Move messages from anywhere in a queue to another queue or an exchange, in order.",
     ),
     ListedCommand(
         "remove",
         "warren.commands.mend:remove",
-        "Delete messages of a queue, permanently, from wherever they stand. Those that consumers have stay.",
+        "Delete messages from anywhere in a queue, permanently. Messages that consumers have stay.",
     ),
     ListedCommand(
         "requeue",
@@ -105,12 +103,12 @@ COMMANDS: Final = (
     ListedCommand(
         "delayed",
         "warren.commands.delayed:delayed",
-        "List the messages that wait until they are due, the first to come first, or call some back.",
+        "List delayed messages, the first to come first, or cancel some.",
     ),
     ListedCommand(
         "definitions",
         "warren.commands.definitions:definitions",
-        "Print queues, exchanges, bindings, users and all as RabbitMQ's definitions JSON, or declare those of a file.",
+        "Export queues, exchanges, bindings, users and more as RabbitMQ's definitions JSON, or import a file.",
     ),
     ListedCommand(
         "serve",
@@ -132,18 +130,18 @@ COMMANDS: Final = (
 
 TOPIC: Final = new_group(
     "topic",
-    "Topics: append, consume, groups and how far behind they are, on a node that runs or not; and what is in the files "
-    "of a stopped RocketMQ's store folder, or of a warren's.",
+    "Topics: append, consume, groups and their lag, on a node that runs or not; and the files of a stopped RocketMQ or "
+    "warren.",
     (
         ListedCommand(
             "append",
             "warren.commands.topic_messages:append",
-            "Append messages to a topic, and come back when they are safe.",
+            "Append messages to a topic, and return when they are safe.",
         ),
         ListedCommand(
             "consume",
             "warren.commands.topic_messages:consume",
-            "Write the messages that a group has not read to stdout, each body on a line; they count as read then.",
+            "Write the messages that a group has not read to stdout, each body on a line, and mark them as read.",
         ),
         ListedCommand(
             "list",
@@ -153,81 +151,76 @@ TOPIC: Final = new_group(
         ListedCommand(
             "stats",
             "warren.commands.topic_groups:stats",
-            "Say of each queue of a topic where it begins and ends, and when its last message was stored.",
+            "Print where each queue of a topic begins and ends, and when its last message was stored.",
         ),
         ListedCommand(
             "groups",
             "warren.commands.topic_groups:groups",
-            "List the groups: which topics each reads, with how many members, and how far behind it is.",
+            "List the groups: the topics that each reads, how many members it has, and its lag.",
         ),
         ListedCommand(
             "lag",
             "warren.commands.topic_groups:lag",
-            "Say of a group, queue by queue, where the queue ends, where the group is, and how many messages are "
-            "between.",
+            "Print, for each queue that a group reads, the queue's end, the group's offset and the lag.",
         ),
         ListedCommand(
             "reset-offset",
             "warren.commands.topic_groups:reset_offset",
-            "Let a group go on somewhere else in a topic. Its members may be at work: what they have read counts no "
-            "more.",
+            "Reset a group's offsets in a topic. Its members may be running; what they have read no longer counts.",
         ),
         ListedCommand(
             "read",
             "warren.commands.topic:read",
-            "Write out the messages of one queue of a topic, in order, a JSON object on a line each, or as --format "
-            "says.",
+            "Write out the messages of one queue of a topic, in order, one JSON object per line, or as --format says.",
         ),
         ListedCommand(
             "message",
             "warren.commands.topic:message",
-            "Write out the message with an id, as a JSON object unless --format says else.",
+            "Write out the message with an id, as a JSON object unless --format says otherwise.",
         ),
         ListedCommand(
             "scan",
             "warren.commands.topic:scan",
-            "Write out every message of every topic in the order of the CommitLog, a JSON object on a line each.",
+            "Write out every message of every topic in the order of the CommitLog, one JSON object per line.",
         ),
         ListedCommand(
             "entries",
             "warren.commands.topic:entries",
-            "Write out a queue's ConsumeQueue: physical offset, size and tags code, a JSON array on a line each.",
+            "Write out a queue's ConsumeQueue: physical offset, size and tags code, one JSON array per line.",
         ),
         ListedCommand(
             "query",
             "warren.commands.topic:query",
-            "Write out the messages with a key, newest first, a JSON object on a line each, or as --format says.",
+            "Write out the messages with a key, newest first, one JSON object per line, or as --format says.",
         ),
         ListedCommand(
             "offset-at",
             "warren.commands.topic:offset_at",
-            "Say which message of a queue was stored at a time: of files as the original answers, by their "
-            "modification times; of a node that runs the first one that was stored then or later.",
+            "Find the message of a queue that was stored at a time: in files as RocketMQ does, by their modification "
+            "times; on a running node, the first one stored then or later.",
         ),
         ListedCommand(
             "hash",
             "warren.commands.topic:hash_key",
-            "Say the numbers that stand for a string on disk, as JSON: an index holds those of TOPIC#KEY, an entry of "
-            "tags.",
+            "Print a string's hash codes as JSON. Index files store that of TOPIC#KEY, ConsumeQueues that of the tags.",
         ),
         ListedCommand(
             "rebuild",
             "warren.commands.topic:rebuild_command",
-            "Make ConsumeQueue and index files anew, from the CommitLog alone.",
+            "Rebuild ConsumeQueue and index files from the CommitLog alone.",
         ),
     ),
 )
 
 MQADMIN: Final = new_group(
     "mqadmin",
-    "RocketMQ's mqadmin: its names and options for what warren topic does. A directory stands where it has -n and an "
-    "address.",
+    "RocketMQ's mqadmin: its names and options for warren topic. Give a directory instead of -n and an address.",
     (
-        ListedCommand("topicList", "warren.commands.mqadmin:topic_list", "As topic list: the topics."),
+        ListedCommand("topicList", "warren.commands.mqadmin:topic_list", "Like topic list: list the topics."),
         ListedCommand(
             "topicStatus",
             "warren.commands.mqadmin:topic_status",
-            "As topic stats: where a topic's queues begin and end.",
+            "Like topic stats: where a topic's queues begin and end.",
         ),
         ListedCommand(
             "updateTopic", "warren.commands.mqadmin:update_topic", "Declare a topic, or give one more queues."
@@ -235,90 +228,89 @@ MQADMIN: Final = new_group(
         ListedCommand(
             "consumerProgress",
             "warren.commands.mqadmin:consumer_progress",
-            "As topic lag, of a group; without one as topic groups, of all.",
+            "Like topic lag, for a group; without one, like topic groups.",
         ),
         ListedCommand(
             "resetOffsetByTime",
             "warren.commands.mqadmin:reset_offset_by_time",
-            "As topic reset-offset: let a group go on at a time.",
+            "Like topic reset-offset: reset a group's offsets to a time.",
         ),
         ListedCommand(
             "skipAccumulatedMessage",
             "warren.commands.mqadmin:skip_accumulated_message",
-            "As topic reset-offset --to latest: let a group go on behind everything that is there.",
+            "Like topic reset-offset --to latest: skip all messages that are there.",
         ),
         ListedCommand(
             "queryMsgByKey",
             "warren.commands.mqadmin:query_msg_by_key",
-            "As topic query: the messages with a key, newest first, each as a JSON object unless --format says else.",
+            "Like topic query: the messages with a key, newest first, each as a JSON object unless --format says "
+            "otherwise.",
         ),
         ListedCommand(
-            "queryMsgById", "warren.commands.mqadmin:query_msg_by_id", "As topic message: the message with an id."
+            "queryMsgById", "warren.commands.mqadmin:query_msg_by_id", "Like topic message: the message with an id."
         ),
         ListedCommand(
             "queryMsgByOffset",
             "warren.commands.mqadmin:query_msg_by_offset",
-            "As topic read --max 1: the message with a number.",
+            "Like topic read --max 1: the message with a number.",
         ),
-        ListedCommand("sendMessage", "warren.commands.mqadmin:send_message", "As topic append: append a message."),
+        ListedCommand("sendMessage", "warren.commands.mqadmin:send_message", "Like topic append: append a message."),
         ListedCommand(
             "consumeMessage",
             "warren.commands.mqadmin:consume_message",
-            "As topic consume, for a group; without one as topic read: nothing counts as read.",
+            "Like topic consume, for a group; without one, like topic read: nothing is marked as read.",
         ),
     ),
 )
 
 SPARK: Final = new_group(
     "spark",
-    'The directories of many brokers at once, read and written by Spark (pip install "warrenmq\\[spark]").',
+    'The directories of many brokers at once, with Spark (pip install "warrenmq\\[spark]").',
     (
         ListedCommand(
             "inspect",
             "warren.commands.spark.inspect:inspect",
-            "Say what is in the directories of many brokers, in numbers: a row for each queue and topic of each node.",
+            "Count what is in the directories of many brokers: one row per queue and topic of each node.",
         ),
         ListedCommand(
             "verify",
             "warren.commands.spark.verify:verify",
-            "Say what in the directories of many brokers is damaged, and what is only left over.",
+            "Report damage in the directories of many brokers, and harmless leftovers.",
         ),
         ListedCommand(
             "compact",
             "warren.commands.spark.compact:compact",
-            "Say which files of message stores a broker would combine, and how many bytes that frees. Nothing is "
-            "changed.",
+            "List the message store files that a broker would combine, and the bytes that frees. Changes nothing.",
         ),
         ListedCommand(
             "export",
             "warren.commands.spark.export:export",
-            "Write out the messages of many brokers: what warren export and warren topic scan write, with node "
-            "and position.",
+            "Export the messages of many brokers, as warren export and warren topic scan do, with node and position.",
         ),
         ListedCommand(
             "load",
             "warren.commands.spark.load:load",
-            "Put exported messages into new directories, each a node's, that warren and RabbitMQ can open.",
+            "Load exported messages into new node directories that warren and RabbitMQ can open.",
         ),
         ListedCommand(
             "republish",
             "warren.commands.spark.republish:republish",
-            "Publish exported messages to a live RabbitMQ, each queue in order; run it again where it was cut off.",
+            "Publish exported messages to a live RabbitMQ, each queue in order. Run it again to resume.",
         ),
         ListedCommand(
             "rebuild",
             "warren.commands.spark.rebuild:rebuild",
-            "Make ConsumeQueue and index files of many RocketMQ stores anew, from their CommitLogs alone.",
+            "Rebuild ConsumeQueue and index files of many RocketMQ stores from their CommitLogs alone.",
         ),
         ListedCommand(
             "pack",
             "warren.commands.spark.pack:pack",
-            "Put warren into an archive that Spark hands to executors which do not have it.",
+            "Pack warren into an archive that Spark sends to executors without it.",
         ),
         ListedCommand(
             "backlog",
             "warren.commands.spark.backlog:backlog",
-            "Report what waits in the queues of many brokers: how much, how old, how it came, what is there twice.",
+            "Report the backlog of many brokers: how many messages, how old, how they arrived, which are duplicates.",
         ),
     ),
 )
@@ -326,30 +318,29 @@ SPARK: Final = new_group(
 SIMULATE: Final = new_group(
     "simulate",
     "Simulate a node under a workload, with the code that pages for real: what will memory do?\n\n"
-    "SCENARIO.toml says which node, queues, publishers and consumers; --example prints one to begin with. The name of "
-    f"a scenario that comes with warren can stand in its place: {', '.join(SCENARIO_NAMES)}. It needs "
+    "SCENARIO.toml describes the node, queues, publishers and consumers; --example prints one to begin with. It can "
+    f"also be the name of a scenario that comes with warren: {', '.join(SCENARIO_NAMES)}. This needs "
     'pip install "warrenmq\\[sim]".',
     (
         ListedCommand(
             SCENARIO,
             "warren.commands.simulate:simulate",
-            "Simulate the scenario of a file, and say what came of it: paging, alarms, latency, backlog.",
+            "Simulate a scenario, and report paging, alarms, latency and backlog.",
         ),
         ListedCommand(
             "compare",
             "warren.commands.simulate:compare",
-            "Put two simulations beside each other: folders with an answer, or scenarios, which are simulated first.",
+            "Compare two simulations: folders with an answer, or scenarios, which are simulated first.",
         ),
         ListedCommand(
             "sweep",
             "warren.commands.simulate:sweep",
-            "Simulate a scenario many times, with other values for some of its keys: a row for each combination.",
+            "Simulate a scenario with different values for some of its keys: one row per combination.",
         ),
         ListedCommand(
             "whatif",
             "warren.commands.simulate:whatif",
-            "Simulate a scenario that starts from a real directory's queues, with what is in them, instead of "
-            "empty ones.",
+            "Simulate a scenario that starts with the queues and messages of a real directory.",
         ),
     ),
     ScenarioGroup,
@@ -381,7 +372,7 @@ def _print_version(is_wanted: bool) -> None:
 def warren(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and nothing else."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and exit."),
     ] = False,
 ) -> None:
     """An embedded message store, which also gets the messages out of a dead RabbitMQ's or RocketMQ's directory."""

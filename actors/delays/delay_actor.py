@@ -143,7 +143,7 @@ class DelayActor(DelayOutput):
         elif not self._refuses:  # every publisher gets the error; the log has it once
             self._refuses = True
             _LOG.warning(
-                "%s takes no more: %s",
+                "%s accepts no more messages: %s",
                 self.describe(),
                 error,
                 extra=log_event("disk_full", error, part=self.describe()),

@@ -148,7 +148,7 @@ class DelayOutput(FrontEnd):
     def _look(self) -> None:
         """Do nothing more: the end of the turn publishes."""
         self._armed_ms = None
-        self.log.write_gone()  # in case a full disk has prevented it
+        self.log.write_removed()  # in case a full disk has prevented it
 
     def _publish(self, taken: list[DueMessage]) -> None:
         unreadable: list[DueMessage] = []
@@ -213,7 +213,7 @@ class DelayOutput(FrontEnd):
         if error is None or isinstance(error, _DROPPED):
             if error is not None:
                 _LOG.warning(
-                    "%s: of %d some are dropped: %s",
+                    "%s: some of %d messages were dropped: %s",
                     self.describe(),
                     count,
                     error,
@@ -231,7 +231,7 @@ class DelayOutput(FrontEnd):
             return
         self._have_arrived(run)
         _LOG.warning(
-            "%s: %d wait on: %s",
+            "%s: %d messages will be retried: %s",
             self.describe(),
             count,
             error,
@@ -247,7 +247,7 @@ class DelayOutput(FrontEnd):
         self._without_room.append((run, error))
         if len(self._without_room) == 1:
             _LOG.warning(
-                "%s: waiting for room on the disk: %s",
+                "%s: waiting for disk space: %s",
                 self.describe(),
                 full,
                 extra=log_event("disk_full", full, part=self.describe()),

@@ -135,7 +135,7 @@ class VhostDelays:
                 dropped = actor.actor_ref.ask(Call(lambda: actor.drop(target_of(queue, ""))))  # type: ignore[assignment]
             except WarrenError as error:
                 _LOG.warning(
-                    "delayed messages of queue '%s', which was deleted, stay: %s",
+                    "delayed messages of the deleted queue '%s' could not be deleted: %s",
                     queue,
                     error,
                     extra=log_event("delayed_kept", error, vhost=self._name, queue=queue),

@@ -107,7 +107,7 @@ class ByteBudget:
     def take_over(self, waiting: Waiting) -> int:
         """Take over and return the granted bytes. The caller accounts for them with :meth:`leave`."""
         if not waiting.granted:
-            raise RuntimeError(f"{waiting} has been granted nothing")
+            raise RuntimeError(f"{waiting} was not granted any bytes")
         waiting.granted = False
         return waiting.size_bytes
 
@@ -169,8 +169,8 @@ class ByteBudget:
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` if the counts contradict each other."""
         if min(self.used_bytes, self.granted_bytes, self.on_the_way_bytes) < 0:
-            raise RuntimeError(f"less than nothing is used, granted or on the way: {self}")
+            raise RuntimeError(f"a count is negative: {self}")
         if any(waiting.granted for waiting in self._line):
-            raise RuntimeError("one in line has been let in")
+            raise RuntimeError("a reservation in the line has been granted")
         if self._line and not self.shut and not self.on_the_way_bytes:
-            raise RuntimeError("somebody waits though nothing is on the way")
+            raise RuntimeError("reservations wait although no bytes are on the way")

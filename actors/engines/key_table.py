@@ -208,10 +208,10 @@ class KeyTable:
         """Raise ``RuntimeError`` if the table contradicts itself."""
         taken = list(self)
         if len(taken) != self._count or 4 * self._count > 3 * self._places:
-            raise RuntimeError(f"{self._count} keys are said to have {self._places} places, and {len(taken)} are there")
+            raise RuntimeError(f"{len(taken)} keys in {self._places} places, but {self._count} were counted")
         for key in taken:
             if self.get(key.digest) != key:
-                raise RuntimeError(f"the key {key.digest.hex()} is not found where it stands")
+                raise RuntimeError(f"the key {key.digest.hex()} is not found in its place")
 
 
 # ── rows as a matrix of bytes ─────────────────────────────────────────────────────────────────────────────────────────

@@ -84,7 +84,7 @@ class MemoryMonitor:
     """Those of the accounts whose queues may have something to page."""
     _resting: dict[Hashable, _Account] = attrs.field(factory=dict, init=False)
     """Those of the pageable ones that have no work."""
-    _wanted: bool = attrs.field(default=False, init=False)
+    _pages_resting: bool = attrs.field(default=False, init=False)
 
     @limit_bytes.validator
     def _check_limit(self, _: object, value: int) -> None:
@@ -172,7 +172,7 @@ class MemoryMonitor:
         self._resting.pop(queue, None)
         if resting:
             self._resting[queue] = account
-            account.told_s = 0.0 if self._wanted else _INFINITY
+            account.told_s = 0.0 if self._pages_resting else _INFINITY
         return _shown(account.told_s)
 
     def round(self, used_bytes: int, *, disk_alarm: bool) -> list[tuple[Hashable, float | None]]:
@@ -184,9 +184,9 @@ class MemoryMonitor:
         self._memory_alarm = used_bytes > self.limit_bytes
         before_s, self._desired_s = self._desired_s, self._desired(disk_alarm)
         desired_s, shown = self._desired_s, _shown(self._desired_s)
-        self._wanted = not disk_alarm and self._ratio >= self.paging_ratio and self._ratio > 0
+        self._pages_resting = not disk_alarm and self._ratio >= self.paging_ratio and self._ratio > 0
         updates: list[tuple[Hashable, float | None]] = []
-        if self._wanted:
+        if self._pages_resting:
             for queue, account in self._resting.items():
                 if account.told_s:
                     account.told_s = 0.0

@@ -74,7 +74,7 @@ class Admission:
                 if isinstance(wait, Reservation):
                     return uninterrupted(self.take, actors, wait, True)
             except pykka.Timeout as error:
-                raise BlockedError(f"{actors[0].describe()}: blocked, and nobody is left who could help") from error
+                raise BlockedError(f"{actors[0].describe()}: blocked, and no thread is left to unblock it") from error
             finally:
                 gate.withdraw(wait)
 
@@ -101,7 +101,7 @@ class Admission:
         for actor in actors:
             if actor.is_full() and not (here and actor.turn() and not actor.is_full()):
                 if not self.block:
-                    raise BlockedError(f"{actor.describe()} is behind")
+                    raise BlockedError(f"{actor.describe()} has too many waiting messages")
                 return BackpressureWait(actor.backpressure_wait())
         if gate.reasons and passes_alarms:
             return self.give(actors, gate.enter(size_bytes), here)
@@ -115,7 +115,7 @@ class Admission:
         if gate.reasons:  # the memory was read meanwhile and set an alarm
             return self._wait_for_alarms(actors, here)
         if not self.block:
-            raise BlockedError(f"{actors[0].describe()}: too much is on its way to the disk")
+            raise BlockedError(f"{actors[0].describe()}: too many bytes wait for the disk")
         return BackpressureWait(gate.get_in_line(size_bytes, actors[0].pool))
 
     def _wait_for_alarms(self, actors: Sequence[Any], here: bool) -> BackpressureWait:
@@ -134,5 +134,5 @@ class Admission:
     def blocked(self, actors: Sequence[Any]) -> BlockedError:
         """Return the error for a publisher whose time is over."""
         reasons = actors[0].gate.reasons
-        why = f" by the {' and '.join(sorted(reasons))} alarm" if reasons else ": the disk is behind"
+        why = f" by the {' and '.join(sorted(reasons))} alarm" if reasons else ": the disk is too slow"
         return BlockedError(f"{actors[0].describe()}: blocked for {self.timeout} seconds{why}")

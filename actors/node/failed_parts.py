@@ -67,18 +67,20 @@ def _say_up(what: What) -> None:
     match what:
         case ("queue", vhost, queue):
             _LOG.warning(
-                "queue '%s' in vhost '%s' serves again",
+                "queue '%s' in vhost '%s' is available again",
                 queue,
                 vhost,
                 extra=log_event("queue_up", vhost=vhost, queue=queue),
             )
         case ("vhost", vhost):
-            _LOG.warning("vhost '%s' serves again", vhost, extra=log_event("vhost_up", vhost=vhost))
+            _LOG.warning("vhost '%s' is available again", vhost, extra=log_event("vhost_up", vhost=vhost))
         case ("delays", vhost):
             _LOG.warning(
-                "the delayed messages of vhost '%s' come again", vhost, extra=log_event("delayed_up", vhost=vhost)
+                "the delayed messages of vhost '%s' are available again",
+                vhost,
+                extra=log_event("delayed_up", vhost=vhost),
             )
         case ("topics",):
-            _LOG.warning("the topics serve again", extra=log_event("topics_up"))
+            _LOG.warning("the topics are available again", extra=log_event("topics_up"))
         case _:
-            raise RuntimeError(f"nobody knows what {what!r} is")
+            raise RuntimeError(f"unknown part {what!r}")

@@ -177,7 +177,7 @@ class MemoryMonitorActor(NodePart):
 
     def _note_room(self, message: DiskRoom) -> None:
         """Trust the actor, whatever space is reported free: that may be beyond a quota, for instance."""
-        if message.found:
+        if message.has_room:
             self._without_room.discard(message.actor)
         else:
             self._without_room.add(message.actor)

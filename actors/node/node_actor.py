@@ -137,7 +137,7 @@ class NodeActor(NodeRegistry):
         self._owns_directory = files.exists(f"{self._path}/{DEFINITIONS_FILE}")
         if vhost_names and not self._owns_directory and not self._adopt:
             raise ForeignDirectoryError(
-                f"{self._path}: a RabbitMQ's data directory; open it with adopt=True to take it over, or read it with "
+                f"{self._path} is a RabbitMQ data directory; open it with adopt=True to take it over, or read it with "
                 "the commands inspect, export and shovel"
             )
         files.make_directories(self._path)
@@ -155,13 +155,13 @@ class NodeActor(NodeRegistry):
             self._definitions.declare_vhost(name, named_by_node=True)
         for definition in self._definitions.passed_over:
             _LOG.error(
-                "%s: what is no text cannot be had, and stays in the file: %s",
+                "%s: a definition with invalid text is ignored, and stays in the file: %s",
                 DEFINITIONS_FILE,
                 definition,
                 extra=log_event("definitions_unreadable", path=self._path, what=definition),
             )
         if (torn := self._definitions.torn) is not None:
-            _LOG.warning("the log of definitions is torn: %s", torn, extra=log_event("log_torn", torn))
+            _LOG.warning("the log of definitions ends in invalid bytes: %s", torn, extra=log_event("log_torn", torn))
         for name in self._definitions.vhosts():
             try:
                 self._open_vhost(name)
@@ -225,7 +225,9 @@ class NodeActor(NodeRegistry):
                 self._take_out(vhost, orphan.name)
             else:
                 _LOG.warning(
-                    "%s has messages and no definition: taken in", orphan, extra=log_event("queue_adopted", of=orphan)
+                    "%s had messages but no definition, and was declared",
+                    orphan,
+                    extra=log_event("queue_adopted", of=orphan),
                 )
         if orphans:  # only now: a crash must not turn those that were removed into durable queues
             self._save()
@@ -238,7 +240,11 @@ class NodeActor(NodeRegistry):
         try:
             self._open_vhost(name)
         except UnsavedError as error:
-            _LOG.exception("vhost '%s' serves", name, extra=log_event("vhost_unsaved", error, vhost=name))
+            _LOG.exception(
+                "vhost '%s' is available, but its adopted queues could not be saved",
+                name,
+                extra=log_event("vhost_unsaved", error, vhost=name),
+            )
         except Exception as error:
             self._keep_down(name, entries, error)
         reopened = self.vhosts.get(name)
@@ -262,7 +268,7 @@ class NodeActor(NodeRegistry):
                 self._restart_queue(message.queue, message.error)
             case m.MonitorFailed():
                 _LOG.error(
-                    "nobody watches memory and disk for a second: %s",
+                    "memory and disk are not watched for one second: %s",
                     message.error,
                     extra=log_event("monitor_failed", message.error),
                 )
@@ -345,7 +351,7 @@ class NodeActor(NodeRegistry):
         if vhost_entry is not None:
             vhost, entry = vhost_entry
             _LOG.info(
-                "%s is used no more and goes", entry.declaration, extra=log_event("queue_unused", of=entry.declaration)
+                "%s is unused and was deleted", entry.declaration, extra=log_event("queue_unused", of=entry.declaration)
             )
             with contextlib.suppress(PreconditionFailedError):  # it is used again
                 self.delete_queue(vhost.name, entry.declaration.name, if_unused=True)
@@ -372,13 +378,13 @@ class NodeActor(NodeRegistry):
             vhost.wait_for_stores()
         except Exception:
             _LOG.warning(
-                "%s waits for its vhost to be opened anew",
+                "%s waits until its vhost is reopened",
                 entry.declaration,
                 extra=log_event("queue_waiting", error, of=entry.declaration),
             )
             return
         _LOG.warning(
-            "%s is started anew from its files",
+            "%s restarts from its files",
             entry.declaration,
             extra=log_event("queue_restarted", error, of=entry.declaration),
         )
@@ -401,7 +407,7 @@ class NodeActor(NodeRegistry):
             )
             return
         _LOG.warning(
-            "the delayed messages of vhost '%s' are started anew from their files",
+            "the delayed messages of vhost '%s' restart from their files",
             name,
             extra=log_event("delayed_restarted", error, vhost=name),
         )
@@ -489,7 +495,7 @@ class NodeActor(NodeRegistry):
             self._keep_down(vhost.name, entries, error)
             return
         _LOG.error(
-            "vhost '%s' is opened anew: %s",
+            "vhost '%s' is reopened: %s",
             vhost.name,
             error,
             extra=log_event("vhost_reopened", error, vhost=vhost.name),

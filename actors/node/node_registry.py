@@ -127,7 +127,7 @@ class NodeRegistry(NodePart):
             self.definitions.undo()
             if not isinstance(error, WarrenError):
                 _LOG.exception(
-                    "a change of what is declared was taken back",
+                    "a change of definitions failed and was undone",
                     extra=log_event("definitions_undone", error, path=self._path),
                 )
                 self._check_definitions()
@@ -293,7 +293,7 @@ class NodeRegistry(NodePart):
             self.delete_topic(stream.topic)
         except WarrenError as error:
             _LOG.warning(
-                "the topic of %s, which was deleted, stays: %s",
+                "the topic of the deleted %s could not be deleted: %s",
                 stream.declaration,
                 error,
                 extra=log_event("stream_topic_kept", error, of=stream.declaration, topic=stream.topic),

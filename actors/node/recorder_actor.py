@@ -108,7 +108,7 @@ class RecorderActor(NodePart):
         try:
             work()
         except Exception as error:
-            _LOG.error("the record ends here: %s", error, extra=log_event("record_ended", error))
+            _LOG.error("the recording ends here: %s", error, extra=log_event("record_ended", error))
             self.on_error(error)
             self._stop()
 

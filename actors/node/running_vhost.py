@@ -130,7 +130,7 @@ class RunningVhost:
         vhost._clean = directory.persistent_store.clean
         for error in directory.damage:
             _LOG.warning(
-                "vhost '%s' passes over what cannot be read: %s",
+                "vhost '%s': an unreadable part is skipped: %s",
                 vhost.name,
                 error,
                 extra=log_event("vhost_damaged", error, vhost=vhost.name),
@@ -143,7 +143,7 @@ class RunningVhost:
         """Return queues that have a directory and no definition. Levels of one priority queue are one queue."""
         stored_names = {name for declaration in self.definitions.queues() for name in _stored_names(declaration)}
         highest: dict[bytes, int | None] = {}
-        for stored in self.directory.found:
+        for stored in self.directory.queue_directories:
             if stored not in stored_names:
                 name, level = (stored[:-2], stored[-1]) if stored[-2:-1] == b"\0" else (stored, None)
                 before = highest.get(name)
@@ -161,7 +161,7 @@ class RunningVhost:
         self._forget_sides(started)
         directories = {self._directory_of(name) for declaration in started for name in _stored_names(declaration)}
         if not self._clean:
-            expected = frozenset(directories & set(self.directory.found.values()))
+            expected = frozenset(directories & set(self.directory.queue_directories.values()))
             if not self.directory.down:  # the needs of a queue that is down are unknown: then nothing is ever deleted
                 tell(self.persistent, m.ExpectReferences(expected))
         for declaration in started:
@@ -495,7 +495,7 @@ class RunningVhost:
                 queue_terms, waiting = cast("_Closed", actor.actor_ref.ask(ControlCall(actor.close)))
             except Exception as error:
                 _LOG.exception(
-                    "%s could not be closed; it is recovered from its files",
+                    "%s could not be closed, and is recovered from its files",
                     entry.declaration,
                     extra=log_event("queue_unclosed", error, of=entry.declaration),
                 )

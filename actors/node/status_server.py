@@ -127,7 +127,7 @@ class StatusServer:
                 self._listener = undo.enter_context(self._socket.listen(MAX_VISITORS))
                 uninterrupted(self._thread.start)
             except (OSError, ValueError, RuntimeError) as error:  # the last: no thread available
-                raise StorageError(f"{self.path}: no socket can be made: {error}") from error
+                raise StorageError(f"{self.path}: cannot create the socket: {error}") from error
             undo.pop_all()
 
     @property
@@ -144,7 +144,7 @@ class StatusServer:
             return cls(directory, new_session, let_in)
         except StorageError as error:
             _LOG.warning(
-                "nobody can attach to this node: %s",
+                "`warren top` cannot attach to this node: %s",
                 error,
                 extra=log_event("status_unavailable", error, path=directory),
             )
@@ -176,7 +176,9 @@ class StatusServer:
                 while self._serve_ready(selector):
                     pass
             except Exception:
-                _LOG.exception("nobody can attach to this node any more", extra=log_event("status_unavailable"))
+                _LOG.exception(
+                    "`warren top` cannot attach to this node any more", extra=log_event("status_unavailable")
+                )
                 self._socket.remove()
         for sock in (self._listener, self._wake_end, self._heard_end, *self._visitors):
             sock.close()
@@ -221,7 +223,7 @@ class StatusServer:
         try:
             self._guest(visitor.connection)
         except Exception as error:  # the node goes on, as after any failed request
-            _LOG.exception("a process could not be let in", extra=log_event("status_failed", error))
+            _LOG.exception("another process could not connect", extra=log_event("status_failed", error))
             visitor.connection.close()
 
     def _let_out(self, selector: selectors.BaseSelector, visitor: _Visitor) -> None:
@@ -246,5 +248,5 @@ def answer(session: Session, line: bytes) -> bytes:
         reply = {"error": str(error)}
     except Exception as error:  # whatever it is, the node and this thread go on
         _LOG.exception("a request could not be answered", extra=log_event("status_failed", error))
-        reply = {"error": f"it could not be answered: {shortly(error)}"}
+        reply = {"error": f"the request could not be answered: {shortly(error)}"}
     return json.dumps(reply, default=str).encode() + b"\n"  # names that are not UTF-8 appear as \udc80 … \udcff

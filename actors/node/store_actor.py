@@ -90,7 +90,7 @@ class MessageStoreActor(NodePart):
                 self._finish_counting()
             case CloseStore():
                 self.store.close(message.token)
-                self._tell_of_room(found=True)
+                self._tell_of_room(has_room=True)
                 self._stop()
             case _:
                 return super().on_receive(message)
@@ -121,24 +121,24 @@ class MessageStoreActor(NodePart):
                 error,
                 extra=log_event("disk_full", error, part=self.describe()),
             )
-        self._tell_of_room(found=False)
+        self._tell_of_room(has_room=False)
 
     def disk_has_room(self) -> None:
         _LOG.warning(
             "%s: there is room on the disk again", self.describe(), extra=log_event("disk_room", part=self.describe())
         )
-        self._tell_of_room(found=True)
+        self._tell_of_room(has_room=True)
 
     def store_full(self, client: int, error: NoRoomError) -> None:
         tell(self._queues[client], StoreFull(client, error))
 
     def on_error(self, error: BaseException) -> None:
         self.store.abandon()
-        self._tell_of_room(found=True)
+        self._tell_of_room(has_room=True)
         tell(self._context.node, StoreFailed(self.actor_ref, error))
 
-    def _tell_of_room(self, *, found: bool) -> None:
-        tell(self._context.monitor, DiskRoom(self.actor_ref, found))
+    def _tell_of_room(self, *, has_room: bool) -> None:
+        tell(self._context.monitor, DiskRoom(self.actor_ref, has_room))
 
 
 class RemoteStore(StoreTickets):

@@ -41,7 +41,9 @@ class EarlyBatch(PublishBatch):
     ``written`` messages were written ahead, or are being written.
     """
 
-    __slots__ = ("channel", "consumer", "delivered", "first_tag", "gone", "gone_bytes", "lasts", "written")
+    __slots__ = ("acked_bytes", "acked_count", "channel", "consumer", "delivered", "first_tag", "lasts", "written")
+
+    key: PublishKey
 
     def __init__(self, key: PublishKey, confirm: Confirm) -> None:
         super().__init__(key, confirm)
@@ -52,9 +54,9 @@ class EarlyBatch(PublishBatch):
         """The consumer that has them; ``None`` if they were fetched with ``get``."""
         self.delivered = 0
         self.first_tag = 0
-        self.gone = 0
+        self.acked_count = 0
         """The number of acked messages."""
-        self.gone_bytes = 0
+        self.acked_bytes = 0
         """The body bytes of acked messages that were not written."""
         self.written = 0
 
@@ -74,8 +76,8 @@ class EarlyBatch(PublishBatch):
     def _early(self, low: int, high: int) -> DeliveredEarly | None:
         if low >= high:
             return None
-        gone_bytes = self.gone_bytes if low == self.written else 0
-        return DeliveredEarly(self.channel, self.consumer, self.first_tag + low, self.items[low:high], gone_bytes)
+        acked_bytes = self.acked_bytes if low == self.written else 0
+        return DeliveredEarly(self.channel, self.consumer, self.first_tag + low, self.items[low:high], acked_bytes)
 
     def begin_writing(self, confirm_of_next: Confirm) -> tuple[list[bytes], Confirm] | None:
         """Return the unwritten messages and their confirm; messages that join later get ``confirm_of_next``.
@@ -91,10 +93,10 @@ class EarlyBatch(PublishBatch):
 
     def were_not_written(self, bodies: list[bytes], confirm: Confirm) -> None:
         """Note that they could not be written ahead; their confirm follows that of the messages that joined later."""
-        key: PublishKey = self.key  # type: ignore[assignment]
+        key = self.key
         self.written -= len(bodies)
         settled_bodies = [body for body, item in zip(bodies, self.items[self.written :], strict=False) if item is None]
-        self.gone_bytes += key.envelope.bodies_bytes(settled_bodies)
+        self.acked_bytes += key.envelope.bodies_bytes(settled_bodies)
         self.confirm.on_done(confirm.follow)
 
     def deliver(self, channel: str, consumer: str | None, tags: DeliveryTags[Any], most: int = 1) -> Delivered | None:
@@ -112,7 +114,7 @@ class EarlyBatch(PublishBatch):
             or consumer != self.consumer
         ):
             return None
-        key: PublishKey = self.key  # type: ignore[assignment]
+        key = self.key
         bodies = self.items[at : at + most]
         delivered = Delivered(consumer, channel, tag, fetched_alone(key.envelope, bodies))
         tags.pass_by(len(bodies))
@@ -127,14 +129,14 @@ class EarlyBatch(PublishBatch):
         bodies = self.items[low:high]
         if None in bodies:
             return False
-        key: PublishKey = self.key  # type: ignore[assignment]
+        key = self.key
         on_the_way_bytes = key.size_bytes(bodies)
-        gone_bytes = key.envelope.bodies_bytes(bodies[max(self.written - low, 0) :])
+        acked_bytes = key.envelope.bodies_bytes(bodies[max(self.written - low, 0) :])
         nothing = [None] * len(bodies)
         # No call from here on, so no interrupt can come between.
         self.items[low:high] = nothing
-        self.gone += high - low
-        self.gone_bytes += gone_bytes
+        self.acked_count += high - low
+        self.acked_bytes += acked_bytes
         self.room_bytes += on_the_way_bytes
         inbox.weight -= high - low
         return True
@@ -144,14 +146,14 @@ class EarlyBatch(PublishBatch):
         at = tag - self.first_tag
         if not 0 <= at < self.delivered or channel != self.channel or (body := self.items[at]) is None:
             return False
-        key: PublishKey = self.key  # type: ignore[assignment]
+        key = self.key
         on_the_way_bytes = len(body) + key.overhead_bytes
         size_bytes = key.envelope.bodies_bytes((body,))
         # No call from here on, so no interrupt can come between.
         self.items[at] = None
-        self.gone += 1
+        self.acked_count += 1
         if at >= self.written:
-            self.gone_bytes += size_bytes
+            self.acked_bytes += size_bytes
         self.room_bytes += on_the_way_bytes  # for messages that join later
         inbox.weight -= 1
         return True

@@ -37,7 +37,7 @@ class BrowsedMessage:
         return f"{self.level}:{self.browsed.seq_id}:{self.browsed.msg_id.hex()}"
 
 
-def wanted_of(ids: Iterable[str]) -> dict[int, dict[int, bytes]]:
+def chosen_ids(ids: Iterable[str]) -> dict[int, dict[int, bytes]]:
     """Parse ids of :attr:`BrowsedMessage.id`: return their msg_ids by level and seq_id.
 
     Raises :class:`ArgumentsError`.

@@ -30,7 +30,7 @@ from warren.actors.node.store_actor import RemoteStore
 from warren.actors.queue.deliveries import Deliveries
 from warren.actors.queue.early_deliveries import EarlyBatch
 from warren.actors.queue.inspecting import BrowsedMessage, browse
-from warren.actors.queue.intake import CLOSED_WEIGHT, PublishKey, QueueGoneError, SettleKey
+from warren.actors.queue.intake import CLOSED_WEIGHT, QueueGoneError, SettleKey
 from warren.actors.queue.queue_output import Dispatch, QueueOutput
 from warren.actors.queue.sampling import sample_queue
 from warren.actors.queue.shared_prefetch import SharedPrefetch
@@ -250,7 +250,7 @@ class QueueActor(QueueOutput):
         self._context.sync_group.discard(self.actor_urn)
         self.cancel_timers()
         tell(self._context.monitor, m.LeaveMonitor(self.actor_ref))
-        tell(self._context.monitor, m.DiskRoom(self.actor_ref, found=True))
+        tell(self._context.monitor, m.DiskRoom(self.actor_ref, has_room=True))
         self.alive = False
         self.actor_inbox.weight = CLOSED_WEIGHT
         self._stop()
@@ -291,7 +291,7 @@ class QueueActor(QueueOutput):
     def on_batch(self, entry: PendingBatch) -> None:
         items = entry.items
         if isinstance(entry, EarlyBatch):
-            self.actor_inbox.lighten(len(items) - entry.gone)
+            self.actor_inbox.lighten(len(items) - entry.acked_count)
             try:
                 self._take_in(entry)
             except BaseException as error:
@@ -320,7 +320,7 @@ class QueueActor(QueueOutput):
 
     def _take_in(self, batch: EarlyBatch) -> None:
         """Take in gathered single publishes: first those that were written or handed out already."""
-        key: PublishKey = batch.key  # type: ignore[assignment]
+        key = batch.key
         bodies = batch.items[max(batch.delivered, batch.written) :]
         if batch.written:
             self.queue_turn.enter_written(key.envelope, batch.early_written())
@@ -372,7 +372,7 @@ class QueueActor(QueueOutput):
             self._hurry = True
             return False
         bodies, confirm = begun
-        key: PublishKey = batch.key  # type: ignore[assignment]
+        key = batch.key
         try:
             ids = self.msg_ids.many(len(bodies)) if len(bodies) > 1 else self.msg_ids.one()
             is_written = not bodies or self.queue_turn.write_ahead(key.envelope, ids, bodies)

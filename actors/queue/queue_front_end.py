@@ -202,7 +202,7 @@ class QueueFrontEnd(FrontEnd):
                 return False
             (deliveries,) = self.deliveries.values()
             while batch.waits:
-                consumer = self._process.lone_consumer(batch.delivered - batch.gone)
+                consumer = self._process.lone_consumer(batch.delivered - batch.acked_count)
                 if consumer is None:
                     break
                 delivered = batch.deliver(consumer.channel, consumer.tag, self._process.tags(consumer.channel))

@@ -105,7 +105,7 @@ class QueueOutput(QueueFrontEnd):
                 error,
                 extra=log_event("disk_full", error, part=self.describe(), **self.log_fields()),
             )
-        tell(self._context.monitor, m.DiskRoom(self.actor_ref, found=False))
+        tell(self._context.monitor, m.DiskRoom(self.actor_ref, has_room=False))
 
     def disk_has_room(self) -> None:
         _LOG.warning(
@@ -113,7 +113,7 @@ class QueueOutput(QueueFrontEnd):
             self.describe(),
             extra=log_event("disk_room", part=self.describe(), **self.log_fields()),
         )
-        tell(self._context.monitor, m.DiskRoom(self.actor_ref, found=True))
+        tell(self._context.monitor, m.DiskRoom(self.actor_ref, has_room=True))
 
     def confirmed(self, token: Future) -> None:
         if not token.done:  # it is done if a full disk made it fail

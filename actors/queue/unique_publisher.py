@@ -115,21 +115,21 @@ class UniquePublisher:
             keys.open()
             if keys.torn is not None:
                 _LOG.warning(
-                    "%s: a log of keys is torn: %s",
+                    "%s: a log of keys ends in invalid bytes: %s",
                     actor.describe(),
                     keys.torn,
                     extra=log_event("log_torn", keys.torn, of=actor.declaration),
                 )
             if keys.damage is not None:
                 _LOG.error(
-                    "%s forgets keys that it cannot read: %s",
+                    "%s: unreadable keys are forgotten: %s",
                     actor.describe(),
                     keys.damage,
                     extra=log_event("queue_keys_lost", keys.damage, of=actor.declaration),
                 )
         except DataError as error:
             _LOG.error(
-                "%s takes no messages with keys: %s",
+                "%s rejects messages with keys: %s",
                 actor.describe(),
                 error,
                 extra=log_event("queue_keys_down", error, of=actor.declaration),
@@ -156,7 +156,7 @@ class UniquePublisher:
     ) -> None:
         """Publish the messages whose keys are free. Raises if none of the messages can be taken."""
         if self._error is not None:
-            raise MessageError(f"{self._actor.describe()} takes no messages with keys: {self._error}")
+            raise MessageError(f"{self._actor.describe()} rejects messages with keys: {self._error}")
         process = self._actor.process
         level = process.backing.level_of(priority)
         safe_anyway = not (envelope.persistent and process.backing.durable)

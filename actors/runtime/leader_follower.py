@@ -337,7 +337,7 @@ class Leading(ABC):
                 try:
                     self._read_on()
                 except Exception as error:
-                    _LOG.exception("the reading of a connection failed", extra=log_event("link_failed", error))
+                    _LOG.exception("reading from a connection failed", extra=log_event("link_failed", error))
                     self.break_off(WarrenError(f"the connection failed: {shortly(error)}"))
         finally:
             self._promote()

@@ -223,7 +223,7 @@ class HandPool:
     def help(self, future: Future, deadline: float | None = None) -> None:
         while not future.done:
             if not self.run_one():
-                raise Timeout("nobody is left who could answer")
+                raise Timeout("no thread is left that could answer")
 
     def stop(self) -> None:
         self._line.clear()
@@ -508,7 +508,7 @@ class PooledActor(pykka.Actor):
             self.on_error(error)
         except Exception:
             _LOG.exception(
-                "%s could not even fail",
+                "%s: the cleanup after its failure failed too",
                 self.describe(),
                 extra=log_event("actor_broken", part=self.describe(), **self.log_fields()),
             )

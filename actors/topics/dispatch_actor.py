@@ -123,7 +123,7 @@ class DispatchActor(TopicPart):
         except NoRoomError as error:
             if "flush" not in self._without_room:
                 _LOG.warning(
-                    "%s: not written down: %s",
+                    "%s: not flushed: %s",
                     self.describe(),
                     error,
                     extra=log_event("topics_unwritten", error, part=self.describe()),

@@ -140,7 +140,7 @@ class GroupsActor(TopicPart):
             last = 0 if queue is None else queue.max_offset
             if position.offset > last:
                 _LOG.warning(
-                    "group %s: taken back from %d to %d in queue %d of %s, which ends there",
+                    "group %s: reset from %d to %d in queue %d of %s, which ends there",
                     position.group,
                     position.offset,
                     last,

@@ -122,5 +122,5 @@ class NodeTopics:
         ):
             self._stay_down(error)
             return
-        _LOG.error("the topics are opened anew: %s", error, extra=log_event("topics_reopened", error, path=self._path))
+        _LOG.error("the topics are reopened: %s", error, extra=log_event("topics_reopened", error, path=self._path))
         self.try_to_open()

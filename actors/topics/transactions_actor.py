@@ -100,7 +100,7 @@ class TransactionsActor(TopicPart):
             records, damage = read_sound_records(self._store.commit_log, entries)
             for error in damage:
                 _LOG.error(
-                    "%s: passed over: %s",
+                    "%s: skipped: %s",
                     self.describe(),
                     error,
                     extra=log_event("topics_unreadable", error, part=self.describe()),

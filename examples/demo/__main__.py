@@ -26,10 +26,10 @@ app = typer.Typer(name="demo", add_completion=False, pretty_exceptions_enable=Fa
 
 
 def demo(
-    messages: Annotated[int, typer.Option(min=FEWEST_MESSAGES, help="How many to publish.")] = 200_000,
+    messages: Annotated[int, typer.Option(min=FEWEST_MESSAGES, help="The number of messages to publish.")] = 200_000,
     directory: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Where; empty or not there yet. Kept. Without it: a temporary one, removed."),
+        typer.Option(metavar="DIR", help="A new or empty directory, which is kept; default: a temporary one."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON; the rest goes to stderr.")

@@ -270,11 +270,11 @@ class CommitLog:
             raise self._error(physical_offset, f"the log, from {self.min_offset} to {self.end}, has no record there")
         record_size, magic = peek(data, 0)
         if magic == BLANK_MAGIC:
-            raise self._error(physical_offset, "a blank record, and no message")
+            raise self._error(physical_offset, "a blank record instead of a message")
         if magic not in MESSAGE_MAGICS:
             raise self._error(physical_offset, f"no record begins here: its magic is 0x{magic:08X}")
         if size is not None and record_size != size:
-            raise self._error(physical_offset, f"the record's size is {record_size}, and not {size}")
+            raise self._error(physical_offset, f"the record's size is {record_size}, not {size}")
         return self.read(physical_offset, record_size) if record_size > len(data) else data
 
     def store_timestamp_of(self, physical_offset: int, size: int) -> int | None:
@@ -357,7 +357,7 @@ class CommitLog:
             positions = f"{mapped.min_offset} ≤ {self.flushed_end} ≤ {self.end} ≤ {mapped.file_end}"
             raise RuntimeError(f"{mapped.directory}: not {positions}")
         if any(base > self.end for base in mapped.bases):
-            raise RuntimeError(f"{mapped.directory}: a file begins behind the end, {self.end}")
+            raise RuntimeError(f"{mapped.directory}: a file begins after the end, {self.end}")
         if any(later - base < mapped.file_size for base, later in zip(mapped.bases, mapped.bases[1:], strict=False)):
             raise RuntimeError(f"{mapped.directory}: files overlap")
 

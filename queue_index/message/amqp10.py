@@ -104,7 +104,7 @@ def read_sections(data: bytes) -> list[Section]:
             case ("described", descriptor, content) if (code := _section_code(descriptor)) is not None:
                 sections.append(Section(code, content))
             case _:
-                raise MessageError("a value among a message's sections that is none")
+                raise MessageError("a value that is not a message section")
     return sections
 
 
@@ -112,7 +112,7 @@ def read_value(data: bytes) -> Term:
     """Return the value that ``data`` holds as a whole; raise :class:`MessageError` for anything else."""
     value, end = _Reader(data).value(0, len(data), MAX_DEPTH)
     if end != len(data):
-        raise MessageError(f"{len(data) - end} bytes behind a value")
+        raise MessageError(f"{len(data) - end} bytes after the value")
     return value
 
 
@@ -220,7 +220,7 @@ class _Reader:
             element, position = self._content(constructor, position, end, depth_left - 1 - len(descriptors))
             elements.append(element)
         if position != end:
-            raise MessageError(f"{end - position} bytes behind the elements of an array")
+            raise MessageError(f"{end - position} bytes after the elements of an array")
         kind: Term = _ELEMENT_TYPES[constructor]
         for descriptor in reversed(descriptors):
             kind = (Atom("described"), descriptor, kind)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def _no_grant() -> None:
-    raise RuntimeError("blocked by a store, and nobody grants credit")
+    raise RuntimeError("blocked by a store that grants no credit")
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
@@ -107,7 +107,9 @@ class VariableQueue:
         """
         names = parts.files.list(parts.path)
         if queue_files := [name for name in names if name.endswith((".jif", ".idx", ".qi", ".qs"))]:
-            raise DataError(f"{parts.path}/{queue_files[0]}", None, "a new queue's directory holds a queue's files")
+            raise DataError(
+                f"{parts.path}/{queue_files[0]}", None, "the directory of a new queue contains files of another queue"
+            )
         if names:
             parts.files.delete_tree(parts.path)
         return cls(parts, parts.new_state(parts.new_index()))

@@ -88,13 +88,13 @@ class ConsumeQueue:
         which a crash may leave, with zeros.
         """
         if file_size <= 0 or file_size % ENTRY_BYTES:
-            raise RuntimeError(f"a file of {file_size} bytes is no whole number of entries")
+            raise RuntimeError(f"a file of {file_size} bytes does not hold a whole number of entries")
         if lengthen:
             lengthen_files(files, directory, file_size)
         mapped = MappedFiles.load(files, directory, file_size, writable=writable)
         for base in mapped.bases:
             if base % ENTRY_BYTES:
-                raise DataError(mapped.path(base), None, "its name is no whole number of entries")
+                raise DataError(mapped.path(base), None, "its name is not a multiple of an entry's size")
         end = mapped.file_end
         return cls(mapped=mapped, topic=topic, queue_id=queue_id, end_byte=end, flushed_byte=end)
 
@@ -405,10 +405,10 @@ class ConsumeQueue:
         """Raise ``RuntimeError`` if the queue contradicts itself."""
         bases = self.mapped.bases
         if self.end_byte % ENTRY_BYTES or self._min_byte % ENTRY_BYTES or self._min_byte < 0:
-            raise RuntimeError(f"{self.mapped.directory}: {self._min_byte} and {self.end_byte} are no entries' places")
+            raise RuntimeError(f"{self.mapped.directory}: {self._min_byte} or {self.end_byte} is not an entry's place")
         if not self._has_begun:
             if self.end_byte:
-                raise RuntimeError(f"{self.mapped.directory}: an end at {self.end_byte} in no file")
+                raise RuntimeError(f"{self.mapped.directory}: the end {self.end_byte} is in no file")
             return
         if not bases[-1] <= self.end_byte <= self.mapped.file_end:
             raise RuntimeError(f"{self.mapped.directory}: the end {self.end_byte} is not in the last file")
@@ -416,5 +416,5 @@ class ConsumeQueue:
         stops = physical_stops(last["physical_offset"], last["size"]).tolist()
         if self.max_physical_offset != -1 and stops and stops[0] != self.max_physical_offset:
             raise RuntimeError(
-                f"{self.mapped.directory}: the last message ends at {stops[0]}, and not where it is said"
+                f"{self.mapped.directory}: the last message ends at {stops[0]}, not at {self.max_physical_offset}"
             )

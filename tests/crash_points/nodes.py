@@ -339,7 +339,7 @@ def assert_kept(found: Found, promises: Promises) -> None:
         for body in bodies:
             assert known[body].queue == name, "a message in another's queue"
             assert not known[body].gone, f"{body[:9]!r} is gone for sure, and there again"
-            assert counts[name][body] == 1 or known[body].due_ms, f"{body[:9]!r} is there twice"
+            assert counts[name][body] == 1 or known[body].due_ms, f"{body[:9]!r} occurs twice"
         numbers = [known[body].number for body in bodies if known[body].due_ms is None]
         assert numbers == sorted(numbers), "out of order"
     for one in promises.messages:

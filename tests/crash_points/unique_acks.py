@@ -305,7 +305,7 @@ def check(files: MemoryFileSystem, promises: Promises, *, power: bool, deep: boo
         life.begin(files)
         try:
             bodies = [message.body for message in life.queue.browse()]
-            assert len(set(bodies)) == len(bodies), "a message is there twice"
+            assert len(set(bodies)) == len(bodies), "a message occurs twice"
             there = set(bodies)
             assert there <= {one.body for one in promises.sent if one.stored}, "a message that nobody stored"
             for key in dict.fromkeys(one.key for one in promises.sent):

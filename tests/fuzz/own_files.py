@@ -113,13 +113,13 @@ def _open_delays(files: Any) -> None:
 
 def _delayed_records() -> Sequence[bytes]:
     one = delay_format.encode_message_record(1_600_000_000_000, 7, 9, b"\x83a\1")
-    gone = delay_format.encode_gone([delay_format.Place(1, 17)])
+    gone = delay_format.encode_removed([delay_format.Place(1, 17)])
     return [_SEPARATOR.join((one, one, gone)), one]
 
 
 def _delayed_indexes() -> Sequence[bytes]:
     entries = delay_format.entries_of([delay_format.Entry(1_600_000_000_000, 7, 9, 17, 40)])
-    index = delay_format.Index(entries, delay_format.gone_of([delay_format.Place(1, 17)]), False)
+    index = delay_format.Index(entries, delay_format.removed_of([delay_format.Place(1, 17)]), False)
     log_bytes = len(b"warren delayed 1\n") + sum(
         len(encode_record(one)) for one in _delayed_records()[0].split(_SEPARATOR)
     )

@@ -68,7 +68,7 @@ def _give_early(actor: Any) -> bool:
             return False
         (deliveries,) = actor.deliveries.values()
         while batch.waits:
-            consumer = actor._process.lone_consumer(batch.delivered - batch.gone)
+            consumer = actor._process.lone_consumer(batch.delivered - batch.acked_count)
             if consumer is None:
                 return False
             delivered = batch.deliver(consumer.channel, consumer.tag, actor._process.tags(consumer.channel))

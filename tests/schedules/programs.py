@@ -3,7 +3,7 @@
 Every message has a body of its own, ``thread-number``. What a schedule owes at its end, whatever the order:
 
 * every confirm is settled, once; what was confirmed and not acked, purged or deleted is in its queue;
-* nothing is there twice; nothing is there that was acked, unless the queue failed, which may forget acks;
+* nothing occurs twice; nothing is there that was acked, unless the queue failed, which may forget acks;
 * a message is seen at most once without the flag ``redelivered``;
 * a queue has the messages of each publisher in the order in which they were published;
 * no actor ends but those that were made to.
@@ -203,7 +203,7 @@ class Owed:
     def check(self, name: str, found: list[bytes]) -> None:
         """``found``: the messages in a queue when all is at rest and none is unacked."""
         copies = self.queues[name]
-        assert len(found) == len(set(found)), f"{name}: something is there twice: {found}"
+        assert len(found) == len(set(found)), f"{name}: something occurs twice: {found}"
         assert set(found) <= set(copies.published), f"{name}: something was never published: {found}"
         again = set(found) & copies.acked
         assert copies.failed or not again, f"{name}: acked, and there again: {again}"

@@ -47,7 +47,7 @@ def check_node(node: warren.Node, said: Said, kept: Kept, *, twice: bool = False
         assert not (both := halves & decided), f"decided, and to be decided again: {both}"
     for place, found in there.items():
         here = set(found)
-        assert twice or len(here) == len(found), f"{place}: a message is there twice"
+        assert twice or len(here) == len(found), f"{place}: a message occurs twice"
         assert here <= said.begun[place]
         for stream in {stream for stream, _ in here}:
             numbers = [number for at, number in found if at == stream]

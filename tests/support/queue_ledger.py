@@ -45,7 +45,7 @@ class QueueLedger:
     def survive(self, found: list[str], published: set[str]) -> None:
         """``found``: what is there after a kill, in order; ``published``: what this round may have added."""
         here = set(found)
-        assert len(here) == len(found), "a message is there twice"
+        assert len(here) == len(found), "a message occurs twice"
         last: dict[str, int] = {}
         for name in found:
             stream, _, number = name.partition(":")

@@ -204,7 +204,7 @@ class NodeQueue(UsersQueue):
                 dead = [n for n, copy in enumerate(left) if copy.loose and copy.key[1] and copy.key[0] == key[0]]
                 here = dead if key[1] else []
             assert here, (
-                f"{self.name}: {key} was not published, is gone for sure, is there twice, or out of order: "
+                f"{self.name}: {key} was not published, is gone for sure, occurs twice, or out of order: "
                 f"found {[one.key for one in found]}, known {[copy.key for copy in known]}"
             )
             here = [n for n in here if left[n].expiry_us == expiry_us] or here  # among equal copies

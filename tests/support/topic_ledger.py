@@ -81,7 +81,7 @@ class TopicsLedger:
                 last[stream] = number
         found = [name for names in queues.values() for name in names]
         here = set(found)
-        assert len(here) == len(found), "a message is there twice"
+        assert len(here) == len(found), "a message occurs twice"
         begun = {(s, n) for s in STREAMS for n in range(self.round_began[s], self.started[s])}
         assert not here - self.left - begun, "messages that nobody appended"
         assert not (lost := (self.confirmed | self.left) - here), f"confirmed and lost: {sorted(lost)[:20]}"

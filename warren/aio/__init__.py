@@ -61,8 +61,8 @@ if not TYPE_CHECKING:  # else a type checker would take every name to be there
         """A name that was not used before (PEP 562)."""
         if name not in _HOMES:
             raise AttributeError(f"module 'warren.aio' has no attribute '{name}'")
-        found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
-        return found
+        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -38,25 +38,25 @@ V = TypeVar("V")
 class Bridge:
     """The bridge of one event loop. :meth:`wake` is thread-safe, the rest is for the loop's own thread."""
 
-    __slots__ = ("_answered", "_loop", "_told")
+    __slots__ = ("_answered", "_is_woken", "_loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)  # the loop is the key that this bridge is found by
         self._answered: deque[asyncio.Future[None]] = deque()
-        self._told = False
+        self._is_woken = False
 
     def wake(self, waiter: asyncio.Future[None]) -> None:
         """Wake the coroutine that awaits ``waiter``. A closed loop is ignored."""
         self._answered.append(waiter)
-        if not self._told:
-            self._told = True
+        if not self._is_woken:
+            self._is_woken = True
             loop = self._loop()
             if loop is not None:
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(self._cross)
 
     def _cross(self) -> None:
-        self._told = False  # first: waiters appended from now on wake the loop again
+        self._is_woken = False  # first: waiters appended from now on wake the loop again
         while self._answered:
             waiter = self._answered.popleft()
             if not waiter.done():
@@ -111,11 +111,11 @@ async def run(steps: Steps[T]) -> T:
         wait = next(steps)
         while True:
             try:
-                found = await _waited(wait)
+                value = await _waited(wait)
             except BaseException as error:
                 wait = steps.throw(error)
             else:
-                wait = steps.send(found)
+                wait = steps.send(value)
     except StopIteration as end:
         result: T = end.value
         return result
@@ -149,10 +149,10 @@ async def admitted(admission: Admission) -> Any:
     deadline = None if admission.timeout is None else loop.time() + admission.timeout
     while True:
         actors = admission.find()
-        found = admission.attempt(actors, False)
-        if not isinstance(found, BackpressureWait):
-            return found
-        wait = found.future
+        outcome = admission.attempt(actors, False)
+        if not isinstance(outcome, BackpressureWait):
+            return outcome
+        wait = outcome.future
         try:
             if not await settled(wait, None if deadline is None else max(0.0, deadline - loop.time())):
                 raise admission.blocked(actors)
@@ -233,7 +233,7 @@ async def in_thread(work: Callable[[], T]) -> T:
             await asyncio.wait([future])
         except asyncio.CancelledError as error:
             cancelled = error
-    found = future.result()
+    result = future.result()
     if cancelled is not None:
         raise cancelled
-    return found
+    return result

@@ -60,9 +60,9 @@ class Confirm(AppendConfirm[None]):
     @property
     def message_id(self) -> str:
         """The id of a delayed message (``delay``, ``at``), for :meth:`Queue.cancel_delayed`."""
-        if not isinstance(found := getattr(self._future, "message_id", None), str):
+        if not isinstance(message_id := getattr(self._future, "message_id", None), str):
             raise AttributeError("only of messages that come later the id is known")  # noqa: TRY004
-        return found
+        return message_id
 
     @property
     def duplicates(self) -> tuple[int, ...]:

@@ -80,10 +80,10 @@ def _topic(verbs: TopicVerbs) -> Topic:
     return Topic(verbs)
 
 
-def _transactions(found: list[TransactionVerbs]) -> list[Transaction]:
+def _transactions(pending: list[TransactionVerbs]) -> list[Transaction]:
     from warren.aio.transaction import Transaction
 
-    return [Transaction(verbs) for verbs in found]
+    return [Transaction(verbs) for verbs in pending]
 
 
 _delete_queue = awaited(NodeVerbs.delete_queue)
@@ -167,8 +167,8 @@ class Opening:
         try:
             await in_thread(lambda: opened.append(self._open()))
         except asyncio.CancelledError:
-            for one in opened:  # the caller does not get it
-                await in_thread(one.close)
+            for opened_node in opened:  # the caller does not get it
+                await in_thread(opened_node.close)
             raise
         return Node(opened[0])
 

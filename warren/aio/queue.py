@@ -19,16 +19,16 @@ from warren.handles.delivery_batch import DeliveryBatch, settle_many
 from warren.storage.call_arguments import checked
 from warren.values.messages import QueuePublishArguments, delayed_messages
 from warren.verbs.consumer_verbs import ConsumeArguments, spread
-from warren.verbs.queue_verbs import Got, QueueHandle, QueueVerbs
+from warren.verbs.queue_verbs import GetResult, QueueHandle, QueueVerbs
 from warren.verbs.selecting import PAGE, BrowsedDelivery, Where
 
 
-def _deliveries(got: Got) -> DeliveryBatch[Delivery]:
-    return DeliveryBatch(Delivery, got)
+def _deliveries(result: GetResult) -> DeliveryBatch[Delivery]:
+    return DeliveryBatch(Delivery, result)
 
 
-def _delivery(got: Got) -> Delivery | None:
-    channel, batches = got
+def _delivery(result: GetResult) -> Delivery | None:
+    channel, batches = result
     return next(spread(Delivery, channel, batches[0]), None) if batches else None
 
 

@@ -29,8 +29,8 @@ from warren.verbs.topic_tail import is_behind, last_of, places_before_end
 from warren.verbs.topic_verbs import AppendArguments, AppendManyArguments, TopicHandle, TopicVerbs
 
 
-def _records(found: list[PackedRecords]) -> list[TopicRecord]:
-    return [TopicRecord(one) for one in found]
+def _records(packed: list[PackedRecords]) -> list[TopicRecord]:
+    return [TopicRecord(record) for record in packed]
 
 
 class Topic(TopicHandle):
@@ -119,11 +119,11 @@ class Topic(TopicHandle):
         """Read the last messages of all queues together, then new ones, until none comes for ``timeout``
         seconds (``None``: for ever). This joins no group, and stores no position."""
         bounds = await self.offsets()
-        found: list[TopicRecord] = []
+        records: list[TopicRecord] = []
         async with self.reader("", broadcast=True, positions=places_before_end(bounds, last)) as reader:
             while not is_behind(reader.positions, bounds) and (batch := await reader.read()):
-                found += batch
-            for record in last_of(found, bounds, last):
+                records += batch
+            for record in last_of(records, bounds, last):
                 yield record
             async for record in reader.records(timeout=timeout):
                 yield record

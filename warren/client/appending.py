@@ -1,7 +1,7 @@
 """Calls on their way to the host whose answers confirm something: messages for topics, and what is decided of them.
 
 They are done in order and answered in order; what is not answered is sent again over the next socket
-(:mod:`warren.client.kept`). Single messages join the last :class:`AppendRun` while that has not been sent.
+(:mod:`warren.client.resending`). Single messages join the last :class:`AppendRun` while that has not been sent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from warren.actors.topics.commit_log_actor import AppendConfirm, AppendKey, batc
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import Call, CallError
 from warren.client.calls import check_fits, error_of, plain, result_of
-from warren.client.kept import RUN_MESSAGES, WINDOW_BYTES, KeptChannel
+from warren.client.resending import RUN_MESSAGES, WINDOW_BYTES, ResendingChannel
 from warren.client.topic_batches import batch_to_send
 from warren.msg_store.commit_log.commit_log import Appended
 from warren.msg_store.commit_log.message_batch import Batch
@@ -27,10 +27,10 @@ from warren.storage.errors import WarrenError
 
 
 @attrs.define(eq=False)
-class KeptCall:
+class ConfirmedCall:
     """One call."""
 
-    channel: KeptCalls
+    channel: ConfirmedCalls
     verb: str
     arguments: dict[str, Any]
     confirm: Confirm
@@ -49,7 +49,7 @@ class KeptCall:
 
 
 @attrs.define(eq=False)
-class AppendCall(KeptCall):
+class AppendCall(ConfirmedCall):
     """Batches. The confirm is answered with what was appended, as that of the CommitLog's actor."""
 
     topics: dict[str, int] = attrs.Factory(dict)
@@ -60,14 +60,14 @@ class AppendCall(KeptCall):
         return Call(self.verb, {"batches": list(map(batch_to_send, self.batches))})
 
     def answer(self, result: Any) -> Any:
-        self.topics.update((batch.topic, one["queues"]) for batch, one in zip(self.batches, result, strict=True))
+        self.topics.update((batch.topic, entry["queues"]) for batch, entry in zip(self.batches, result, strict=True))
         return [
             Appended(
-                np.frombuffer(one["physical_offsets"], np.int64),
-                np.frombuffer(one["sizes"], np.int32),
-                one["queue_offset"],
+                np.frombuffer(entry["physical_offsets"], np.int64),
+                np.frombuffer(entry["sizes"], np.int32),
+                entry["queue_offset"],
             )
-            for one in result
+            for entry in result
         ]
 
 
@@ -81,10 +81,10 @@ class AppendRun(AppendCall):
 
     def call(self) -> Call:
         if not self.batches and self.key is not None:
-            found: dict[int, list[AppendConfirm]] = {}
+            by_queue_id: dict[int, list[AppendConfirm]] = {}
             for item in self.items:
-                found.setdefault(item.queue_id, []).append(item)
-            self.by_queue = list(found.values())
+                by_queue_id.setdefault(item.queue_id, []).append(item)
+            self.by_queue = list(by_queue_id.values())
             now_ms = time.time_ns() // 1_000_000
             self.batches = [batch_of_items(self.key, items[0].queue_id, items, now_ms) for items in self.by_queue]
         return super().call()
@@ -94,7 +94,7 @@ class AppendRun(AppendCall):
             went_all(items, appended)
 
 
-class KeptCalls(KeptChannel[KeptCall]):
+class ConfirmedCalls(ResendingChannel[ConfirmedCall]):
     """The channel of a vhost's calls of this kind."""
 
     tries_full_disk = True
@@ -104,7 +104,7 @@ class KeptCalls(KeptChannel[KeptCall]):
     def call(self, verb: str, arguments: dict[str, Any]) -> Confirm | Future:
         """Call a verb; a future that is no confirm says what to wait for before that."""
         check_fits(arguments)
-        return self.hand_over(lambda: KeptCall(self, verb, arguments, Confirm(self.link)))
+        return self.hand_over(lambda: ConfirmedCall(self, verb, arguments, Confirm(self.link)))
 
     def append_many(self, batches: list[Batch], topics: dict[str, int]) -> Confirm | Future:
         """The same for messages in batches."""
@@ -133,31 +133,31 @@ class KeptCalls(KeptChannel[KeptCall]):
             lambda: AppendRun(self, "topic.append", {}, Confirm(self.link), size, topics, key=item.key, items=[item])
         )
 
-    def send(self, kept: KeptCall, engine: Connection) -> None:
-        engine.send(self.number, kept.call())
+    def send(self, call: ConfirmedCall, engine: Connection) -> None:
+        engine.send(self.number, call.call())
 
     def send_again(self, engine: Connection) -> None:
-        for one in self.sent:
-            self.send(one, engine)
+        for call in self.sent:
+            self.send(call, engine)
 
     # ── the link's side ─────────────────────────────────────────────────────────────────────────────────────────
 
     def is_answer(self, method: Method, later: Later) -> bool:
         if not self.sent or self.asked:
             return True  # to what opens the channel
-        kept = self.sent.pop(0)
+        call = self.sent.pop(0)
         if isinstance(method, CallError):
             error = error_of(method)
-            self.finish(kept, error if isinstance(error, WarrenError) else WarrenError(str(error)), later)
+            self.finish(call, error if isinstance(error, WarrenError) else WarrenError(str(error)), later)
         else:
-            later.append((_answer, (kept, method)))
-            self.window.give_back(kept.size, later)
+            later.append((_answer, (call, method)))
+            self.window.give_back(call.size, later)
         self.tell_idle(later)
         return False
 
 
-def _answer(kept: KeptCall, method: Method) -> None:
+def _answer(call: ConfirmedCall, method: Method) -> None:
     try:
-        kept.confirm.offer(kept.answer(result_of(method)))
+        call.confirm.offer(call.answer(result_of(method)))
     except Exception as error:
-        kept.confirm.fail(error)
+        call.confirm.fail(error)

@@ -69,15 +69,15 @@ def _public_name(kind: type[BaseException]) -> str:
     return next(names, kind.__name__)
 
 
-def error_of(said: CallError) -> Exception:
+def error_of(call_error: CallError) -> Exception:
     """Return the error that was raised in the host."""
     from warren import errors
 
-    name, text = said.type, said.text
-    if "problems" in said.details:
-        return errors.DefinitionsError(said.details["problems"])
-    if said.details:
-        return DataError(**said.details)
+    name, text = call_error.type, call_error.text
+    if "problems" in call_error.details:
+        return errors.DefinitionsError(call_error.details["problems"])
+    if call_error.details:
+        return DataError(**call_error.details)
     if name in _BUILTINS:
         return getattr(builtins, name)(text)  # type: ignore[no-any-return]
     kind = getattr(errors, name, None)
@@ -98,16 +98,16 @@ def plain(value: Any) -> Any:
         return {field.alias: plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, Mapping):
         if all(isinstance(name, str) and _is_utf8(name) for name in value):
-            return {name: plain(one) for name, one in value.items()}
-        return {_PAIRS: [[plain(name), plain(one)] for name, one in value.items()]}
+            return {name: plain(element) for name, element in value.items()}
+        return {_PAIRS: [[plain(name), plain(element)] for name, element in value.items()]}
     if isinstance(value, (list, tuple, set, frozenset, range)):
-        return [plain(one) for one in value]
+        return [plain(element) for element in value]
     return value if not isinstance(value, str) or _is_utf8(value) else {_NAME: value.encode(errors="surrogateescape")}
 
 
 def _is_utf8(text: str) -> bool:
     """Whether a text can be sent as it is; one with half of a surrogate pair cannot be sent at all."""
-    return text.isascii() or not any("\udc80" <= one <= "\udcff" for one in text)
+    return text.isascii() or not any("\udc80" <= character <= "\udcff" for character in text)
 
 
 def _plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,21 +129,21 @@ def restored(value: Any) -> Any:
     """Undo :func:`plain` after a field table: restore the keys of mappings."""
     if isinstance(value, dict):
         if _PAIRS in value:
-            return {restored(name): restored(one) for name, one in value[_PAIRS]}
+            return {restored(name): restored(element) for name, element in value[_PAIRS]}
         if _NAME in value:
             return value[_NAME].decode(errors="surrogateescape")
-        return {name: restored(one) for name, one in value.items()}
-    return [restored(one) for one in value] if isinstance(value, list) else value
+        return {name: restored(element) for name, element in value.items()}
+    return [restored(element) for element in value] if isinstance(value, list) else value
 
 
-def packed(found: Sequence[bytes]) -> bytes:
+def packed(strings: Sequence[bytes]) -> bytes:
     """Join byte strings: their number, size, and contents. If sizes differ, :data:`_DIFFERENT` stands in for
     the size, followed by all sizes."""
-    sizes = set(map(len, found))
+    sizes = set(map(len, strings))
     if len(sizes) == 1:
-        return b"".join((_PACKED.pack(len(found), *sizes), *found))
-    each = np.fromiter(map(len, found), _SIZE, len(found))
-    return b"".join((_PACKED.pack(len(found), _DIFFERENT), each.tobytes(), *found))
+        return b"".join((_PACKED.pack(len(strings), *sizes), *strings))
+    each = np.fromiter(map(len, strings), _SIZE, len(strings))
+    return b"".join((_PACKED.pack(len(strings), _DIFFERENT), each.tobytes(), *strings))
 
 
 def unpacked(data: bytes) -> list[bytes]:

@@ -141,7 +141,7 @@ class DeliverySlot(ClientChannel):
         facade = None if self.facade is None else self.facade()
         deliveries = None if self.deliveries is None else self.deliveries()
         if facade is not None and deliveries is not None:
-            later += [(deliveries.put, (one,)) for one in delivered_of(facade, self.vhost, event)]
+            later += [(deliveries.put, (delivered,)) for delivered in delivered_of(facade, self.vhost, event)]
 
     def end(self, error: WarrenError, later: Later) -> None:
         super().end(error, later)
@@ -263,10 +263,10 @@ class DeliveryChannel:
         """Let one delivery's ack timeout, if any, end ``time_ms`` from now. Raises :class:`UnknownTagError`."""
         result_of((yield self.slot.ask(Call("channel.extend", {"tag": tag, "time_ms": time_ms}))))
 
-    def give_back(self, got: Future) -> None:
+    def give_back(self, fetch: Future) -> None:
         """Requeue the messages of a get that was abandoned. Thread-safe."""
         with contextlib.suppress(WarrenError):
-            for delivered in got_of(self, self.slot.vhost, got.get()):
+            for delivered in got_of(self, self.slot.vhost, fetch.get()):
                 self.settle_all("requeue", delivered.tags)
 
     def shut(self, seen_up_to: int | None = None) -> Steps[int]:

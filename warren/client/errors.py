@@ -40,7 +40,7 @@ class LinkLostError(WarrenError):
 
 def refusal(reply_code: int | None, reply_text: str | None) -> WarrenError:
     """What ``channel.close`` or ``connection.close`` says, as the node itself would have raised it."""
-    code, said = reply_code or 0, reply_text or ""
-    text = said.removeprefix(NAMES.get(code, "")).removeprefix(" - ")
+    code, full_text = reply_code or 0, reply_text or ""
+    text = full_text.removeprefix(NAMES.get(code, "")).removeprefix(" - ")
     kind = _BY_CODE.get(code)
-    return ServerError(f"{code} {said}") if kind is None else kind(text)
+    return ServerError(f"{code} {full_text}") if kind is None else kind(text)

@@ -117,10 +117,10 @@ class Hands:
         self._until(lambda: self._take_opened(waiting))
 
     def _take_opened(self, waiting: set[int]) -> bool:
-        opened = [one for one in self.rest if isinstance(one, MethodReceived) and _is_open_ok(one.method)]
-        for one in opened:
-            self.rest.remove(one)
-            waiting.discard(one.channel)
+        opened = [event for event in self.rest if isinstance(event, MethodReceived) and _is_open_ok(event.method)]
+        for event in opened:
+            self.rest.remove(event)
+            waiting.discard(event.channel)
         return not waiting
 
     def done(self) -> Connection:
@@ -190,7 +190,7 @@ def _check_protocol(properties: Mapping[str, Any]) -> None:
 def _last_word_or_all(events: list[Event]) -> list[Event]:
     """Return only the server's ``connection.close`` if it sent one, as it reads no answer any more; else all events."""
     return [
-        one for one in events if isinstance(one, MethodReceived) and isinstance(one.method, c.Connection.Close)
+        event for event in events if isinstance(event, MethodReceived) and isinstance(event.method, c.Connection.Close)
     ] or (events)
 
 

@@ -130,8 +130,8 @@ class Link(Sending):
             self.engine = engine = hands.done()
             self.given_up = None
             self.watch(connection)
-            known = {*numbers, *self._channels}  # one that is closed below is free after the answer
-            self._free_numbers = [one for one in range(1, self._last_number + 1) if one not in known]
+            used_numbers = {*numbers, *self._channels}  # one that is closed below is free after the answer
+            self._free_numbers = [number for number in range(1, self._last_number + 1) if number not in used_numbers]
             for number in numbers:
                 if number in self._channels:
                     self._channels[number].rejoin(engine)
@@ -277,8 +277,8 @@ class Link(Sending):
                     self._free_numbers.append(event.channel)
                     self.is_lazy = True
                 if receiver is not None:
-                    told = receiver.refusal
-                    error = told if isinstance(told, WarrenError) else refusal(method.reply_code, method.reply_text)
+                    reason = receiver.refusal
+                    error = reason if isinstance(reason, WarrenError) else refusal(method.reply_code, method.reply_text)
                     receiver.closed(error, later)
             elif receiver is not None and not self._comes_again(event):
                 receiver.receive(event, later)

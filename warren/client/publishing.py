@@ -2,8 +2,8 @@
 
 A message joins the last :class:`PublishRun` if that has not been sent yet and goes to the same place with the
 same properties, so that a thread that publishes one by one makes runs; its messages share one confirm. Messages not
-confirmed are sent again over the next socket (:mod:`warren.client.kept`): a message may be stored twice when a host has
-died, but no confirmed message is lost.
+confirmed are sent again over the next socket (:mod:`warren.client.resending`): a message may be stored twice when a
+host has died, but no confirmed message is lost.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from warren.actors.runtime.leader_follower import Later
 from warren.amqp.connection import Connection
 from warren.amqp.framing import ACK, MethodRun
 from warren.amqp.received import Messages
-from warren.client.kept import RUN_MESSAGES, WINDOW_BYTES, KeptChannel, Window
 from warren.client.link import Link
+from warren.client.resending import RUN_MESSAGES, WINDOW_BYTES, ResendingChannel, Window
 from warren.storage.errors import WarrenError
 
 _MULTIPLE: Final = 1
@@ -81,7 +81,7 @@ class PublishRun:
         ]
 
 
-class PublishChannel(KeptChannel[PublishRun]):
+class PublishChannel(ResendingChannel[PublishRun]):
     """A channel in confirm mode."""
 
     def __init__(self, link: Link, window: Window) -> None:
@@ -169,7 +169,7 @@ class PublishChannel(KeptChannel[PublishRun]):
             sent[0].refusal = sent[0].refusal or refusal
             self.finish(sent[0], None, later)
             return
-        at = bisect_right(sent, tag, key=lambda one: one.first_tag) - 1
+        at = bisect_right(sent, tag, key=lambda run: run.first_tag) - 1
         if at < 0:
             return
         first = 0 if multiple else at
@@ -181,8 +181,8 @@ class PublishChannel(KeptChannel[PublishRun]):
         for run in over:
             self.finish(run, None, later)
         if over:
-            gone = set(map(id, over))
-            self.sent = [run for run in sent if id(run) not in gone] if len(over) < at + 1 else sent[at + 1 :]
+            finished_ids = set(map(id, over))
+            self.sent = [run for run in sent if id(run) not in finished_ids] if len(over) < at + 1 else sent[at + 1 :]
 
     def finish(self, run: PublishRun, error: Exception | None, later: Later) -> None:
         if error is None and run.refusal is not None:

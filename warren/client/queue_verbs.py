@@ -15,7 +15,7 @@ from warren.actors.engines.errors import NotFoundError
 from warren.actors.engines.queue.consumers import Consumer as ConsumerDeclaration
 from warren.actors.engines.queue.effects import Delivered
 from warren.actors.queue.deliveries import Deliveries
-from warren.actors.queue.inspecting import wanted_of
+from warren.actors.queue.inspecting import chosen_ids
 from warren.actors.queue.intake import PublishKey, QueueGoneError
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Confirm, CountDown, Future
@@ -44,7 +44,7 @@ from warren.values.messages import (
 from warren.verbs.consumer_verbs import ConsumeArguments, ConsumerVerbs, D, NewDelivery, ack_timeout_ms, spread
 from warren.verbs.operation import DEFINITIONS, Operation
 from warren.verbs.publishing import AsTheyWere, settled_confirm
-from warren.verbs.queue_verbs import Got, QueueVerbs
+from warren.verbs.queue_verbs import GetResult, QueueVerbs
 from warren.verbs.selecting import Place, Selected, Where
 from warren.verbs.steps import Steps
 
@@ -153,17 +153,19 @@ class RemoteQueueVerbs(QueueVerbs):
         timeout: float | None = None,
         **properties: Unpack[QueuePublishManyArguments],
     ) -> Steps[Confirm]:
-        found = as_bodies(bodies)
+        checked_bodies = as_bodies(bodies)
         if not KEY_ARGUMENTS.isdisjoint(properties):
-            return (yield from self.publish_unique(found, properties, block, timeout, several=True))
+            return (yield from self.publish_unique(checked_bodies, properties, block, timeout, several=True))
         if not LATER.isdisjoint(properties):
-            return (yield from self._publish_later(found, properties, block, timeout))
-        columns = columns_of(properties, len(found))
+            return (yield from self._publish_later(checked_bodies, properties, block, timeout))
+        columns = columns_of(properties, len(checked_bodies))
         if not columns:
             key = self.key(properties)
-            return (yield from self._publish(key, found, block, timeout)) if found else settled_confirm()
+            return (
+                (yield from self._publish(key, checked_bodies, block, timeout)) if checked_bodies else settled_confirm()
+            )
         confirms: list[Confirm] = []
-        for body, *own in zip(found, *columns.values(), strict=True):
+        for body, *own in zip(checked_bodies, *columns.values(), strict=True):
             key = self.key({**properties, **dict(zip(columns, own, strict=True))})
             confirms.append((yield from self._publish(key, [body], block, timeout)))
         return CountDown([*confirms]) if confirms else settled_confirm()
@@ -173,29 +175,31 @@ class RemoteQueueVerbs(QueueVerbs):
     ) -> Steps[Scheduled]:
         from warren.values.scheduling import Scheduled, schedule
 
-        wanted = schedule(properties, len(bodies), self.remote.now_ms(), self.remote.new_message_id)
-        columns = columns_of(wanted.properties, len(bodies))
+        scheduled = schedule(properties, len(bodies), self.remote.now_ms(), self.remote.new_message_id)
+        columns = columns_of(scheduled.properties, len(bodies))
         confirms: list[Confirm] = []
         for at, body in enumerate(bodies):
             own = {name: column[at] for name, column in columns.items()}
-            key = self._new_key(with_due({**wanted.properties, **own}, wanted.due_ms[at]))
+            key = self._new_key(with_due({**scheduled.properties, **own}, scheduled.due_ms[at]))
             confirms.append((yield from self._publish(key, [body], block, timeout, is_delayed=True)))
-        return Scheduled(confirms, wanted)
+        return Scheduled(confirms, scheduled)
 
     def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
-        said = [{**group._asdict(), "bodies": packed(group.bodies)} for group in groups]
+        plain_groups = [{**group._asdict(), "bodies": packed(group.bodies)} for group in groups]
         verb = "queue.publish_as_they_were"
-        outcomes: list[str | None] = yield from self.while_there(call(self.remote, verb, name=self.name, groups=said))
+        outcomes: list[str | None] = yield from self.while_there(
+            call(self.remote, verb, name=self.name, groups=plain_groups)
+        )
         return outcomes
 
     def _publish(
         self, key: PublishKey, bodies: list[bytes], block: bool, timeout: float | None, *, is_delayed: bool = False
     ) -> Steps[Confirm]:
         return self.remote.publish(
-            key, self._method, bodies, self._gone, block=block, timeout=timeout, is_delayed=is_delayed
+            key, self._method, bodies, self._deleted_error, block=block, timeout=timeout, is_delayed=is_delayed
         )
 
-    def _gone(self) -> WarrenError:
+    def _deleted_error(self) -> WarrenError:
         return QueueGoneError(f"{self.entry.declaration} was deleted")
 
     def while_there(self, steps: Steps[T]) -> Steps[T]:
@@ -203,7 +207,7 @@ class RemoteQueueVerbs(QueueVerbs):
         try:
             return (yield from steps)
         except NotFoundError:
-            raise self._gone() from None
+            raise self._deleted_error() from None
 
     def perform(self, operation: Operation[T]) -> Steps[T]:
         return self.while_there(self.remote.perform(operation, self.name))
@@ -216,13 +220,13 @@ class RemoteQueueVerbs(QueueVerbs):
     def get_early(self) -> None:
         """Return ``None``: messages are in the host."""
 
-    def get(self, *, auto_ack: bool = False, timeout: float | None = 0.0) -> Steps[Got]:
+    def get(self, *, auto_ack: bool = False, timeout: float | None = 0.0) -> Steps[GetResult]:
         return self.remote.within(timeout, super().get(auto_ack=auto_ack, timeout=timeout))
 
-    def get_many(self, count: int, *, auto_ack: bool = False) -> Steps[Got]:
+    def get_many(self, count: int, *, auto_ack: bool = False) -> Steps[GetResult]:
         return self.while_there(self._get_many(count, auto_ack))
 
-    def _get_many(self, count: int, auto_ack: bool) -> Steps[Got]:
+    def _get_many(self, count: int, auto_ack: bool) -> Steps[GetResult]:
         delivered: list[Delivered] = []
         left = count
         while left > 0:
@@ -231,39 +235,39 @@ class RemoteQueueVerbs(QueueVerbs):
                 self._get if left == 1 else Call("queue.get", {"name": self.name, "count": min(left, GETS_AT_ONCE)})
             )
             try:
-                found = got_of(channel, self.remote.name, (yield asked))
+                batches = got_of(channel, self.remote.name, (yield asked))
             except LinkLostError:  # what came goes back with the connection
                 delivered, left = [], count
                 continue
             except BaseException:
                 asked.on_done(channel.give_back)
-                for one in delivered:
-                    channel.settle_all("requeue", one.tags)
+                for batch in delivered:
+                    channel.settle_all("requeue", batch.tags)
                 raise
-            delivered += found
-            left -= sum(one.count for one in found)
-            if not found:
+            delivered += batches
+            left -= sum(batch.count for batch in batches)
+            if not batches:
                 break
         channel = yield from self._open_own_channel()
         if auto_ack:
-            for one in delivered:
-                channel.settle_all("ack", one.tags)
-            delivered = [attrs.evolve(one, first_tag=0) for one in delivered]
+            for batch in delivered:
+                channel.settle_all("ack", batch.tags)
+            delivered = [attrs.evolve(batch, first_tag=0) for batch in delivered]
         return channel, delivered  # type: ignore[return-value]
 
-    def take(self, id: str) -> Steps[Got]:
-        wanted_of([id])
+    def take(self, id: str) -> Steps[GetResult]:
+        chosen_ids([id])
         return self.while_there(self._take(id))
 
-    def _take(self, id: str) -> Steps[Got]:
+    def _take(self, id: str) -> Steps[GetResult]:
         channel = yield from self._open_own_channel()
         asked = channel.slot.ask(Call("queue.take", {"name": self.name, "id": id}))
         try:
-            found = got_of(channel, self.remote.name, (yield asked))
+            batches = got_of(channel, self.remote.name, (yield asked))
         except BaseException:
             asked.on_done(channel.give_back)
             raise
-        return channel, list[Delivered](found)  # type: ignore[return-value]
+        return channel, list[Delivered](batches)  # type: ignore[return-value]
 
     def own_channel(self) -> Any:
         channel = self._channel
@@ -334,10 +338,10 @@ class RemoteQueueVerbs(QueueVerbs):
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> Steps[int]:
         self.remote.topology.delete_queue(self.name)
-        found: c.Queue.DeleteOk = yield from self.remote.ask(
+        deleted: c.Queue.DeleteOk = yield from self.remote.ask(
             method_of(c.Queue.Delete, queue=self.name, if_unused=if_unused, if_empty=if_empty)
         )
-        return int(found.message_count or 0)
+        return int(deleted.message_count or 0)
 
 
 class Subscription(DeliverySlot):
@@ -357,14 +361,18 @@ class Subscription(DeliverySlot):
         return c.Basic.Qos(0, self.prefetch, True)  # the channel's, for that may be changed later
 
     def consume(self) -> c.Basic.Consume:
-        one = self.declaration
+        declaration = self.declaration
         arguments: dict[str, Any] = {CREDIT: CREDIT_BYTES}
-        if one.priority:
-            arguments["x-priority"] = one.priority
-        if one.ack_timeout_ms is not None:
-            arguments["x-consumer-timeout"] = one.ack_timeout_ms
+        if declaration.priority:
+            arguments["x-priority"] = declaration.priority
+        if declaration.ack_timeout_ms is not None:
+            arguments["x-consumer-timeout"] = declaration.ack_timeout_ms
         return method_of(
-            c.Basic.Consume, queue=self.queue, consumer_tag=one.tag, exclusive=one.exclusive, arguments=arguments
+            c.Basic.Consume,
+            queue=self.queue,
+            consumer_tag=declaration.tag,
+            exclusive=declaration.exclusive,
+            arguments=arguments,
         )
 
     def receive(self, event: Any, later: Later) -> None:

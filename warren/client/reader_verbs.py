@@ -153,10 +153,10 @@ class RemoteReaderVerbs(ReaderVerbs):
         while True:
             try:
                 channel = yield from self._now()
-                found: list[int] = yield channel.call("queues")
+                queue_ids: list[int] = yield channel.call("queues")
             except LinkLostError:
                 continue
-            return found
+            return queue_ids
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -185,24 +185,24 @@ class RemoteReaderVerbs(ReaderVerbs):
         return taking
         yield
 
-    def _claims(self, running: Any, found: Any) -> list[Claim]:
+    def _claims(self, running: Any, answer: Any) -> list[Claim]:
         claims: list[Claim] = [
             RemoteClaim(
                 self,
                 running,
-                one["topic"],
-                Taken(**one["taken"]),
-                records=[packed(*records)] if (records := unpacked(one["records"])) else [],
+                place["topic"],
+                Taken(**place["taken"]),
+                records=[packed(*records)] if (records := unpacked(place["records"])) else [],
             )
-            for one in found["places"]
+            for place in answer["places"]
         ]
-        if found["error"] is not None:
-            claims[-1].failure = error_of(CallError(**found["error"]))  # type: ignore[attr-defined]
+        if answer["error"] is not None:
+            claims[-1].failure = error_of(CallError(**answer["error"]))  # type: ignore[attr-defined]
         return claims
 
     def _fetch(self, running: Any, claims: list[Claim]) -> Steps[Fetched]:
-        found = [claim.records for claim in claims if isinstance(claim, RemoteClaim)]
-        return found, getattr(claims[-1], "failure", None)
+        records = [claim.records for claim in claims if isinstance(claim, RemoteClaim)]
+        return records, getattr(claims[-1], "failure", None)
         yield
 
     # ── being done ──────────────────────────────────────────────────────────────────────────────────────────────

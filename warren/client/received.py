@@ -36,12 +36,12 @@ def got_of(through: Any, vhost: str, answer: Any) -> list[RemoteDelivered]:
         return list(delivered_of(through, vhost, answer))
     if isinstance(answer, c.Basic.GetEmpty):
         return []
-    found = []
+    batches = []
     for tag, redelivered, exchange, routing_key, properties, together in result_of(answer):
         envelope = _envelope(vhost, text_of(exchange), text_of(routing_key), properties)
         fetched = _fetched(envelope, redelivered, unpacked(together))
-        found.append(RemoteDelivered(None, through.name, tag, fetched, through))
-    return found
+        batches.append(RemoteDelivered(None, through.name, tag, fetched, through))
+    return batches
 
 
 def _fetched(envelope: Envelope, redelivered: bool, bodies: list[bytes]) -> Fetched:

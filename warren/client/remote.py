@@ -14,13 +14,13 @@ from warren.actors.node.node_context import BlockedError
 from warren.actors.node.node_errors import ClosedError
 from warren.actors.queue.intake import PublishKey
 from warren.actors.runtime.future import Confirm, Future
-from warren.client.appending import KeptCalls
+from warren.client.appending import ConfirmedCalls
 from warren.client.calls import call
 from warren.client.channels import ClientChannel
 from warren.client.errors import LinkLostError, NotFromOutsideError
-from warren.client.kept import KeptChannel, Window
 from warren.client.link import Link
 from warren.client.publishing import PublishChannel
+from warren.client.resending import ResendingChannel, Window
 from warren.storage.errors import WarrenError
 from warren.verbs.operation import Operation
 from warren.verbs.steps import Steps, Within, bounded, run
@@ -45,7 +45,7 @@ class RemoteVhost:
     window: Window
     _control: ClientChannel | None
     _publishers: dict[str, PublishChannel]
-    _calls: KeptCalls | None
+    _calls: ConfirmedCalls | None
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class RemoteVhost:
         """The same for calls that are confirmed."""
         return self._room(self.open_calls, timeout)
 
-    def _room(self, opened: Callable[[], Steps[KeptChannel[Any]]], timeout: float | None) -> Steps[None]:
+    def _room(self, opened: Callable[[], Steps[ResendingChannel[Any]]], timeout: float | None) -> Steps[None]:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             channel = yield from self.within(timeout, opened())
@@ -204,21 +204,21 @@ class RemoteVhost:
             yield Within(wait, left_s)
 
     def hand_over(
-        self, give: Callable[[KeptCalls], Confirm | Future], *, block: bool, timeout: float | None
+        self, give: Callable[[ConfirmedCalls], Confirm | Future], *, block: bool, timeout: float | None
     ) -> Steps[Confirm]:
         """The same for calls that are confirmed."""
         return self._hand_over(self._calls_now, self.open_calls, give, block, timeout)
 
-    def _calls_now(self) -> KeptCalls | None:
+    def _calls_now(self) -> ConfirmedCalls | None:
         calls = self._calls
         return calls if calls is not None and calls.error is None and calls.is_ready else None
 
-    def open_calls(self) -> Steps[KeptCalls]:
+    def open_calls(self) -> Steps[ConfirmedCalls]:
         """Return the channel of confirmed calls, opening it if needed."""
         while (calls := self._calls_now()) is None:
             try:
                 yield self.link.ready()
-                calls = KeptCalls(self.link, self.window)
+                calls = ConfirmedCalls(self.link, self.window)
                 yield calls.open()
             except LinkLostError:
                 continue
@@ -242,20 +242,20 @@ class RemoteVhost:
                 if not block:
                     raise BlockedError("the connection to the node's host is only just being made")
                 channel = yield from self.within(timeout, opened())
-            found = give(channel)
-            if isinstance(found, Confirm):
-                return found
+            result = give(channel)
+            if isinstance(result, Confirm):
+                return result
             left_s = None if deadline is None else deadline - time.monotonic()
             if not block or (left_s is not None and left_s <= 0):
                 raise BlockedError(self._why())
-            yield Within(found, left_s)
+            yield Within(result, left_s)
 
     def _why(self) -> str:
         return f"publishers are blocked: {self.link.blocked}" if self.link.blocked else "too much is on its way"
 
     def flush(self) -> Steps[WarrenError | None]:
         """Wait until everything published is confirmed or has failed; return the error if the host is silent."""
-        channels: list[KeptChannel[Any]] = [*self._publishers.values()]
+        channels: list[ResendingChannel[Any]] = [*self._publishers.values()]
         if self._calls is not None:
             channels.append(self._calls)
         waits = [wait for channel in channels if not (wait := channel.settled()).done]

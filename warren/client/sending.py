@@ -91,8 +91,8 @@ class Sending(Leading):
         if engine is None:
             raise LinkLostError("the connection was lost")
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
-        for one in gathered:
-            one.encode(engine)
+        for item in gathered:
+            item.encode(engine)
         return engine
 
     @property
@@ -102,12 +102,12 @@ class Sending(Leading):
 
     def has_gathered(self, receiver: Receiver) -> bool:
         """Whether data of this channel waits to be sent."""
-        return any(one.channel is receiver for one in self._gathered)
+        return any(item.channel is receiver for item in self._gathered)
 
     def take_gathered(self, receiver: Receiver) -> list[Gathering]:
         """Take back the data of this channel that waits to be sent."""
-        mine = [one for one in self._gathered if one.channel is receiver]
-        self._gathered = [one for one in self._gathered if one.channel is not receiver]
+        mine = [item for item in self._gathered if item.channel is receiver]
+        self._gathered = [item for item in self._gathered if item.channel is not receiver]
         return mine
 
     def gather(self, what: Gathering | None, size: int, *, patient: bool = False) -> None:

@@ -67,22 +67,22 @@ class SharedVhostVerbs(Switch):
     def _switching(self, local: Any, remote: Callable[[], Any]) -> Any:
         return Switch(self._directory, local, remote)
 
-    def _queue(self, found: QueueVerbs) -> Any:
-        if isinstance(found, RemoteQueueVerbs):
-            return found
-        return self._switching(found, lambda: RemoteQueueVerbs(self._connection(), found.entry.declaration))
+    def _queue(self, verbs: QueueVerbs) -> Any:
+        if isinstance(verbs, RemoteQueueVerbs):
+            return verbs
+        return self._switching(verbs, lambda: RemoteQueueVerbs(self._connection(), verbs.entry.declaration))
 
     def queue(self, *args: Any, **kwargs: Any) -> Steps[Any]:
         return self._queue((yield from self.now().queue(*args, **kwargs)))
 
     def all_queues(self) -> list[Any]:
-        return [self._queue(one) for one in self.now().all_queues()]
+        return [self._queue(verbs) for verbs in self.now().all_queues()]
 
     def exchange(self, *args: Any, **kwargs: Any) -> Steps[Any]:
-        found: ExchangeVerbs = yield from self.now().exchange(*args, **kwargs)
-        if isinstance(found, RemoteExchangeVerbs):
-            return found
-        return self._switching(found, lambda: RemoteExchangeVerbs(self._connection(), found.declaration))
+        verbs: ExchangeVerbs = yield from self.now().exchange(*args, **kwargs)
+        if isinstance(verbs, RemoteExchangeVerbs):
+            return verbs
+        return self._switching(verbs, lambda: RemoteExchangeVerbs(self._connection(), verbs.declaration))
 
 
 class SharedNodeVerbs(SharedVhostVerbs):
@@ -94,20 +94,20 @@ class SharedNodeVerbs(SharedVhostVerbs):
         self._new_remote = lambda: RemoteNodeVerbs(directory.node, directory.new_remote)
 
     def vhost(self, name: str = "/") -> Steps[Any]:
-        found = yield from self.now().vhost(name)
-        if isinstance(found, RemoteVhostVerbs):
-            return found
-        return SharedVhostVerbs(self._directory, name, found, lambda: self._directory.new_remote(name))
+        verbs = yield from self.now().vhost(name)
+        if isinstance(verbs, RemoteVhostVerbs):
+            return verbs
+        return SharedVhostVerbs(self._directory, name, verbs, lambda: self._directory.new_remote(name))
 
     def topic(self, name: str, *, queues: int | None = None) -> Steps[Any]:
-        found = yield from self.now().topic(name, queues=queues)
-        if isinstance(found, RemoteTopicVerbs):
-            return found
-        return SharedTopicVerbs(self._directory, found)
+        verbs = yield from self.now().topic(name, queues=queues)
+        if isinstance(verbs, RemoteTopicVerbs):
+            return verbs
+        return SharedTopicVerbs(self._directory, verbs)
 
     def pending_transactions(self) -> Steps[list[Any]]:
-        found = yield from self.now().pending_transactions()
-        return [_transaction(self._directory, one) for one in found]
+        transactions = yield from self.now().pending_transactions()
+        return [_transaction(self._directory, verbs) for verbs in transactions]
 
 
 def node_verbs(directory: SharedDirectory) -> NodeVerbs:
@@ -126,7 +126,7 @@ class SharedTopicVerbs(Switch):
         return _transaction(self._directory, (yield from self.now().prepare(*args, **kwargs)))
 
 
-def _transaction(directory: SharedDirectory, found: TransactionVerbs) -> Any:
-    if isinstance(found, RemoteTransactionVerbs):
-        return found
-    return Switch(directory, found, lambda: RemoteTransactionVerbs(directory.node, **found.place))
+def _transaction(directory: SharedDirectory, verbs: TransactionVerbs) -> Any:
+    if isinstance(verbs, RemoteTransactionVerbs):
+        return verbs
+    return Switch(directory, verbs, lambda: RemoteTransactionVerbs(directory.node, **verbs.place))

@@ -23,13 +23,13 @@ def batch_to_send(batch: Batch) -> dict[str, Any]:
     }
 
 
-def batch_of(said: dict[str, Any]) -> Batch:
+def batch_of(fields: dict[str, Any]) -> Batch:
     """The other way round."""
-    properties = said.pop("properties")
+    properties = fields.pop("properties")
     return Batch(
-        bodies=unpacked(said.pop("bodies")),
+        bodies=unpacked(fields.pop("bodies")),
         properties=unpacked(properties[0]) if isinstance(properties, list) else properties,
-        born_host=Host(**said.pop("born_host")),
-        store_host=Host(**said.pop("store_host")),
-        **said,
+        born_host=Host(**fields.pop("born_host")),
+        store_host=Host(**fields.pop("store_host")),
+        **fields,
     )

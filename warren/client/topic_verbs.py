@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Unpack
 
 from warren.actors.runtime.future import Confirm, Future
 from warren.actors.topics.commit_log_actor import AppendConfirm
-from warren.client.appending import KeptCalls
+from warren.client.appending import ConfirmedCalls
 from warren.client.calls import call
 from warren.client.reader_verbs import RemoteReaderVerbs
 from warren.client.remote import RemoteVhost
@@ -79,7 +79,7 @@ class RemoteTopicVerbs(TopicVerbs):
             confirm.set([])
             return confirm
 
-        def give(calls: KeptCalls) -> Confirm | Future:
+        def give(calls: ConfirmedCalls) -> Confirm | Future:
             return calls.append_many(batches, self.remote.topic_queues)
 
         return (yield from self.remote.hand_over(give, block=block, timeout=timeout))
@@ -114,7 +114,7 @@ class RemoteTransactionVerbs(TransactionVerbs):
     def _decide(self, *, commit: bool) -> Steps[Confirm]:
         arguments = {"verb": "commit" if commit else "rollback", **self.place}
 
-        def decided(calls: KeptCalls) -> Confirm | Future:
+        def decided(calls: ConfirmedCalls) -> Confirm | Future:
             return calls.call("transaction", arguments)
 
         return self._remote.hand_over(decided, block=True, timeout=None)

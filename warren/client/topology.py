@@ -28,7 +28,7 @@ class Topology:
     def delete_queue(self, name: str) -> None:
         """It is gone."""
         if self._queues.pop(name, None) is not None:
-            self._bindings = {key: one for key, one in self._bindings.items() if _queue(one) != name}
+            self._bindings = {key: method for key, method in self._bindings.items() if _queue(method) != name}
 
     def declare_exchange(self, method: c.Exchange.Declare) -> None:
         """An exchange is there."""
@@ -38,7 +38,7 @@ class Topology:
     def delete_exchange(self, name: str) -> None:
         """It is gone."""
         if self._exchanges.pop(name, None) is not None:
-            self._bindings = {key: one for key, one in self._bindings.items() if name not in _exchanges(one)}
+            self._bindings = {key: method for key, method in self._bindings.items() if name not in _exchanges(method)}
 
     def bind(self, method: Bind) -> None:
         """A binding is there."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from warren.actors.engines.byte_budget import MESSAGE_BYTES
 from warren.actors.runtime.future import Confirm, UniqueConfirm
-from warren.client.appending import KeptCall, KeptCalls
+from warren.client.appending import ConfirmedCall, ConfirmedCalls
 from warren.client.calls import check_fits, packed
 from warren.client.remote import RemoteVhost
 from warren.verbs.steps import Steps
@@ -32,9 +32,9 @@ def publish_unique(
     arguments = {"name": name, "bodies": packed(bodies), "properties": dict(properties), "several": several}
     size = sum(map(len, bodies)) + len(bodies) * MESSAGE_BYTES
 
-    def give(calls: KeptCalls) -> Any:
+    def give(calls: ConfirmedCalls) -> Any:
         return calls.hand_over(
-            lambda: KeptCall(calls, "queue.publish_unique", arguments, UniqueConfirm(calls.link), size)
+            lambda: ConfirmedCall(calls, "queue.publish_unique", arguments, UniqueConfirm(calls.link), size)
         )
 
     return remote.hand_over(give, block=block, timeout=timeout)

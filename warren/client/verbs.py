@@ -55,14 +55,14 @@ class RemoteExchangeVerbs(ExchangeVerbs):
     ) -> Steps[Confirm]:
         if not LATER.isdisjoint(properties):
             return (yield from self._publish_later(as_bodies(bodies), routing_key, properties, block, timeout))
-        key, found = self._key(routing_key, properties), as_bodies(bodies)
-        if not found:
+        key, checked_bodies = self._key(routing_key, properties), as_bodies(bodies)
+        if not checked_bodies:
             return settled_confirm()
         return (
             yield from self.remote.publish(
                 key,
                 _publish(self.declaration.name, routing_key, mandatory=mandatory),
-                found,
+                checked_bodies,
                 (lambda: self._unroutable(routing_key)) if mandatory else None,
                 block=block,
                 timeout=timeout,
@@ -83,16 +83,16 @@ class RemoteExchangeVerbs(ExchangeVerbs):
         if not bodies:
             return settled_confirm()
         remote = self.remote
-        wanted = schedule(properties, len(bodies), remote.now_ms(), remote.new_message_id, share_id=True)
+        scheduled = schedule(properties, len(bodies), remote.now_ms(), remote.new_message_id, share_id=True)
         confirms: list[Confirm] = []
-        for body, due_ms in zip(bodies, wanted.due_ms, strict=True):
-            key = self._new_key(routing_key, with_due(wanted.properties, due_ms))  # type: ignore[arg-type]
+        for body, due_ms in zip(bodies, scheduled.due_ms, strict=True):
+            key = self._new_key(routing_key, with_due(scheduled.properties, due_ms))  # type: ignore[arg-type]
             publish = _publish(self.declaration.name, routing_key)
             confirm = yield from remote.publish(
                 key, publish, [body], None, block=block, timeout=timeout, is_delayed=True
             )
             confirms.append(confirm)
-        return Scheduled(confirms, wanted)
+        return Scheduled(confirms, scheduled)
 
     def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
         confirms: list[Confirm | WarrenError] = []
@@ -153,8 +153,8 @@ class RemoteVhostVerbs(VhostVerbs):
         if not passive:  # what is wrong with them is known here
             QueueDeclaration(vhost=self.name, name=name or "amq.gen-", **properties)
             check_fits(properties)
-        found = yield from self._call("vhost.queue", name=name, properties=properties, passive=passive)
-        declaration = QueueDeclaration(**found)
+        fields = yield from self._call("vhost.queue", name=name, properties=properties, passive=passive)
+        declaration = QueueDeclaration(**fields)
         if not passive:
             self.remote.topology.declare_queue(
                 method_of(
@@ -179,12 +179,12 @@ class RemoteVhostVerbs(VhostVerbs):
         return int((yield from call(self.remote, "vhost.delete_queue", vhost=vhost, **arguments)))
 
     def all_queues(self) -> list[Any]:
-        found = run(self._call("vhost.queues"))
-        return [RemoteQueueVerbs(self.remote, QueueDeclaration(**one)) for one in found]
+        declarations = run(self._call("vhost.queues"))
+        return [RemoteQueueVerbs(self.remote, QueueDeclaration(**fields)) for fields in declarations]
 
     def failed_queues(self) -> dict[str, str]:
-        found: dict[str, str] = run(self._call("vhost.failed_queues"))
-        return found
+        reasons: dict[str, str] = run(self._call("vhost.failed_queues"))
+        return reasons
 
     def queue_identity(self, name: str) -> object:
         return self  # the handle goes by the name
@@ -202,8 +202,8 @@ class RemoteVhostVerbs(VhostVerbs):
         arguments: Mapping[str, Any] | None = None,
     ) -> Steps[RemoteExchangeVerbs]:
         if type is None:
-            found = yield from self._call("exchange.declaration", name=name)
-            return RemoteExchangeVerbs(self.remote, ExchangeDeclaration(**found))
+            fields = yield from self._call("exchange.declaration", name=name)
+            return RemoteExchangeVerbs(self.remote, ExchangeDeclaration(**fields))
         declaration = ExchangeDeclaration(
             vhost=self.name,
             name=name,
@@ -263,21 +263,21 @@ class RemoteVhostVerbs(VhostVerbs):
         timeout: float | None = None,
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
-        found, body = list(names), as_body(body)
+        queue_names, body = list(names), as_body(body)
         later = not LATER.isdisjoint(properties)
-        if len(found) > 1 and not later:
-            properties = {**properties, "headers": {**(properties.get("headers") or {}), "BCC": found[1:]}}
-        key = None if later else publish_key(self.name, "", found[:1], properties)  # raises what is wrong
-        if not found:
+        if len(queue_names) > 1 and not later:
+            properties = {**properties, "headers": {**(properties.get("headers") or {}), "BCC": queue_names[1:]}}
+        key = None if later else publish_key(self.name, "", queue_names[:1], properties)  # raises what is wrong
+        if not queue_names:
             return settled_confirm()
-        declared = yield from self._call("queue.declarations", names=found)
+        declared = yield from self._call("queue.declarations", names=queue_names)
         if key is None:
-            queues = [RemoteQueueVerbs(self.remote, QueueDeclaration(**one)) for one in declared]
+            queues = [RemoteQueueVerbs(self.remote, QueueDeclaration(**fields)) for fields in declared]
             return (yield from self._publish_to_later(queues, body, properties, block, timeout))
         return (
             yield from self.remote.publish(
                 key,
-                _publish("", found[0]),
+                _publish("", queue_names[0]),
                 [body],
                 None,
                 block=block,
@@ -329,10 +329,10 @@ class RemoteNodeVerbs(RemoteVhostVerbs, NodeVerbs):
         return self._delete_queue(where, name, if_empty=if_empty, if_unused=if_unused, force=force)
 
     def topic(self, name: str, *, queues: int | None = None) -> Steps[TopicVerbs]:
-        found = yield from call(self.remote, "topic.declare", name=name, queues=queues)
+        answer = yield from call(self.remote, "topic.declare", name=name, queues=queues)
         yield from self.remote.open_calls()  # so that messages can be handed over without waiting
-        return RemoteTopicVerbs(self.remote, name, found["queues"], TopicSettings(**found["settings"]))
+        return RemoteTopicVerbs(self.remote, name, answer["queues"], TopicSettings(**answer["settings"]))
 
     def pending_transactions(self) -> Steps[list[TransactionVerbs]]:
-        found = yield from call(self.remote, "node.pending_transactions")
-        return [RemoteTransactionVerbs(self.remote, **one) for one in found]
+        halves = yield from call(self.remote, "node.pending_transactions")
+        return [RemoteTransactionVerbs(self.remote, **half) for half in halves]

@@ -27,21 +27,17 @@ def consume(
     queue: Annotated[str, typer.Argument(metavar="QUEUE")],
     *,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="At most so many; otherwise all that are there.")
+        int | None, typer.Option("--count", "-n", min=1, help="At most N messages; default: all that are there.")
     ] = None,
     follow: FollowOption = False,
     timeout: Annotated[
-        float | None, typer.Option(metavar="S", min=0, help="Wait for more, at most so many seconds for each.")
+        float | None, typer.Option(metavar="S", min=0, help="Wait up to S seconds for each further message.")
     ] = None,
-    ack: Annotated[
-        bool, typer.Option("--ack/--no-ack", help="Take them; or give all back to the queue at the end.")
-    ] = True,
+    ack: Annotated[bool, typer.Option("--ack/--no-ack", help="Ack them, or requeue all at the end.")] = True,
     format: FormatOption = None,
     vhost: VhostOption = "/",
     adopt: AdoptOption = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="A JSON object on a line for each message, as export writes them.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, as export writes them.")] = False,
 ) -> None:
     """Write the messages of a queue to stdout, each body on a line, and take them off the queue.
 
@@ -69,7 +65,7 @@ def consume(
 
 
 def _unreadable(*, ack: bool) -> Callable[[Delivery, MessageError], str]:
-    outcome = "taken off the queue" if ack else "left where it is"
+    outcome = "taken off the queue" if ack else "left in the queue"
     return lambda delivery, error: f"seq_id {delivery.stored.seq_id}: {error}; {outcome}"
 
 

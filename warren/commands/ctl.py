@@ -28,22 +28,24 @@ _PATIENCE_S = 60.0
 
 def ctl(
     path: NodePath,
-    verb: Annotated[str, typer.Argument(metavar="VERB", help="As list_queues; the page ctl.md has all of them.")],
+    verb: Annotated[str, typer.Argument(metavar="VERB", help="A verb, such as list_queues; ctl.md lists them all.")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENT …]", show_default=False)] = None,
     *,
-    vhost: Annotated[str | None, typer.Option("--vhost", "-p", help="In which vhost; / if not said.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not say what is done.")] = False,
-    no_table_headers: Annotated[bool, typer.Option("--no-table-headers", help="No line with columns' names.")] = False,
-    user: Annotated[str | None, typer.Option(help="list_user_limits: whose; guest if not said.")] = None,
+    vhost: Annotated[str | None, typer.Option("--vhost", "-p", help="The vhost; default: /.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress messages.")] = False,
+    no_table_headers: Annotated[
+        bool, typer.Option("--no-table-headers", help="Print no line with column names.")
+    ] = False,
+    user: Annotated[str | None, typer.Option(help="list_user_limits: whose; default: guest.")] = None,
     of_all: Annotated[bool, typer.Option("--global", help="list_user_limits, list_vhost_limits: all.")] = False,
-    priority: Annotated[int | None, typer.Option(help="set_policy, set_operator_policy; 0 if not said.")] = None,
+    priority: Annotated[int | None, typer.Option(help="set_policy, set_operator_policy; default: 0.")] = None,
     apply_to: Annotated[str | None, typer.Option(help="set_policy: queues, exchanges or all.")] = None,
     description: Annotated[str | None, typer.Option(help="add_vhost.")] = None,
-    tags: Annotated[str | None, typer.Option(help="add_vhost: with commas between.")] = None,
-    default_queue_type: Annotated[str | None, typer.Option(help="add_vhost: kept, and nothing more.")] = None,
+    tags: Annotated[str | None, typer.Option(help="add_vhost: separated by commas.")] = None,
+    default_queue_type: Annotated[str | None, typer.Option(help="add_vhost: stored, without effect.")] = None,
     if_empty: Annotated[bool, typer.Option("--if-empty", help="delete_queue.")] = False,
     if_unused: Annotated[bool, typer.Option("--if-unused", help="delete_queue.")] = False,
-    limit: Annotated[int | None, typer.Option(min=0, help="close_all_connections: at most so many; 0: all.")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="close_all_connections: at most N; 0: all.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Do what rabbitmqctl does: users, permissions, vhosts, policies, lists, connections, definitions, status.
@@ -129,7 +131,7 @@ def _arguments(name: str, verb: Verb, words: list[str], options: dict[str, Any])
             default = verb.defaults.get(option, DEFAULT_VHOST if option == "vhost" else None)
             arguments[option] = default if value is None else value
         elif value is not None:
-            raise UsageError(f"--{option.replace('_', '-')} means nothing to {name}; {usage}")
+            raise UsageError(f"--{option.replace('_', '-')} does not apply to {name}; {usage}")
     if "columns" in arguments:
         arguments["columns"] = arguments["columns"] or list(verb.columns)
         if unknown := [column for column in arguments["columns"] if column not in verb.all_columns]:
@@ -160,7 +162,7 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _RefusedError(f"no JSON: {text:.100}: {error}", EX_UNAVAILABLE) from error
+        raise _RefusedError(f"not JSON: {text:.100}: {error}", EX_UNAVAILABLE) from error
 
 
 def _sentence(verb: Verb, arguments: dict[str, Any]) -> str:

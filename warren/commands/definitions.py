@@ -26,20 +26,20 @@ def definitions(
     path: NodePath,
     *,
     export: Annotated[
-        str | None, typer.Option("--export", metavar="FILE", help="Write to FILE in place of stdout.")
+        str | None, typer.Option("--export", metavar="FILE", help="Write to FILE instead of stdout.")
     ] = None,
     import_from: Annotated[
-        str | None, typer.Option("--import", metavar="FILE", help="Declare what FILE has, all or nothing; -: stdin.")
+        str | None, typer.Option("--import", metavar="FILE", help="Import FILE, completely or not at all; -: stdin.")
     ] = None,
     vhost: Annotated[
-        str | None, typer.Option(help="Only this vhost: as a broker exports one, with no vhost named in it.")
+        str | None, typer.Option(help="Only this vhost, as a broker exports one: without the vhost's name.")
     ] = None,
     adopt: AdoptOption = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Say in JSON what was imported. An export is JSON anyway.")
+        bool, typer.Option("--json", help="Print what was imported as JSON. An export is always JSON.")
     ] = False,
 ) -> None:
-    """Print queues, exchanges, bindings, users and all as RabbitMQ's definitions JSON, or declare those of a file.
+    """Export queues, exchanges, bindings, users and more as RabbitMQ's definitions JSON, or import a file.
 
     An export works on a running node, too; an import creates the directory if it is missing.
     """
@@ -84,7 +84,7 @@ def _read(source: str) -> dict[str, Any]:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{source}: no JSON: {error}") from error
+        raise UsageError(f"{source}: not JSON: {error}") from error
     if not isinstance(document, dict):
         raise UsageError(f"{source}: no definitions: they are a JSON object")
     return document

@@ -17,18 +17,18 @@ from warren.values.messages import DelayedMessage
 def delayed(
     path: NodePath,
     queue: Annotated[
-        str | None, typer.Argument(metavar="[QUEUE]", help="What was published to this queue itself.")
+        str | None, typer.Argument(metavar="[QUEUE]", help="Only messages published directly to this queue.")
     ] = None,
     *,
-    limit: Annotated[int, typer.Option(metavar="N", min=0, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option(metavar="N", min=0, help="At most N messages.")] = 100,
     cancel: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Call back what has this message_id; several times.")
+        list[str] | None, typer.Option(metavar="ID", help="Cancel the messages with this message_id. Can be repeated.")
     ] = None,
     vhost: VhostOption = "/",
     adopt: AdoptOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the messages that wait until they are due, the first to come first, or call some back.
+    """List delayed messages, the first to come first, or cancel some.
 
     Exit code 1 where nothing waits under an id that is called back.
     """
@@ -59,7 +59,7 @@ def _say_cancelled(cancelled: dict[str, int], *, as_json: bool) -> None:
         print_json({"cancelled": cancelled})
     else:
         for message_id, count in cancelled.items():
-            print(f"{printable(message_id)}: {count:,} message{'' if count == 1 else 's'} called back")
+            print(f"{printable(message_id)}: {count:,} message{'' if count == 1 else 's'} cancelled")
     if not all(cancelled.values()):
         raise typer.Exit(1)
 

@@ -46,9 +46,9 @@ Lines = Mapping[str, Sequence[Mapping[str, Any]]]
 def demo(
     directory: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Where; empty or not there yet. Kept. Without it: a temporary one, removed."),
+        typer.Option(metavar="DIR", help="A new or empty directory, which is kept; default: a temporary one."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print only what came of it, as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")] = False,
 ) -> None:
     """Salvage a stopped RabbitMQ's directory that ships with warren, and compare with what that broker delivered.
 

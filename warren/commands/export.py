@@ -48,7 +48,7 @@ def export(
     out: OutFileOption = None,
     output_format: MessageFormatOption = None,
     with_text: TextOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --out: say in JSON how many.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --out: print the counts as JSON.")] = False,
 ) -> None:
     """Write out the messages that a restarted broker would deliver, queue by queue, in order.
 

@@ -26,30 +26,32 @@ def import_messages(
     path: NodePath,
     *,
     queue: Annotated[
-        str | None, typer.Option(metavar="Q", help="All into this queue; default: each into the one that it was in.")
+        str | None, typer.Option(metavar="Q", help="Publish all to this queue; default: each to its original queue.")
     ] = None,
     vhost: Annotated[
-        str | None, typer.Option(metavar="V", help="All into this vhost; default: as it was, / with --queue.")
+        str | None,
+        typer.Option(metavar="V", help="Publish all to this vhost; default: the original one, / with --queue."),
     ] = None,
     as_published: Annotated[
         bool,
         typer.Option(
-            "--as-published", help="Publish to a message's own exchange; the node's bindings say where it goes."
+            "--as-published", help="Publish to the messages' original exchanges; the node's bindings route them."
         ),
     ] = False,
-    rename: Annotated[list[str] | None, typer.Option(metavar="OLD=NEW", help="What a queue is called here.")] = None,
+    rename: Annotated[list[str] | None, typer.Option(metavar="OLD=NEW", help="Rename a queue.")] = None,
     where: WhereOption = None,
     limit: LimitOption = None,
     input_format: Annotated[
-        Format | None, typer.Option("--format", help="Of FILE; default: as its name ends, of stdin jsonl.")
+        Format | None, typer.Option("--format", help="FILE's format; default: by its ending; stdin: jsonl.")
     ] = None,
     state: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Where to write down how far it has come; default: in PATH.")
+        str | None,
+        typer.Option(metavar="FILE", help="The file where the import records its progress; default: in PATH."),
     ] = None,
     adopt: AdoptOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Publish exported messages into a node's directory, which is made where it is missing and may be shared by others.
+    """Publish exported messages into a node's directory, created if missing; other processes may share it.
 
     Bodies and properties are those that were exported, byte for byte. Killed or stopped by an error, it goes on where
     it was when it is run again; what is there already is not brought again. Exit code 1: some rows could not be read;

@@ -34,9 +34,9 @@ from warren.verbs.steps import run
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE")]
 IdOption = Annotated[
-    list[str] | None, typer.Option("--id", metavar="ID", help="The message that browse shows so. Can be repeated.")
+    list[str] | None, typer.Option("--id", metavar="ID", help="A message's id, as browse shows it. Can be repeated.")
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say how many messages that would be.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only print the number of messages.")]
 _BROWSED: Final = r"%i\t%k\t%s\n"
 
 
@@ -49,9 +49,9 @@ def browse(
     format: FormatOption = None,
     vhost: VhostOption = "/",
     adopt: AdoptOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object on a line for each message.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
-    """Write the messages of a queue to stdout, each with its id, key and body on a line, and leave them where they are.
+    """Write the messages of a queue to stdout, each with its id, key and body on a line, without consuming them.
 
     Those that consumers have are shown, too.
     """
@@ -80,14 +80,14 @@ def _written(output: MessageOutput, batch: list[Any]) -> bool:
 def take(
     path: NodePath,
     queue: QueueName,
-    ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Of messages, as browse shows them.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Message ids, as browse shows them.")],
     *,
     format: FormatOption = None,
     vhost: VhostOption = "/",
     adopt: AdoptOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object on a line for each message.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
-    """Write messages of a queue to stdout, by their ids, and take them off the queue, from wherever they stand.
+    """Write messages of a queue to stdout, chosen by id, and remove them, from anywhere in the queue.
 
     Exit code 1 if one is missing, or a consumer has it.
     """
@@ -115,10 +115,10 @@ def take(
 def move(
     path: NodePath,
     queue: QueueName,
-    to: Annotated[str | None, typer.Argument(metavar="TO", help="The queue where they go.", show_default=False)] = None,
+    to: Annotated[str | None, typer.Argument(metavar="TO", help="The target queue.", show_default=False)] = None,
     *,
-    exchange: Annotated[str | None, typer.Option(help="To this exchange, in place of a queue.")] = None,
-    routing_key: Annotated[str, typer.Option("--routing-key", help="With --exchange.")] = "",
+    exchange: Annotated[str | None, typer.Option(help="The target exchange, instead of a queue.")] = None,
+    routing_key: Annotated[str, typer.Option("--routing-key", help="With --exchange: the routing key.")] = "",
     where: WhereOption = None,
     id: IdOption = None,
     limit: LimitOption = None,
@@ -127,14 +127,14 @@ def move(
     adopt: AdoptOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Move messages of a queue to another queue, or to an exchange, in order, from wherever they stand.
+    """Move messages from anywhere in a queue to another queue or an exchange, in order.
 
     Each stays until it is safe at its destination: a crash leaves it in both. Messages that consumers have stay.
     """
     if (to is None) == (exchange is None):
         raise UsageError("where to: a queue, or --exchange")
     if routing_key and exchange is None:
-        raise UsageError("--routing-key goes with --exchange")
+        raise UsageError("--routing-key needs --exchange")
     target = target_of(to if exchange is None else (exchange, routing_key))
     with opened_node(path, adopt=adopt) as node:
         handle = vhost_of(node, vhost).queue(queue, passive=True)
@@ -153,16 +153,16 @@ def remove(
     id: IdOption = None,
     limit: LimitOption = None,
     dry_run: DryRunOption = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     vhost: VhostOption = "/",
     adopt: AdoptOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete messages of a queue, permanently, from wherever they stand. Those that consumers have stay."""
+    """Delete messages from anywhere in a queue, permanently. Messages that consumers have stay."""
     if where is None and not id:
         raise UsageError("which messages: --where or --id; purge deletes all")
     if not (yes or dry_run or sys.stdin.isatty()):
-        raise UsageError("this deletes messages permanently: say --yes, or look with --dry-run")
+        raise UsageError("this deletes messages permanently: confirm with --yes, or look with --dry-run")
     with opened_node(path, adopt=adopt) as node:
         handle = vhost_of(node, vhost).queue(queue, passive=True)
         if not (yes or dry_run):

@@ -18,20 +18,20 @@ from warren.commands.options import JsonOption, NodePath, StorePath, UsageError
 _Topic = Annotated[str, typer.Option("--topic", "-t", metavar="T", help="Which topic.")]
 _Group = Annotated[str, typer.Option("--group", "-g", metavar="G", help="Which group.")]
 _OnlyGroup = Annotated[str | None, typer.Option("--group", "-g", metavar="G", help="Which group.")]
-_QueueId = Annotated[int | None, typer.Option("--queueId", "-i", metavar="I", min=0, help="Which of its queues.")]
-_Offset = Annotated[int | None, typer.Option("--offset", "-o", metavar="N", min=0, help="From this message on.")]
+_QueueId = Annotated[int | None, typer.Option("--queueId", "-i", metavar="I", min=0, help="The queue's number.")]
+_Offset = Annotated[int | None, typer.Option("--offset", "-o", metavar="N", min=0, help="From this queue offset on.")]
 _Time = Annotated[
     str, typer.Option("--timestamp", "-s", metavar="TIME", help="now, ms since 1970, or 2026-01-31#12:00:00:000.")
 ]
 
 
 def topic_list(path: StorePath, *, as_json: JsonOption = False) -> None:
-    """As topic list: the topics."""
+    """Like topic list: list the topics."""
     topic_groups.list_topics(path, as_json=as_json)
 
 
 def topic_status(path: StorePath, topic: _Topic, *, as_json: JsonOption = False) -> None:
-    """As topic stats: where a topic's queues begin and end."""
+    """Like topic stats: where a topic's queues begin and end."""
     topic_groups.stats(path, topic, as_json=as_json)
 
 
@@ -39,8 +39,12 @@ def update_topic(
     path: NodePath,
     topic: _Topic,
     *,
-    read_queues: Annotated[int | None, typer.Option("--readQueueNums", "-r", min=1, help="At least so many.")] = None,
-    write_queues: Annotated[int | None, typer.Option("--writeQueueNums", "-w", min=1, help="The same.")] = None,
+    read_queues: Annotated[
+        int | None, typer.Option("--readQueueNums", "-r", min=1, help="At least N read queues.")
+    ] = None,
+    write_queues: Annotated[
+        int | None, typer.Option("--writeQueueNums", "-w", min=1, help="At least N write queues.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Declare a topic, or give one more queues."""
@@ -57,7 +61,7 @@ def consumer_progress(
     topic: topic_groups.OnlyTopicOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """As topic lag, of a group; without one as topic groups, of all."""
+    """Like topic lag, for a group; without one, like topic groups."""
     if group is None:
         topic_groups.groups(path, topic=topic, as_json=as_json)
     else:
@@ -67,12 +71,12 @@ def consumer_progress(
 def reset_offset_by_time(
     path: NodePath, group: _Group, topic: _Topic, timestamp: _Time, *, as_json: JsonOption = False
 ) -> None:
-    """As topic reset-offset: let a group go on at a time."""
+    """Like topic reset-offset: reset a group's offsets to a time."""
     topic_groups.reset_offset(path, topic, group, to=timestamp, as_json=as_json)
 
 
 def skip_accumulated_message(path: NodePath, group: _Group, topic: _Topic, *, as_json: JsonOption = False) -> None:
-    """As topic reset-offset --to latest: let a group go on behind everything that is there."""
+    """Like topic reset-offset --to latest: skip all messages that are there."""
     topic_groups.reset_offset(path, topic, group, to="latest", as_json=as_json)
 
 
@@ -81,11 +85,11 @@ def query_msg_by_key(
     topic: _Topic,
     key: Annotated[str, typer.Option("--msgKey", "-k", metavar="K", help="Which key.")],
     *,
-    most: Annotated[int, typer.Option("--maxNum", "-m", metavar="N", min=0, help="At most so many.")] = 32,
+    most: Annotated[int, typer.Option("--maxNum", "-m", metavar="N", min=0, help="At most N messages.")] = 32,
     format: FormatOption = "json",
     as_json: JsonOption = False,
 ) -> None:
-    """As topic query: the messages with a key, newest first, each as a JSON object unless --format says else."""
+    """Like topic query: the messages with a key, newest first, each as a JSON object unless --format says otherwise."""
     from warren.commands.topic import query
 
     query(path, topic, key, limit=most, format=format)
@@ -98,7 +102,7 @@ def query_msg_by_id(
     format: FormatOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """As topic message: the message with an id."""
+    """Like topic message: the message with an id."""
     from warren.commands.topic import message
 
     message(path, message_id, format=format)
@@ -107,13 +111,13 @@ def query_msg_by_id(
 def query_msg_by_offset(
     path: StorePath,
     topic: _Topic,
-    queue_id: Annotated[int, typer.Option("--queueId", "-i", metavar="I", min=0, help="Which of its queues.")],
-    offset: Annotated[int, typer.Option("--offset", "-o", metavar="N", min=0, help="Which message of it.")],
+    queue_id: Annotated[int, typer.Option("--queueId", "-i", metavar="I", min=0, help="The queue's number.")],
+    offset: Annotated[int, typer.Option("--offset", "-o", metavar="N", min=0, help="The queue offset.")],
     *,
     format: FormatOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """As topic read --max 1: the message with a number."""
+    """Like topic read --max 1: the message with a number."""
     from warren.commands.topic import read
 
     read(path, topic, queue_id, offset=offset, limit=1, format=format)
@@ -124,14 +128,14 @@ def send_message(
     topic: _Topic,
     body: Annotated[str, typer.Option("--body", "-p", metavar="TEXT", help="The body.")],
     *,
-    key: Annotated[str | None, typer.Option("--key", "-k", metavar="K", help="Keys, with blanks between.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", metavar="K", help="Keys, separated by blanks.")] = None,
     tags: Annotated[str | None, typer.Option("--tags", "-c", metavar="T", help="The tag.")] = None,
     queue_id: Annotated[
         int | None, typer.Option("--qid", "-i", metavar="I", min=0, help="Into this queue of the topic.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """As topic append: append a message."""
+    """Like topic append: append a message."""
     keys = None if key is None else key.split()
     topic_messages.append(path, topic, [body], key=keys, tag=tags, queue_id=queue_id, as_json=as_json)
 
@@ -143,11 +147,11 @@ def consume_message(
     group: _OnlyGroup = None,
     queue_id: _QueueId = None,
     offset: _Offset = None,
-    count: Annotated[int, typer.Option("--messageCount", "-c", metavar="N", min=1, help="At most so many.")] = 128,
+    count: Annotated[int, typer.Option("--messageCount", "-c", metavar="N", min=1, help="At most N messages.")] = 128,
     format: FormatOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """As topic consume, for a group; without one as topic read: nothing counts as read."""
+    """Like topic consume, for a group; without one, like topic read: nothing is marked as read."""
     if group is not None:
         if queue_id is not None or offset is not None:
             raise UsageError("either --group, or --queueId with or without --offset")
@@ -156,5 +160,5 @@ def consume_message(
     from warren.commands.topic import read
 
     if queue_id is None:
-        raise UsageError("say --group, or --queueId")
+        raise UsageError("give --group or --queueId")
     read(path, topic, queue_id, offset=offset, limit=count, format="json" if as_json else format or "body")

@@ -58,7 +58,7 @@ VhostOption = Annotated[str, typer.Option("--vhost", help="Which vhost.")]
 OnlyVhostOption = Annotated[str | None, typer.Option("--vhost", help="Only this vhost.")]
 QueueOption = Annotated[list[str] | None, typer.Option(help="Only queues of this name. Can be repeated.")]
 TopicOption = Annotated[str, typer.Option("--topic", metavar="T", help="Which topic.")]
-QueueIdOption = Annotated[int, typer.Option("--queue-id", metavar="I", help="Which of its queues.")]
+QueueIdOption = Annotated[int, typer.Option("--queue-id", metavar="I", help="The queue's number.")]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Which topic.")]
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Which group.")]
 OffsetOption = Annotated[
@@ -75,15 +75,15 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="A setting of the broker that wrote the store, as maxIndexNum=20000000; what the files tell is found out "
-        "without it. Can be repeated.",
+        help="A setting of the broker that wrote the store, as maxIndexNum=20000000; only needed "
+        "if the files do not tell. Can be repeated.",
     ),
 ]
 StartOption = Annotated[
-    bool, typer.Option("--start", help="Also what the broker builds when it starts, after its recovery.")
+    bool, typer.Option("--start", help="Also do what the broker does when it starts, after its recovery.")
 ]
-FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, for ever; Ctrl-C ends it.")]
-CheckOption = Annotated[bool, typer.Option("--check", help="Compare with the files that are there.")]
+FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, for ever; Ctrl-C stops.")]
+CheckOption = Annotated[bool, typer.Option("--check", help="Compare with the existing files.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -94,20 +94,20 @@ WhereOption = Annotated[
     typer.Option(
         "--where",
         metavar="CONDITION",
-        help="Only messages of which this is true, as in SQL: \"routing_key LIKE 'order.%' AND headers['n'] > 3\".",
+        help="Only messages that meet this condition, as in SQL: \"routing_key LIKE 'order.%' AND headers['n'] > 3\".",
     ),
 ]
-LimitOption = Annotated[int | None, typer.Option("--limit", "--max", metavar="N", min=0, help="At most so many.")]
+LimitOption = Annotated[int | None, typer.Option("--limit", "--max", metavar="N", min=0, help="At most N messages.")]
 OutFileOption = Annotated[
     str | None,
-    typer.Option("--out", metavar="FILE", help="Write to FILE, and to stdout how many; -: the messages to stdout."),
+    typer.Option("--out", metavar="FILE", help="Write to FILE, and their number to stdout; -: the messages to stdout."),
 ]
 MessageFormatOption = Annotated[
     Format | None,
     typer.Option(
         "--format",
-        help="A JSON object on a line for each message, CSV, Parquet, or the bodies alone, one a line (into a file "
-        "each, where FILE ends in a slash); default: as FILE ends in .csv or .parquet, else jsonl.",
+        help="One JSON object per line, CSV, Parquet, or only the bodies, one per line (a file "
+        "each, if FILE ends in a slash); default: csv or parquet if FILE ends so, else jsonl.",
     ),
 ]
 TextOption = Annotated[
@@ -140,7 +140,7 @@ def pairs(
     for assignment in assignments or ():
         name, equals, value = assignment.partition("=")
         if not (name and equals and (value or may_be_empty)):
-            raise error(f"{option} {assignment}: wants {form}")
+            raise error(f"{option} {assignment}: expected {form}")
         parsed[name] = value
     return parsed
 

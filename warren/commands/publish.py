@@ -37,49 +37,53 @@ def publish(
     path: NodePath,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="QUEUE [BODY]...", help="Where to, and one message for each BODY; none: from stdin."),
+        typer.Argument(
+            metavar="QUEUE [BODY]...", help="The queue, and one message for each BODY; default: from stdin."
+        ),
     ] = None,
     *,
     file: FileOption = None,
     lines: LinesOption = False,
     key_delimiter: KeyDelimiterOption = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="NAME=TEXT", help="A header; several times.")
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=TEXT", help="A header. Can be repeated.")
     ] = None,
     property: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=TEXT", help="One of AMQP's properties, as content_type; several times."),
+        typer.Option(metavar="NAME=TEXT", help="An AMQP property, such as content_type. Can be repeated."),
     ] = None,
-    expiration: Annotated[float | None, typer.Option(metavar="S", help="Dead after so many seconds.")] = None,
-    priority: Annotated[int | None, typer.Option(min=0, max=255, help="In a queue with priorities.")] = None,
-    delay: Annotated[float | None, typer.Option(metavar="S", help="Comes after so many seconds.")] = None,
+    expiration: Annotated[float | None, typer.Option(metavar="S", help="Expire after S seconds.")] = None,
+    priority: Annotated[
+        int | None, typer.Option(min=0, max=255, help="The priority, in a queue with priorities.")
+    ] = None,
+    delay: Annotated[float | None, typer.Option(metavar="S", help="Deliver after S seconds.")] = None,
     at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Comes then: 2030-01-31T08:00, or seconds since 1970.")
+        str | None, typer.Option(metavar="TIME", help="Deliver at this time: 2030-01-31T08:00, or seconds since 1970.")
     ] = None,
-    transient: Annotated[bool, typer.Option("--transient", help="Need not survive a stop.")] = False,
+    transient: Annotated[bool, typer.Option("--transient", help="Publish as transient, lost at a stop.")] = False,
     exchange: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Publish to this exchange; QUEUE is left out then.")
+        str | None, typer.Option(metavar="NAME", help="Publish to this exchange, without QUEUE.")
     ] = None,
-    routing_key: Annotated[str, typer.Option(metavar="KEY", help="With --exchange.")] = "",
+    routing_key: Annotated[str, typer.Option(metavar="KEY", help="With --exchange: the routing key.")] = "",
     declare: Annotated[
-        bool, typer.Option("--declare", help="Make the queue, durable, where it is missing; and the directory too.")
+        bool, typer.Option("--declare", help="Create the durable queue, and the directory, if missing.")
     ] = False,
     count: CountOption = 1,
     vhost: VhostOption = "/",
     adopt: AdoptOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish messages, and come back when they are safe."""
+    """Publish messages, and return when they are safe."""
     if exchange is None and not words:
-        raise UsageError("to which QUEUE? Or to which --exchange?")
+        raise UsageError("give a QUEUE or --exchange")
     queue, words = ("", words or []) if exchange is not None or not words else (words[0], words[1:])
     bodies = Bodies.of(words, file, lines=lines, key_delimiter=key_delimiter)
     if exchange is None and routing_key:
-        raise UsageError("--routing-key goes with --exchange; without one the key is the queue's name")
+        raise UsageError("--routing-key needs --exchange; without one the key is the queue's name")
     if exchange is None and key_delimiter is not None:
-        raise UsageError("--key-delimiter goes with --exchange: a key says where a message goes")
+        raise UsageError("--key-delimiter needs --exchange, which routes by the key")
     if exchange is not None and declare:
-        raise UsageError("--declare makes queues; an exchange is declared with `warren definitions --import`")
+        raise UsageError("--declare creates queues only; an exchange is declared with `warren definitions --import`")
     properties: PublishArguments = {
         **_properties(property),  # type: ignore[typeddict-item]
         "headers": pairs("--header", header, "NAME=TEXT", may_be_empty=True) or None,
@@ -110,19 +114,21 @@ def _when(delay: float | None, at: str | None) -> PublishArguments:
     try:
         return {"at": datetime.fromisoformat(at)}
     except ValueError:
-        raise UsageError(f"--at {at}: wants a time as 2030-01-31T08:00, or seconds since 1970") from None
+        raise UsageError(f"--at {at}: expected a time such as 2030-01-31T08:00, or seconds since 1970") from None
 
 
 def _properties(assignments: list[str] | None) -> dict[str, Any]:
     """Return the properties as a publish takes them. Raises :class:`UsageError`."""
     properties: dict[str, Any] = dict(pairs("--property", assignments, "NAME=TEXT", may_be_empty=True))
     if unknown := properties.keys() - set(PROPERTIES):
-        raise UsageError(f"--property {', '.join(sorted(unknown))}: there are {', '.join(PROPERTIES)}")
+        raise UsageError(
+            f"--property {', '.join(sorted(unknown))}: unknown; the properties are {', '.join(PROPERTIES)}"
+        )
     if "timestamp" in properties:
         try:
             properties["timestamp"] = int(properties["timestamp"])
         except ValueError:
-            raise UsageError(f"--property timestamp={properties['timestamp']}: wants seconds since 1970") from None
+            raise UsageError(f"--property timestamp={properties['timestamp']}: expected seconds since 1970") from None
     return properties
 
 
@@ -137,5 +143,5 @@ def _sender(
     try:
         handle = vhost.queue(queue, passive=not declare)
     except NotFoundError as error:
-        raise NotFoundError(f"{error}; --declare makes it") from error
+        raise NotFoundError(f"{error}; --declare creates it") from error
     return lambda _, body: handle.publish(body, timeout=PATIENCE_S, **properties)

@@ -28,7 +28,7 @@ def queues(
     adopt: AdoptOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the queues with what is in them, and the topics. Where a node runs in another process, it is asked.
+    """List the queues and topics with their message counts. If a node runs in another process, ask it.
 
     Exit code 0; queues that are down are listed as that.
     """
@@ -77,7 +77,7 @@ def _table(rows: list[Row]) -> Table:
 
 def _topic_table(topics: list[dict[str, Any]]) -> Table:
     table = plain_table("topic", numbers=("queues", "messages"))
-    table.add_column("groups, and how far behind", overflow="fold")
+    table.add_column("groups and lag", overflow="fold")
     for topic in topics:
         counts = f"{topic['queues']:,}", f"{topic['messages']:,}"
         table.add_row(Text(printable(topic["name"])), *counts, Text(topic_lags(topic)))
@@ -88,14 +88,14 @@ def purge(
     path: NodePath,
     queue: Annotated[str, typer.Argument(metavar="QUEUE")],
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     vhost: VhostOption = "/",
     adopt: AdoptOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Delete every message of a queue, permanently."""
     if not yes and not sys.stdin.isatty():
-        raise UsageError("this deletes messages permanently: say --yes")
+        raise UsageError("this deletes messages permanently; confirm with --yes")
     with opened_node(path, adopt=adopt) as node:
         handle = vhost_of(node, vhost).queue(queue, passive=True)
         if not yes:

@@ -27,9 +27,9 @@ FileOption = Annotated[str | None, typer.Option(metavar="FILE", help="The body, 
 LinesOption = Annotated[bool, typer.Option("--lines", "-l", help="Each line of the file, or of stdin, is a message.")]
 KeyDelimiterOption = Annotated[
     str | None,
-    typer.Option("--key-delimiter", "-K", metavar="TEXT", help="With --lines: a line is a key, this, and the body."),
+    typer.Option("--key-delimiter", "-K", metavar="TEXT", help="With --lines: separates the key from the body."),
 ]
-CountOption = Annotated[int, typer.Option(min=1, help="Each so many times.")]
+CountOption = Annotated[int, typer.Option(min=1, help="Send each N times.")]
 
 
 class Confirm(Protocol):
@@ -57,9 +57,9 @@ class Bodies:
         if words and file is not None:
             raise UsageError("either BODY or --file")
         if lines and words:
-            raise UsageError("--lines is for --file and for stdin")
+            raise UsageError("--lines needs --file or stdin")
         if key_delimiter is not None and not (lines and key_delimiter):
-            raise UsageError("--key-delimiter goes with --lines, and is not empty")
+            raise UsageError("--key-delimiter needs --lines, and cannot be empty")
         return cls([os.fsencode(word) for word in words], file, lines, key_delimiter)
 
     @property

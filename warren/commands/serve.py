@@ -31,30 +31,30 @@ def serve(
     path: NodePath,
     *,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: a free one.")] = DEFAULT_PORT,
+    port: Annotated[int, typer.Option(help="The port; 0: a free one.")] = DEFAULT_PORT,
     listener: Annotated[
-        list[str] | None, typer.Option(metavar="HOST:PORT", help="In place of --host and --port; again for more.")
+        list[str] | None, typer.Option(metavar="HOST:PORT", help="Instead of --host and --port. Can be repeated.")
     ] = None,
-    tls_port: Annotated[int, typer.Option(help="For connections by TLS; with --certfile.")] = DEFAULT_TLS_PORT,
+    tls_port: Annotated[int, typer.Option(help="The port for TLS; needs --certfile.")] = DEFAULT_TLS_PORT,
     certfile: Annotated[str | None, typer.Option(help="The server's certificate, PEM.")] = None,
     keyfile: Annotated[str | None, typer.Option(help="Its key, PEM.")] = None,
-    cacertfile: Annotated[str | None, typer.Option(help="Whose certificates clients may show, PEM.")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Clients have to show a certificate.")] = False,
+    cacertfile: Annotated[str | None, typer.Option(help="The CAs of the clients' certificates, PEM.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Require a certificate from clients.")] = False,
     management_port: Annotated[
         int | None, typer.Option(help="Serve the management API and its page, too (15672 is the usual port; 0: free).")
     ] = None,
     management_tls: Annotated[
-        bool, typer.Option(help="The management API is HTTPS where there is a certificate; without, it stays HTTP.")
+        bool, typer.Option(help="Serve the management API as HTTPS if there is a certificate, else as HTTP.")
     ] = True,
     quorum_as_classic: Annotated[
-        bool, typer.Option("--quorum-as-classic", help="A quorum queue that is declared is a durable classic one.")
+        bool, typer.Option("--quorum-as-classic", help="Declare quorum queues as durable classic ones.")
     ] = False,
     config: Annotated[str | None, typer.Option(help="The node's settings, a TOML file.")] = None,
     adopt: AdoptOption = False,
     log_format: Annotated[
-        LogFormat, typer.Option(help="What goes to stderr: lines of text, or a JSON object on each.")
+        LogFormat, typer.Option(help="The log on stderr: lines of text, or of JSON objects.")
     ] = LogFormat.TEXT,
-    as_json: Annotated[bool, typer.Option("--json", help="Say where it listens as JSON, on one line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one line of JSON.")] = False,
 ) -> None:
     """Serve a node's directory to AMQP 0-9-1 clients, as a RabbitMQ would. SIGINT or SIGTERM ends it.
 

@@ -42,7 +42,7 @@ COMPARISON: Final = Kind("comparison.json", frozenset({"a", "b", "rows"}))
 
 _SCENARIO_HELP: Final = f"The scenario's file, or the name of one that comes with warren: {', '.join(SCENARIO_NAMES)}."
 ScenarioArgument = Annotated[str, typer.Argument(metavar="SCENARIO.toml", help=_SCENARIO_HELP)]
-SeedOption = Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Another seed than the scenario's.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="A seed other than the scenario's.")]
 OutOption = Annotated[
     str | None,
     typer.Option(
@@ -88,11 +88,11 @@ def simulate(
     out: OutOption = None,
     seed: SeedOption = None,
     example: Annotated[
-        bool, typer.Option("--example", help="Print a scenario with all its keys explained, and do nothing else.")
+        bool, typer.Option("--example", help="Print a scenario with all its keys explained, and exit.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate the scenario of a file, and say what came of it: paging, alarms, latency, backlog.
+    """Simulate a scenario, and report paging, alarms, latency and backlog.
 
     DIR gets the timeline and the node's as Parquet, summary.json, pictures as PNG, and report.html with all of them.
     """
@@ -100,7 +100,7 @@ def simulate(
         typer.echo(part("toml_file").EXAMPLE, nl=False)
         return
     if scenario is None:
-        raise UsageError("which scenario: warren simulate SCENARIO.toml; --example prints one to begin with")
+        raise UsageError("no scenario; give one, as warren simulate SCENARIO.toml; --example prints one to begin with")
     _answer(_loaded(scenario, seed), out, as_json=as_json)
 
 
@@ -120,7 +120,7 @@ def whatif(
     seed: SeedOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate a scenario that starts from a real directory's queues, with what is in them, instead of empty ones.
+    """Simulate a scenario that starts with the queues and messages of a real directory.
 
     Those that the scenario has too are as it says, with the directory's messages; its publishers and consumers may name
     all of them. What cannot be read is left out, and stderr says what.
@@ -193,13 +193,13 @@ def _work_and_tell(
 
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help="A folder with an answer, or a scenario's file.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
     *,
     out: OutOption = None,
     seed: SeedOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put two simulations beside each other: folders with an answer, or scenarios, which are simulated first.
+    """Compare two simulations: folders with an answer, or scenarios, which are simulated first.
 
     DIR gets the numbers of both as comparison.json, and a picture and a page in which both share their axes.
     """
@@ -235,11 +235,12 @@ def sweep(
         typer.Option(
             "--vary",
             metavar="KEY=V,V…",
-            help="A key and its values, as node.paging_ratio=0.3,0.5. Several: every combination of them.",
+            help="A key and its values, as node.paging_ratio=0.3,0.5. If repeated: every combination.",
         ),
     ],
     processes: Annotated[
-        int | None, typer.Option("--processes", metavar="N", min=1, help="So many at a time; default: one a core.")
+        int | None,
+        typer.Option("--processes", metavar="N", min=1, help="N simulations at a time; default: one per core."),
     ] = None,
     spark: Annotated[
         str | None, typer.Option("--spark", metavar="MASTER", help="Run them on Spark, as spark://host:7077.")
@@ -248,13 +249,13 @@ def sweep(
     seed: SeedOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate a scenario many times, with other values for some of its keys: a row for each combination.
+    """Simulate a scenario with different values for some of its keys: one row per combination.
 
     DIR gets the rows as sweep.parquet, all that is known of each point as sweep.json, and a heat map for two keys, or
     lines for one. Exit code 1: some points failed; stderr says which, and all others are there.
     """
     if spark is not None and processes is not None:
-        raise UsageError("--processes is for this machine, and --spark says where else")
+        raise UsageError("--processes and --spark exclude each other")
     axes = [part("grid").Axis.from_text(text) for text in vary]
     failed: list[str] = []
 

@@ -56,8 +56,8 @@ def sql(
         list[str] | None,
         typer.Argument(
             metavar="PATH... SQL",
-            help="Broker's directories, or .tar.gz of them; globs and URIs (s3://) too. Opened read-only. Then what is "
-            "asked; without it, and without --file, stdin says it, and on a terminal there is a prompt.",
+            help="Brokers' directories, or .tar.gz of them; globs and URIs (s3://) too. Opened read-only. Then the "
+            "SQL; without it and --file, it is read from stdin, on a terminal with a prompt.",
             show_default=False,
         ),
     ] = None,
@@ -71,20 +71,20 @@ def sql(
     output_format: Annotated[
         Format | None,
         typer.Option(
-            "--format", help="Default: as FILE ends (.csv, .jsonl, .md, .parquet); a table on a terminal, else CSV."
+            "--format", help="Default: by FILE's ending (.csv, .jsonl, .md, .parquet); a table on a terminal, else CSV."
         ),
     ] = None,
     rows: Annotated[
-        int, typer.Option("--rows", metavar="N", min=0, help="Rows of a table that are shown; 0: all.")
+        int, typer.Option("--rows", metavar="N", min=0, help="Show at most N rows of a table; 0: all.")
     ] = _ROWS,
-    tables: Annotated[bool, typer.Option("--tables", help="Say which tables and columns there are.")] = False,
+    tables: Annotated[bool, typer.Option("--tables", help="List the tables and columns.")] = False,
     failfast: Annotated[
-        bool, typer.Option("--failfast", help="End where something is damaged; else go on behind it.")
+        bool, typer.Option("--failfast", help="Stop at damage, instead of continuing after it.")
     ] = False,
     setting: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format jsonl.")] = False,
 ) -> None:
-    """Answer SQL over broker's directories, by DuckDB: messages, queues, index, store, findings, records, …
+    """Query brokers' directories with SQL, by DuckDB: messages, queues, index, store, findings, records, …
 
     Of several statements the last one is answered.
     """
@@ -96,7 +96,7 @@ def sql(
     out = None if out == STDOUT else out
     form = output_format or (Format.JSONL if as_json else _format_of(out))
     if form is Format.PARQUET and out is None and sys.stdout.isatty():
-        raise UsageError("--format parquet: is nothing for a terminal; say --out FILE")
+        raise UsageError("--format parquet cannot be written to a terminal; give --out FILE")
     from warren.sql.directories import Directories
     from warren.sql.statements import Statements
 
@@ -126,7 +126,7 @@ def _given(arguments: list[str], file: str | None) -> tuple[list[str], str | Non
         except (OSError, ValueError) as error:
             raise StorageError(f"{file}: {getattr(error, 'strerror', None) or error}") from error
     if not arguments:
-        raise UsageError("wants a broker's directory, and SQL")
+        raise UsageError("give a broker's directory and SQL")
     return arguments, text
 
 
@@ -139,7 +139,7 @@ def _read_stdin() -> str:
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
-        raise UsageError(f"stdin: no UTF-8: {error.reason} at {error.start}") from error
+        raise UsageError(f"stdin is not UTF-8: {error.reason} at {error.start}") from error
 
 
 def _prompt(statements: Statements, form: Format, rows: int) -> None:

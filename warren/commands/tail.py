@@ -22,17 +22,17 @@ _NAME: Final = "QUEUE|TOPIC"
 
 def tail(
     path: NodePath,
-    name: Annotated[str, typer.Argument(metavar=_NAME, help="A queue, or else a topic.")],
+    name: Annotated[str, typer.Argument(metavar=_NAME, help="A queue, or a topic.")],
     *,
-    count: Annotated[int, typer.Option("--count", "-n", min=0, help="So many of the last messages.")] = 10,
+    count: Annotated[int, typer.Option("--count", "-n", min=0, help="The last N messages.")] = 10,
     follow: FollowOption = False,
     where: WhereOption = None,
     format: FormatOption = None,
     vhost: VhostOption = "/",
     adopt: AdoptOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object on a line for each message.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
-    """Write the last messages of a queue or a topic to stdout, and with -f those that come. Nothing is taken.
+    """Write the last messages of a queue or topic to stdout; with -f, also new ones. Nothing is consumed.
 
     Of a queue, those that consumers have too. Ctrl-C ends it with 130.
     """

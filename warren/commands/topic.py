@@ -80,8 +80,8 @@ class _Findings:
         """If recovery ended the log early, report how to read what comes after."""
         if (cut := store.log_cut) is None:
             return
-        hint = "--set checkCRCOnRecover=false goes on there, and " if WRONG_CRC in cut.what else ""
-        report_error(f"messages behind that are left out: {hint}`warren topic scan --salvage` reads what is whole")
+        hint = "--set checkCRCOnRecover=false continues there, and " if WRONG_CRC in cut.what else ""
+        report_error(f"the messages after that are left out: {hint}`warren topic scan --salvage` reads the intact ones")
         self.count += 1
 
     def exit(self) -> None:
@@ -104,7 +104,7 @@ def read(
     start: StartOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write out the messages of one queue of a topic, in order, a JSON object on a line each, or as --format says.
+    """Write out the messages of one queue of a topic, in order, one JSON object per line, or as --format says.
 
     A node that runs is asked; otherwise the files are. Exit code 1: some could not be read; stderr says which and why,
     and all the others are there.
@@ -140,13 +140,13 @@ def scan(
     salvage: Annotated[
         bool,
         typer.Option(
-            "--salvage", help="All that is whole in the CommitLog as it lies, before recovery, behind damage too."
+            "--salvage", help="All intact messages of the CommitLog as it is, before recovery, also after damage."
         ),
     ] = False,
     blanks: Annotated[
         bool,
         typer.Option(
-            "--blanks", help='In lines of JSON also the filler at the end of each file, marked "blank": true.'
+            "--blanks", help='With JSON lines: also the filler at the end of each file, marked "blank": true.'
         ),
     ] = False,
     where: WhereOption = None,
@@ -158,7 +158,7 @@ def scan(
     start: StartOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write out every message of every topic in the order of the CommitLog, a JSON object on a line each.
+    """Write out every message of every topic in the order of the CommitLog, one JSON object per line.
 
     Exit code 1: there is damage in between; stderr says where and what, and it goes on at the next file; with --salvage
     at the next record, and without fillers.
@@ -223,12 +223,12 @@ def entries(
     queue_id: QueueIdOption,
     *,
     offset: OffsetOption = None,
-    limit: Annotated[int | None, typer.Option("--max", metavar="N", min=0, help="At most so many entries.")] = None,
+    limit: Annotated[int | None, typer.Option("--max", metavar="N", min=0, help="At most N entries.")] = None,
     setting: SetOption = None,
     start: StartOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write out a queue's ConsumeQueue: physical offset, size and tags code, a JSON array on a line each.
+    """Write out a queue's ConsumeQueue: physical offset, size and tags code, one JSON array per line.
 
     Exit code 1: a file of the queue is missing; stderr says which entries were in it.
     """
@@ -248,32 +248,34 @@ def query(
     key: Annotated[str, typer.Option("--key", metavar="K", help="Which key.")],
     *,
     limit: Annotated[
-        int, typer.Option("--max", metavar="N", min=0, help="At most so many; never more than maxMsgsNumBatch.")
+        int, typer.Option("--max", metavar="N", min=0, help="At most N messages; never more than maxMsgsNumBatch.")
     ] = 32,
-    begin: Annotated[int, typer.Option("--begin", metavar="MS", help="Stored no earlier, in ms since 1970.")] = 0,
-    end: Annotated[int, typer.Option("--end", metavar="MS", help="Stored no later.")] = _LAST_MS,
+    begin: Annotated[
+        int, typer.Option("--begin", metavar="MS", help="Stored at or after this time, in ms since 1970.")
+    ] = 0,
+    end: Annotated[int, typer.Option("--end", metavar="MS", help="Stored at or before this time.")] = _LAST_MS,
     offsets: Annotated[
         bool,
         typer.Option(
             "--offsets",
-            help="Only the places in the CommitLog, as the index answers: with those of other keys of the same hash.",
+            help="Only the physical offsets, as the index returns them: also those of other keys of the same hash.",
         ),
     ] = False,
     is_exact: Annotated[
-        bool, typer.Option("--exact", help="With --offsets or --json: leave out other keys, and name each place once.")
+        bool, typer.Option("--exact", help="With --offsets or --json: leave out other keys and duplicates.")
     ] = False,
     format: FormatOption = None,
     setting: SetOption = None,
     start: StartOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write out the messages with a key, newest first, a JSON object on a line each, or as --format says.
+    """Write out the messages with a key, newest first, one JSON object per line, or as --format says.
 
     Exit code 1: the index is damaged, and older messages with the key may be missing; or some messages could not be
     read; stderr says which and why. Exit code 2: there is no such topic.
     """
     if format is not None and (offsets or as_json):
-        raise UsageError("--format: is for messages; leave --offsets and --json away")
+        raise UsageError("--format is for messages; leave out --offsets and --json")
     findings = _Findings()
     arguments = topic, key, limit, begin, end
     lines = None if offsets or as_json else topic_lines(format or JSON)
@@ -304,13 +306,13 @@ def query(
 
 def message(
     path: StorePath,
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="RocketMQ's offsetMsgId, as read writes it.")],
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="RocketMQ's offsetMsgId, as topic read writes it.")],
     *,
     format: FormatOption = None,
     setting: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write out the message with an id, as a JSON object unless --format says else."""
+    """Write out the message with an id, as a JSON object unless --format says otherwise."""
     lines = topic_lines(format or JSON)
     with opened_source(path, setting) as source, opened(None, path) as write:
         try:
@@ -329,8 +331,8 @@ def offset_at(
     start: StartOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which message of a queue was stored at a time: of files as the original answers, by their modification times;
-    of a node that runs the first one that was stored then or later."""
+    """Find the message of a queue that was stored at a time: in files as RocketMQ does, by their modification times;
+    on a running node, the first one stored then or later."""
     with opened_source(path, setting, start=start) as source:
         queue_offset = source.offset_at(topic, queue_id, timestamp)
     if as_json:
@@ -340,19 +342,19 @@ def offset_at(
 
 
 def hash_key(key: Annotated[str, typer.Argument(metavar="KEY")], *, as_json: JsonOption = False) -> None:
-    """Say the numbers that stand for a string on disk, as JSON: an index holds those of TOPIC#KEY, an entry of tags."""
+    """Print a string's hash codes as JSON. Index files store that of TOPIC#KEY, ConsumeQueues that of the tags."""
     print_json({"java_hash": java_hash(key), "index_hash": index_hash(key), "tags_code": java_hash(key)})
 
 
 def rebuild_command(
     path: StorePath,
-    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Where to; an empty directory, or none yet.")],
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="A new or empty directory.")],
     *,
     check: CheckOption = False,
     setting: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make ConsumeQueue and index files anew, from the CommitLog alone.
+    """Rebuild ConsumeQueue and index files from the CommitLog alone.
 
     Exit code 1: something differs from the files that are there (--check), or of the CommitLog could not be read.
     """

@@ -61,7 +61,7 @@ def list_topics(path: StorePath, *, setting: SetOption = None, as_json: JsonOpti
 
 
 def stats(path: StorePath, topic: TopicArgument, *, setting: SetOption = None, as_json: JsonOption = False) -> None:
-    """Say of each queue of a topic where it begins and ends, and when its last message was stored."""
+    """Print where each queue of a topic begins and ends, and when its last message was stored."""
     with opened_source(path, setting) as source:
         rows = []
         for queue_id, (first, end) in source.bounds(topic).items():
@@ -81,7 +81,7 @@ def stats(path: StorePath, topic: TopicArgument, *, setting: SetOption = None, a
 def groups(
     path: StorePath, *, topic: OnlyTopicOption = None, setting: SetOption = None, as_json: JsonOption = False
 ) -> None:
-    """List the groups: which topics each reads, with how many members, and how far behind it is."""
+    """List the groups: the topics that each reads, how many members it has, and its lag."""
     with opened_source(path, setting) as source:
         group_rows = _rows(source, topic)
     rows: dict[tuple[str, str], dict[str, Any]] = {}
@@ -110,7 +110,7 @@ def lag(
     setting: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say of a group, queue by queue, where the queue ends, where the group is, and how many messages are between."""
+    """Print, for each queue that a group reads, the queue's end, the group's offset and the lag."""
     with opened_source(path, setting) as source:
         group_rows = _rows(source, topic)
         rows = [row for row in group_rows if row["group"] == group]
@@ -127,7 +127,7 @@ def lag(
         offset = "–" if row["offset"] is None else str(row["offset"])
         numbers = str(row["queue_id"]), str(row["max_offset"]), offset, f"{row['lag']:,}"
         table.add_row(*_names(row["topic"]), *numbers, *_names(row["member"] or ""))
-    print_text([table, f"{sum(row['lag'] for row in rows):,} behind"])
+    print_text([table, f"{sum(row['lag'] for row in rows):,} messages to read"])
 
 
 def reset_offset(
@@ -138,24 +138,22 @@ def reset_offset(
     to: Annotated[
         str | None,
         typer.Option(
-            metavar="PLACE", help="earliest, latest, or a time, as 2026-01-31T12:00 (here, if no zone is said)."
+            metavar="PLACE", help="earliest, latest, or a time, as 2026-01-31T12:00 (local, if it names no zone)."
         ),
     ] = None,
     timestamp: Annotated[
-        int | None, typer.Option("--timestamp", metavar="MS", min=0, help="To that time: milliseconds since 1970.")
+        int | None, typer.Option("--timestamp", metavar="MS", min=0, help="To this time: milliseconds since 1970.")
     ] = None,
-    offset: Annotated[
-        int | None, typer.Option("--offset", metavar="N", min=0, help="To the message with this number.")
-    ] = None,
+    offset: Annotated[int | None, typer.Option("--offset", metavar="N", min=0, help="To this queue offset.")] = None,
     queue_id: Annotated[
         int | None, typer.Option("--queue-id", metavar="I", min=0, help="Only in this queue of the topic.")
     ] = None,
-    new: Annotated[bool, typer.Option("--new", help="The group has not read the topic yet; make it one.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Create the group, if it has not read the topic yet.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a group go on somewhere else in a topic. Its members may be at work: what they have read counts no more."""
+    """Reset a group's offsets in a topic. Its members may be running; what they have read no longer counts."""
     if sum(option is not None for option in (to, timestamp, offset)) != 1:
-        raise UsageError("where to? Say one of --to, --timestamp and --offset")
+        raise UsageError("give one of --to, --timestamp and --offset")
     place: StartOffset | Moment = 0
     if to is not None:
         place = place_of(to)
@@ -212,7 +210,7 @@ def _rows(source: TopicSource, topic: str | None) -> list[Row]:
 
 
 def _no_group(group: str, topic: str | None, names: list[str]) -> NoTopicError:
-    listed = ", ".join(sorted(set(names))) or "there is none"
+    listed = ", ".join(sorted(set(names))) or "none"
     return NoTopicError(f"no group {group!r}{'' if topic is None else f' of the topic {topic!r}'}; groups: {listed}")
 
 

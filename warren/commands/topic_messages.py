@@ -31,43 +31,45 @@ def append(
     path: NodePath,
     topic: TopicArgument,
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[BODY]...", help="One message each; none: from stdin.")
+        list[str] | None, typer.Argument(metavar="[BODY]...", help="One message each; default: from stdin.")
     ] = None,
     *,
     key: Annotated[
         list[str] | None,
-        typer.Option("--key", "-k", metavar="K", help="A key, which chooses the queue, too; several times."),
+        typer.Option("--key", "-k", metavar="K", help="A key, which also chooses the queue. Can be repeated."),
     ] = None,
     tag: Annotated[str | None, typer.Option("--tag", metavar="T", help="The tag.")] = None,
-    property: Annotated[list[str] | None, typer.Option(metavar="NAME=TEXT", help="A property; several times.")] = None,
+    property: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=TEXT", help="A property. Can be repeated.")
+    ] = None,
     queue_id: Annotated[
         int | None, typer.Option("--queue-id", metavar="I", min=0, help="Into this queue of the topic.")
     ] = None,
     delay: Annotated[
-        float | None, typer.Option(metavar="S", min=0, help="Not to be read before, rounded up to a delay level.")
+        float | None, typer.Option(metavar="S", min=0, help="Deliver after this delay, rounded up to a delay level.")
     ] = None,
     file: FileOption = None,
     lines: LinesOption = False,
     key_delimiter: KeyDelimiterOption = None,
     declare: Annotated[
-        bool, typer.Option("--declare", help="Make the topic where it is missing; and the directory too.")
+        bool, typer.Option("--declare", help="Create the topic, and the directory, if missing.")
     ] = False,
-    queues: Annotated[int | None, typer.Option(metavar="N", min=1, help="With --declare: at least so many.")] = None,
+    queues: Annotated[int | None, typer.Option(metavar="N", min=1, help="With --declare: at least N queues.")] = None,
     count: CountOption = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Append messages to a topic, and come back when they are safe."""
+    """Append messages to a topic, and return when they are safe."""
     bodies = Bodies.of(words or [], file, lines=lines, key_delimiter=key_delimiter)
     if key and key_delimiter is not None:
         raise UsageError("either --key or --key-delimiter")
     if queues is not None and not declare:
-        raise UsageError("--queues goes with --declare")
+        raise UsageError("--queues needs --declare")
     properties = pairs("--property", property, "NAME=TEXT", may_be_empty=True) or None
     with opened_node(path, make=declare) as node:
         try:
             topic_handle = node.topic(topic, queues=queues) if declare else topic_of(node, topic)
         except NoTopicError as error:
-            raise NoTopicError(f"{error}; --declare makes it") from error
+            raise NoTopicError(f"{error}; --declare creates it") from error
         published = Published()
         published.send_all(
             bodies,
@@ -89,23 +91,25 @@ def append(
 def consume(
     path: NodePath,
     topic: TopicArgument,
-    group: Annotated[str, typer.Option("--group", "-g", metavar="G", help="Read for this group, as a member of it.")],
+    group: Annotated[str, typer.Option("--group", "-g", metavar="G", help="Read as a member of this group.")],
     *,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="At most so many; otherwise all that are left.")
+        int | None, typer.Option("--count", "-n", min=1, help="At most N messages; default: all that are left.")
     ] = None,
     follow: FollowOption = False,
     timeout: Annotated[
-        float | None, typer.Option(metavar="S", min=0, help="Wait for more, at most so many seconds for each.")
+        float | None, typer.Option(metavar="S", min=0, help="Wait up to S seconds for each further message.")
     ] = None,
-    tag: Annotated[list[str] | None, typer.Option(metavar="T", help="Only messages with it; several times.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(metavar="T", help="Only messages with this tag. Can be repeated.")
+    ] = None,
     begin: Annotated[
         str, typer.Option("--from", metavar="PLACE", help="Where a new group begins: earliest, latest, or a time.")
     ] = "earliest",
     format: FormatOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the messages that a group has not read to stdout, each body on a line; they count as read then.
+    """Write the messages that a group has not read to stdout, each body on a line, and mark them as read.
 
     Exit code 0, whether there were any or not; 1 where the reader of a pipe goes away. Ctrl-C ends it with 130; what
     was written and, from a pipe, read counts.

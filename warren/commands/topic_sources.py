@@ -68,7 +68,7 @@ def opened_source(path: str, settings: list[str] | None = None, *, start: bool =
     """Open the source of the topics of ``path``; ``settings`` and ``start`` apply to files only."""
     if (live := is_live(path)) or _has_no_files(path):
         if settings or start:
-            reason = f"a node runs on {path}, and is asked" if live else f"{path} has none yet"
+            reason = f"{path} has a running node, which is asked" if live else f"{path} has no topic files yet"
             raise UsageError(f"--set and --start are for files; {reason}")
         from warren.commands.opening import opened_node
 

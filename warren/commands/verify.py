@@ -21,7 +21,7 @@ from warren.salvage.verify import Account, to_report, verify_source
 
 
 def verify(path: AnyPath, *, node: NodeOption = None, setting: SetOption = None, as_json: JsonOption = False) -> None:
-    """Say what in a broker's directory is damaged, and what is only left over.
+    """Report damage in a broker's directory, and harmless leftovers.
 
     Exit code 0: no damage, 1: damage, 2: nothing that can be read, or several nodes and no --node.
     """

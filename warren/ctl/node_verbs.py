@@ -113,7 +113,7 @@ def import_definitions(node: RunningNode, arguments: Arguments) -> dict[str, Any
     except OSError as error:
         raise StorageError(f"{arguments['file']}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise ArgumentsError(f"{arguments['file']}: no JSON: {error}") from error
+        raise ArgumentsError(f"{arguments['file']}: not JSON: {error}") from error
     imported = run(NodeVerbs(node).import_definitions(document, arguments["vhost"]))
     counts: dict[str, Any] = {
         field.name: len(getattr(imported, field.name))

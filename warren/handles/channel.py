@@ -94,10 +94,10 @@ class Channel:
         actor = self.actor
         yield call(actor, lambda: actor.queue_turn.extend(self.name, tag, time_ms))
 
-    def give_back(self, got: Future) -> None:
+    def give_back(self, fetch: Future) -> None:
         """Requeue the messages of a get that was abandoned. Thread-safe."""
         with contextlib.suppress(WarrenError):  # the queue is gone, and has its messages back
-            for delivered in () if got.error is not None else got.get():
+            for delivered in () if fetch.error is not None else fetch.get():
                 self.settle_all("requeue", delivered.tags)
 
     def shut(self, seen_up_to: int | None = None) -> Steps[int]:
@@ -147,8 +147,8 @@ class DeliveredMessage(ReceivedMessage, ProcessBound):
         fetched = self._fetched
         if isinstance(fetched, FetchedAgain):
             return fetched.delivery_counts[self._index]
-        told = super().headers.get(DELIVERY_COUNT) if self.redelivered else None  # of a queue in another process
-        return told if isinstance(told, int) else 0
+        header = super().headers.get(DELIVERY_COUNT) if self.redelivered else None  # of a queue in another process
+        return header if isinstance(header, int) else 0
 
     @property
     def headers(self) -> Mapping[str, Any]:
@@ -183,14 +183,14 @@ class DeliveredMessage(ReceivedMessage, ProcessBound):
 def settle(deliveries: Iterable[DeliveredMessage], outcome: str) -> None:
     """Settle many deliveries, with one message per channel."""
     tags: dict[Channel, list[int]] = {}
-    channel, found = None, []
+    channel, channel_tags = None, []
     for delivery in deliveries:
         if not delivery._settled:
             if delivery._channel is not channel:  # most come from one channel
                 channel = delivery._channel
                 channel.check_process()
-                found = tags.setdefault(channel, [])
+                channel_tags = tags.setdefault(channel, [])
             delivery._settled = True
-            found.append(delivery.delivery_tag)
-    for channel, found in tags.items():
-        channel.settle_many(outcome, found)
+            channel_tags.append(delivery.delivery_tag)
+    for channel, channel_tags in tags.items():
+        channel.settle_many(outcome, channel_tags)

@@ -11,7 +11,7 @@ from warren.handles.lazy_sequence import LazySequence
 from warren.queue_index.properties import NAMES, Properties
 from warren.storage.errors import InvalidValueError, shown
 from warren.verbs.consumer_verbs import NewDelivery, spread
-from warren.verbs.queue_verbs import Got
+from warren.verbs.queue_verbs import GetResult
 
 D = TypeVar("D", bound=DeliveredMessage)
 
@@ -24,15 +24,15 @@ class DeliveryBatch(LazySequence[D], Generic[D]):
 
     __slots__ = ("_channel", "_new", "_parts", "_settled")
 
-    def __init__(self, new: NewDelivery[D], got: Got) -> None:
-        self._channel, self._parts = got
+    def __init__(self, new: NewDelivery[D], result: GetResult) -> None:
+        self._channel, self._parts = result
         super().__init__(sum([part.fetched.count for part in self._parts]))
         self._new = new
         self._settled = False
         """Whether all were settled before any object was made."""
 
     def _make(self) -> list[D]:
-        made = [one for part in self._parts for one in spread(self._new, self._channel, part)]
+        made = [delivery for part in self._parts for delivery in spread(self._new, self._channel, part)]
         if self._settled:
             for delivery in made:
                 delivery.mark_settled()
@@ -87,7 +87,7 @@ def settle_many(deliveries: Iterable[DeliveredMessage], outcome: str) -> None:
 
 def _deliveries(values: object) -> Sequence[DeliveredMessage]:
     """Return the deliveries, checked before the first is settled."""
-    found = values if isinstance(values, (list, tuple)) else list(values) if isinstance(values, Iterable) else None
-    if found is None or not all(issubclass(kind, DeliveredMessage) for kind in set(map(type, found))):
+    deliveries = values if isinstance(values, (list, tuple)) else list(values) if isinstance(values, Iterable) else None
+    if deliveries is None or not all(issubclass(kind, DeliveredMessage) for kind in set(map(type, deliveries))):
         raise InvalidValueError(f"deliveries must be a list or another iterable of deliveries, not {shown(values)}")
-    return found
+    return deliveries

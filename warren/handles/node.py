@@ -96,10 +96,10 @@ def _topic(verbs: TopicVerbs) -> Topic:
     return Topic(verbs)
 
 
-def _transactions(found: list[TransactionVerbs]) -> list[Transaction]:
+def _transactions(pending: list[TransactionVerbs]) -> list[Transaction]:
     from warren.handles.transaction import Transaction
 
-    return [Transaction(verbs) for verbs in found]
+    return [Transaction(verbs) for verbs in pending]
 
 
 def _verbs_of(opened: RunningNode | SharedDirectory) -> NodeVerbs:

@@ -21,8 +21,8 @@ from warren.verbs.topic_tail import is_behind, last_of, places_before_end
 from warren.verbs.topic_verbs import AppendArguments, TopicHandle, TopicVerbs
 
 
-def _records(found: list[PackedRecords]) -> list[TopicRecord]:
-    return [TopicRecord(one) for one in found]
+def _records(packed: list[PackedRecords]) -> list[TopicRecord]:
+    return [TopicRecord(record) for record in packed]
 
 
 _USUAL_LIMITS = range(65)
@@ -94,11 +94,11 @@ class Topic(TopicHandle):
         """Read the last messages of all queues together, then new ones, until none comes for ``timeout``
         seconds (``None``: for ever). This joins no group, and stores no position."""
         bounds = self.offsets()
-        found: list[TopicRecord] = []
+        records: list[TopicRecord] = []
         with self.reader("", broadcast=True, positions=places_before_end(bounds, last)) as reader:
             while not is_behind(reader.positions, bounds) and (batch := reader.read()):
-                found += batch
-            yield from last_of(found, bounds, last)
+                records += batch
+            yield from last_of(records, bounds, last)
             yield from reader.records(timeout=timeout)
 
     def find(

@@ -57,14 +57,14 @@ class Opening:
 
     def start(self, start: Callable[[], N]) -> N:
         """Start a node."""
-        found: list[N] = []
+        nodes: list[N] = []
 
         def work() -> None:
-            found.append(start())
-            self._started.append(found[0])
+            nodes.append(start())
+            self._started.append(nodes[0])
 
         uninterrupted(work)
-        return found[0]
+        return nodes[0]
 
     def undo(self) -> None:
         """Close what was started: the caller does not get it."""

@@ -80,15 +80,15 @@ def _is_erlangs(process: Path, *, unknown: bool) -> bool:
 
 def _virtual_machines() -> Iterator[Path]:
     try:
-        found = [entry for entry in _PROCESSES.iterdir() if entry.name.isdecimal()]
+        processes = [entry for entry in _PROCESSES.iterdir() if entry.name.isdecimal()]
     except OSError:
         return
-    yield from (entry for entry in found if _is_erlangs(entry, unknown=False))
+    yield from (entry for entry in processes if _is_erlangs(entry, unknown=False))
 
 
 def _has_open(machine: Path, place: str) -> str | None:
     """Return the evidence that the virtual machine runs on ``place``; ``None``: none found."""
-    wanted = {identity for name in _OPEN_FILES if (identity := _identity(f"{place}/{name}")) is not None}
+    identities = {identity for name in _OPEN_FILES if (identity := _identity(f"{place}/{name}")) is not None}
     try:
         descriptors = list((machine / "fd").iterdir())
     except PermissionError:
@@ -100,7 +100,7 @@ def _has_open(machine: Path, place: str) -> str | None:
             path = os.readlink(descriptor)
         except OSError:
             continue
-        if path.startswith(place + "/") or (path.startswith("/") and _identity(str(descriptor)) in wanted):
+        if path.startswith(place + "/") or (path.startswith("/") and _identity(str(descriptor)) in identities):
             return f", which has {path} open"
     return None
 
@@ -115,7 +115,7 @@ def _may_be_its_users(machine: Path, place: str) -> str | None:
 
 def _identity(path: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

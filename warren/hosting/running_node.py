@@ -207,13 +207,13 @@ class RunningNode:
 
     def queues(self, vhost: str, names: Iterable[str]) -> list[QueueEntry]:
         """Return the queues with these names; raises :class:`NotFoundError`."""
-        entries, found = self.vhost(vhost).queues, []
+        entries, requested = self.vhost(vhost).queues, []
         for name in names:
             entry = entries.get(name)
             if entry is None:
                 raise NotFoundError(f"no queue '{name}' in vhost '{vhost}'")
-            found.append(entry)
-        return found
+            requested.append(entry)
+        return requested
 
     def streams(self, vhost: str, names: Iterable[str]) -> list[Stream]:
         """Return the streams among these names."""
@@ -262,8 +262,8 @@ class RunningNode:
     @property
     def cluster_name(self) -> str:
         """The name from the global parameter ``cluster_name``, or the node's name."""
-        found = self.actor.parameters.global_value("cluster_name")
-        return found if isinstance(found, str) else self.name
+        value = self.actor.parameters.global_value("cluster_name")
+        return value if isinstance(value, str) else self.name
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -274,8 +274,8 @@ class RunningNode:
     def memory(self) -> Steps[dict[str, Any]]:
         """Return memory and disk as measured by the monitor, and the alarms that are set."""
         self.check_process()
-        found: dict[str, Any] = yield Reading(lambda: self._context.monitor.ask(m.GetMemory()))
-        return found
+        memory: dict[str, Any] = yield Reading(lambda: self._context.monitor.ask(m.GetMemory()))
+        return memory
 
     def look_at_machine(self) -> None:
         """Measure the machine now, or soon if another thread is doing it."""
@@ -316,14 +316,14 @@ class RunningNode:
             with contextlib.suppress(WarrenError):
                 of_vhost = streams.setdefault(stream.declaration.vhost, {})
                 of_vhost[stream.declaration.name] = yield from self.stream_stats(stream)
-        found: dict[str, Any] = yield Reading(lambda: self._stats(memory, streams, asked or {}))
-        return found
+        stats: dict[str, Any] = yield Reading(lambda: self._stats(memory, streams, asked or {}))
+        return stats
 
     def stream_stats(self, stream: Stream) -> Steps[dict[str, Any]]:
         """Return the stats of a stream, including what was published until now."""
         yield from self.caught_up()
-        found: dict[str, Any] = yield Reading(stream.stats)
-        return found
+        stats: dict[str, Any] = yield Reading(stream.stats)
+        return stats
 
     def _stats(
         self,
@@ -420,9 +420,7 @@ class RunningNode:
 
     def forget(self) -> None:
         """Forget the node in a forked child: the directory stays the parent's."""
-        self._forked = WrongProcessError(
-            f"{self.path} was opened by the process that this one was forked from; open it anew"
-        )
+        self._forked = WrongProcessError(f"{self.path} was opened by the parent process, before a fork; open it again")
         self.pool.forget(self._forked)
         for hosted in self.hosted:
             hosted.forget()

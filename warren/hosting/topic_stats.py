@@ -53,6 +53,6 @@ def each_topic(running: RunningTopics, groups: Groups) -> dict[str, dict[str, An
         name: {"queues": {}, "groups": groups.get(name, {})} for name in running.table.topics
     }
     for (topic, queue_id), queue in list(running.store.queues.items()):
-        found = topics.setdefault(topic, {"queues": {}, "groups": groups.get(topic, {})})
-        found["queues"][queue_id] = {"min_offset": queue.min_offset, "max_offset": queue.max_offset}
+        topic_entry = topics.setdefault(topic, {"queues": {}, "groups": groups.get(topic, {})})
+        topic_entry["queues"][queue_id] = {"min_offset": queue.min_offset, "max_offset": queue.max_offset}
     return topics

@@ -158,8 +158,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             node, topic, queue = place = early[0]
             raise PipelineError(
                 f"{node}: topic {topic}, queue {queue}: the query is at message {_number(start, *place)}, but the "
-                f"queue ends at {_number(ends, *place)}: the topic was made again, or it lost messages; with "
-                "failOnDataLoss=false the stream goes on with the queue's first message"
+                f"queue ends at {_number(ends, *place)}: the topic was created again, or lost messages; with "
+                "failOnDataLoss=false the stream continues with the queue's first message"
             )
         return available, early
 
@@ -246,7 +246,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             last = min(first, span.stop) - 1
             raise PipelineError(
                 f"{node.name}: topic {span.topic}, queue {span.queue_id}: messages {span.begin} to {last} have expired "
-                "before they were read; with failOnDataLoss=false the stream goes on behind them"
+                "before they were read; with failOnDataLoss=false the stream continues after them"
             )
         return attrs.evolve(span, begin=first) if first < span.stop else None
 
@@ -261,7 +261,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if lost and options.fail_on_data_loss:
                 raise PipelineError(
                     f"{task.node.name}: {lost} messages expired while they were read; with "
-                    "failOnDataLoss=false the stream goes on behind them"
+                    "failOnDataLoss=false the stream continues after them"
                 )
             may_expire = not options.fail_on_data_loss
             for rows in read_rows(
@@ -325,8 +325,8 @@ def _waited_for(store: LiveStore, ranges: Sequence[OffsetRange], *, may_be_gone:
                 return
         if is_late:
             raise PipelineError(
-                f"{store.node.name}: {missing[0]}: the entries that were there are gone; a node that crashed builds "
-                "them anew when it is opened"
+                f"{store.node.name}: {missing[0]}: its entries are gone; if the node crashed, open it: "
+                "that rebuilds them"
             )
         time.sleep(_POLL_S)
 

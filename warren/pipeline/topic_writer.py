@@ -76,10 +76,10 @@ class WriteOptions:
         option_texts = OptionTexts.of(
             {name: text for name, text in options.items() if name.lower() != _CHECKPOINT or not is_stream}
         )
-        option_texts.check_known(_OPTIONS, "there is none to write")
+        option_texts.check_known(_OPTIONS, "unknown for writing")
         texts = option_texts.texts
         if "path" not in texts:
-            raise PipelineError("no path to write to")
+            raise PipelineError("option path is missing")
         path, topic, query = _local(texts["path"]), texts.get("topic"), texts.get("query")
         if topic is not None:
             check_user_topic(topic)
@@ -87,9 +87,9 @@ class WriteOptions:
             raise PipelineError(f"option query is {query!r}, not a name of letters, digits, '.', '_' and '-'")
         epoch = option_texts.count("epoch", 0)
         if is_stream and epoch is not None:
-            raise PipelineError("option epoch: a stream's is its batch's number")
+            raise PipelineError("option epoch: a stream uses its batch's number")
         if not is_stream and (query is None) != (epoch is None):
-            raise PipelineError("options query and epoch: both, or none of them")
+            raise PipelineError("options query and epoch: give both, or neither")
         return cls(
             path=path,
             topic=topic,
@@ -105,12 +105,12 @@ def _local(text: str) -> str:
     """Return the path of a node that can be opened."""
     path = text.removeprefix("file://")
     if "://" in path:
-        raise PipelineError(f"{text}: a node to write to is a directory of this machine")
+        raise PipelineError(f"{text}: the node to write to must be a directory of this machine")
     path = os.path.abspath(path)
     if os.path.lexists(path) and not os.path.isdir(path):
         raise PipelineError(f"{text}: is not a directory")
     if store_at(ReadOnlyFileSystem(RealFileSystem()), path) == path:
-        raise PipelineError(f"{text}: is a RocketMQ store folder, and not the directory of a warren node")
+        raise PipelineError(f"{text}: is a RocketMQ store folder, not a warren node's directory")
     return path
 
 
@@ -152,7 +152,7 @@ class _Writer:
             _discard(self._options, staged, epoch)
             return
         if epoch is not None and _query_of(staged) is None:
-            raise PipelineError("the stream does not say which query it is: option query")
+            raise PipelineError("a stream needs option query")
         try:
             append_all(self._options, staged, epoch)
         except BaseException:
@@ -264,12 +264,14 @@ def _check(node: warren.Node, options: WriteOptions, staged: Sequence[Staged]) -
     for name, queue_id in highest.items():
         queues = node.topic(name, queues=options.queues).queues
         if queue_id >= queues:
-            raise PipelineError(f"topic {name}: a row is for queue {queue_id}, and there are {queues}: option queues")
+            raise PipelineError(
+                f"topic {name}: a row is for queue {queue_id}, but there are {queues} queues; raise option queues"
+            )
     settings = node.config.topics
     limit = min(settings.max_message_size, settings.mapped_file_size_commit_log)
     largest = max(message.largest_bytes for message in staged)
     if largest > limit:
-        raise PipelineError(f"a message of {largest} bytes with all that is around it; {limit} at most")
+        raise PipelineError(f"a message takes {largest} bytes in the CommitLog; at most {limit} are possible")
 
 
 @attrs.define
@@ -303,8 +305,8 @@ class _Appending:
         log = self.node._running.topics_now().store.commit_log
         if log.min_offset > self.intent.log_end:
             raise PipelineError(
-                f"{self.options.path}: epoch {self.intent.epoch} of {self.query} was begun, and what was written then "
-                "has expired; nobody can tell what is missing"
+                f"{self.options.path}: epoch {self.intent.epoch} of {self.query} was begun, but its messages have "
+                "expired; what is missing is unknown"
             )
         mark, rows = self._mark(), set()
         for record in log.items(self.intent.log_end):

@@ -72,7 +72,7 @@ def _definitions(files: ReadOnlyFileSystem, directory: str) -> Iterator[Finding]
 def _rest(files: ReadOnlyFileSystem, path: str, end: int) -> Iterator[Finding]:
     """The bytes after the last whole record of a log."""
     if (rest := files.size(path) - end) > 0:
-        yield Finding("leftover of a write", "leftover", path, end, f"{rest} bytes behind the last record")
+        yield Finding("leftover of a write", "leftover", path, end, f"{rest} bytes after the last record")
 
 
 def _record_log(files: ReadOnlyFileSystem, path: str, kind: str) -> Iterator[Finding]:
@@ -90,4 +90,4 @@ def _index(files: ReadOnlyFileSystem, path: str) -> Iterator[Finding]:
     try:
         decode_index(files.read(path), path, files.size(log) if files.exists(log) else 0)
     except (DataError, StorageError) as error:
-        yield Finding("leftover index", "leftover", path, None, f"{error}; it is made anew")
+        yield Finding("leftover index", "leftover", path, None, f"{error}; it will be rebuilt")

@@ -119,7 +119,7 @@ def file_end(files: ReadOnlyFileSystem, path: str, end: ScanEnd) -> Iterator[Fin
     """What follows the last record of a store's file."""
     if end.reason is EndReason.CLEAN:
         return
-    detail = f"{end.unread_bytes} bytes behind the last record"
+    detail = f"{end.unread_bytes} bytes after the last record"
     if end.reason is EndReason.ZEROS:
         kind = "leftover bytes behind zeros" if _has_bytes_behind(files, path, end.offset) else "leftover zeros"
         yield Finding(kind, "leftover", path, end.offset, detail)

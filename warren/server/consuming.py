@@ -28,7 +28,7 @@ from warren.actors.engines.queue.delivery_tags import DeliveryTags, TagRun
 from warren.actors.engines.queue.effects import Delivered
 from warren.actors.engines.queue.queue_turn import BUFFER, BUFFER_BYTES, LOST
 from warren.actors.queue.deliveries import Deliveries
-from warren.actors.queue.inspecting import wanted_of
+from warren.actors.queue.inspecting import chosen_ids
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.shared_prefetch import SharedPrefetch
 from warren.actors.runtime.future import Future
@@ -274,7 +274,7 @@ class ChannelConsumers:
 
         refuse_get(self._channel, name)
         through = self._through_for(find_queue(self._channel, name).actor)
-        return self._batch_of(through, await bridge.run(take(through, wanted_of([id]))))
+        return self._batch_of(through, await bridge.run(take(through, chosen_ids([id]))))
 
     async def _batch_when(self, through: Channel, future: Future) -> list[tuple[Any, ...]]:
         return self._batch_of(through, await bridge.answer(future))

@@ -54,7 +54,7 @@ class ChannelReader:
         """Return the topics that it is a member of; if they are gone, raise :class:`Refusal`: it ends the channel."""
         running = yield from self._channel.node.topics()
         if running is not self._joined:
-            raise Refusal(PRECONDITION_FAILED, "the topics were opened anew")
+            raise Refusal(PRECONDITION_FAILED, "the topics were reopened")
         return running
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -271,7 +271,7 @@ class Server:
         limit, count = self.settings.connection_max, len(self.connections)
         if (limit is not None and count >= limit) or among_last(connection.fileno()):
             _LOG.warning(
-                "%s: refused, there are %d connections, and no room for more",
+                "%s: refused, because there are already %d connections",
                 connection.name,
                 count,
                 extra=log_event("connection_refused", connection=connection.name, count=count),

@@ -140,7 +140,7 @@ class StreamConsumer:
         except WarrenError as error:
             if not self._is_over:
                 _LOG.info(
-                    "the consumer '%s' ends: %s",
+                    "consumer '%s' ends: %s",
                     self.tag,
                     error,
                     extra=log_event("consumer_ended", error, of=self._stream.declaration, consumer=self.tag),

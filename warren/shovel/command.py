@@ -41,37 +41,39 @@ def shovel(
     destination: Annotated[str, typer.Argument(metavar="DST", help=_PLACE_HELP.format("one that is not there yet"))],
     *,
     queue: Annotated[
-        list[str] | None, typer.Option(help="Only this queue; may be given several times. A broker as SRC needs it.")
+        list[str] | None, typer.Option(help="Only this queue. Can be repeated. Required if SRC is a broker.")
     ] = None,
     vhost: Annotated[str | None, typer.Option(help="Only this vhost of a directory.")] = None,
-    rename: Annotated[list[str] | None, typer.Option(metavar="OLD=NEW", help="What a queue is called at DST.")] = None,
+    rename: Annotated[list[str] | None, typer.Option(metavar="OLD=NEW", help="Rename a queue at DST.")] = None,
     move: Annotated[
-        bool, typer.Option("--move", help="Take the messages out of a directory, which otherwise is only read.")
+        bool, typer.Option("--move", help="Remove the messages from a directory SRC, instead of copying them.")
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many messages in this run.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most N messages in this run.")] = None,
     as_published: Annotated[
         bool,
         typer.Option(
-            "--as-published", help="Publish to a message's own exchange; the broker's bindings say where it goes."
+            "--as-published", help="Publish to the messages' original exchanges; the broker's bindings route them."
         ),
     ] = False,
     stand_ins: Annotated[
         bool,
-        typer.Option("--stand-ins/--no-stand-ins", help="Make exchanges that a broker lacks for as long as it takes."),
+        typer.Option(
+            "--stand-ins/--no-stand-ins", help="Create exchanges that a broker lacks, and delete them at the end."
+        ),
     ] = True,
-    prefetch: Annotated[int, typer.Option(min=1, max=65535, help="At most so many messages are on the way.")] = 1000,
+    prefetch: Annotated[int, typer.Option(min=1, max=65535, help="At most N messages in flight.")] = 1000,
     input_format: Annotated[Format | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
     where: WhereOption = None,
     into: Annotated[
         str | None,
-        typer.Option(metavar="QUEUE", help="All of a file's messages into this queue, whichever they were in."),
+        typer.Option(metavar="QUEUE", help="Publish all of a file's messages to this queue."),
     ] = None,
     state: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Where a copy writes down how far it has come.")
+        str | None, typer.Option(metavar="FILE", help="The file where a copy records its progress.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Bring messages from one place to another: from a dead broker's disk to a live one, say. None is lost.
+    """Copy or move messages without loss, for example from a dead broker's disk to a live broker.
 
     Directories and archives are copied from, unless --move says otherwise; brokers are always emptied. Killed or
     stopped by an error, it continues when it is run again; the last messages may then be there twice.
@@ -199,4 +201,4 @@ def _printable(account: Account, *, finished: bool) -> Iterator[RenderableType]:
     verb = "copied" if account.kind == "copy" else "moved"
     yield Text(f"{account.messages:,} messages {verb}{'' if finished else ' before it ended'}.")
     if account.state is not None:
-        yield Text(f"How far the copy has come stands in {printable(account.state)}; without it all is copied again.")
+        yield Text(f"The progress of the copy is in {printable(account.state)}; without it, all is copied again.")

@@ -139,7 +139,7 @@ class _Walk:
             self._at += 1
             if seq_ids[self._at - 1] == seq_id:
                 return
-        raise RuntimeError(f"message {seq_id} is not where the queue's order has it")
+        raise RuntimeError(f"message {seq_id} is out of the queue's order")
 
     @property
     def lowest_to_come(self) -> int | None:

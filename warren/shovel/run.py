@@ -163,7 +163,7 @@ def _check(orders: Orders, queues: list[SourceQueue]) -> None:
     targets = [(queue.vhost, _target(orders, to_text(queue.name))) for queue in queues]
     if is_broker(orders.destination):
         if len(vhosts := sorted({to_text(vhost) for vhost, _ in targets})) > 1:
-            raise ShovelError(f"queues of several vhosts, {', '.join(vhosts)}: say which with --vhost")
+            raise ShovelError(f"queues of several vhosts, {', '.join(vhosts)}: choose one with --vhost")
         targets = [(b"", target) for _, target in targets]
     for target in targets:
         if targets.count(target) > 1:
@@ -171,7 +171,7 @@ def _check(orders: Orders, queues: list[SourceQueue]) -> None:
     if is_broker(orders.source) and is_broker(orders.destination):
         source, destination = Address.of(orders.source), Address.of(orders.destination)
         if source.place == destination.place and any(_target(orders, name) == name for name in names):
-            raise ShovelError("a queue would be shovelled into itself; --rename it")
+            raise ShovelError("a queue would be shovelled into itself; use --rename")
 
 
 def _open_source(
@@ -179,7 +179,7 @@ def _open_source(
 ) -> Source:
     if is_broker(orders.source):
         if orders.vhost is not None:
-            raise ShovelError("--vhost is for directories; a broker's vhost stands in its URL")
+            raise ShovelError("--vhost is for directories; a broker's vhost is part of its URL")
         if orders.state is not None:
             raise ShovelError("--state is for copies; a broker's messages are moved")
         return BrokerSource(connect(orders.source), orders.window, _now_us)
@@ -187,20 +187,20 @@ def _open_source(
         if orders.state is not None:
             raise ShovelError("--state is for copies, not for --move")
         if orders.is_of_file:
-            raise ShovelError(f"{orders.source}: is a file, which can only be copied from; leave --move away")
+            raise ShovelError(f"{orders.source}: is a file, which can only be copied; leave out --move")
         names = [from_text(name) for name in orders.queues]
         return places.enter_context(MoveSource.open(orders.source, orders.vhost, names, report))
     if orders.source == STDIN and orders.state is None and not orders.is_of_file:
-        raise ShovelError("-: nobody knows another archive through stdin from this one; say --state FILE")
+        raise ShovelError("-: archives from stdin cannot be told apart; give --state FILE")
     if not is_stream(orders.source) and not os.path.exists(orders.source):
         raise StorageError(f"{orders.source}: no such file or directory")
     beside = None if is_broker(orders.destination) else account.destination
     path = orders.state or default_path(account.source, account.destination, beside=beside)
     if not orders.is_of_file and (orders.where or orders.into):
-        raise ShovelError("--where and --into are for files of exported messages; of a directory export what is wanted")
+        raise ShovelError("--where and --into are for files of exported messages; export the directory first")
     account.kind, account.state = "copy", os.path.abspath(path)
     if _is_inside(account.state, os.path.realpath(orders.source)):
-        raise ShovelError(f"{path}: lies in {orders.source}, which is not to be changed; say another with --state")
+        raise ShovelError(f"{path}: is inside of {orders.source}, which must not change; use another --state")
     progress = Progress.open(RealFileSystem(), account.state, source=account.source, destination=account.destination)
 
     def rename(name: bytes) -> bytes:
@@ -229,7 +229,7 @@ def _open_destination(orders: Orders, account: Account, connect: Connect, places
             connect(orders.destination), as_published=orders.as_published, stand_ins=orders.stand_ins
         )
     if not is_broker(orders.source) and _is_inside(account.destination, os.path.realpath(orders.source)):
-        raise ShovelError(f"{orders.destination}: lies in {orders.source}, from which messages are taken")
+        raise ShovelError(f"{orders.destination} is inside of {orders.source}, from which messages are moved")
     if orders.publish:
         node = orders.node
         if node is None:

@@ -88,7 +88,7 @@ class MoveSource:
         Nothing is opened for writing unless that is possible for all of them.
         """
         if os.path.isfile(path) or is_stream(path):
-            raise ShovelError(f"{path}: is an archive, which can only be copied from; leave --move away")
+            raise ShovelError(f"{path}: is an archive, which can only be copied from; leave out --move")
         with open_source(path) as source:
             chosen = chosen_vhosts(source, vhost)
             for candidate in chosen:
@@ -107,7 +107,7 @@ class MoveSource:
         sources: list[SourceQueue] = []
         for vhost_name, vhost in self._vhosts.items():
             for reason in vhost.down.values():
-                raise ShovelError(f"cannot be opened for writing, leave --move away to copy what can be read: {reason}")
+                raise ShovelError(f"cannot be opened for writing, leave out --move to copy what can be read: {reason}")
             while vhost.recover_step():
                 continue
             order = sorted(vhost.queues, key=highest_level_first)
@@ -132,7 +132,7 @@ def _refuse_unwritable(path: str, vhost: OpenVhost, names: Sequence[bytes]) -> N
         if queue.kind != classic_v1.KIND and is_wanted:
             raise ShovelError(
                 f"{path}: queue {to_text(name)!r} is of the format {queue.kind}, which is only read; "
-                "leave --move away to copy"
+                "leave out --move to copy"
             )
 
 

@@ -212,7 +212,7 @@ def file_path(value: Any) -> str:
     """Return a path. A file must be a regular file if it exists: a device can be read without end."""
     path = line(value)
     if os.path.exists(path) and not os.path.isfile(path):
-        raise ScenarioError(f": {path}: is no file")
+        raise ScenarioError(f": {path}: is not a file")
     return path
 
 

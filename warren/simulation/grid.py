@@ -102,7 +102,7 @@ class Point:
 
 
 def axes_of(vary: Mapping[str, Sequence[Any]] | Sequence[Axis]) -> tuple[Axis, ...]:
-    """Return the axes. Raises :class:`ScenarioError` if the list is empty, or if a key is there twice."""
+    """Return the axes. Raises :class:`ScenarioError` if the list is empty, or if a key occurs twice."""
     if isinstance(vary, Mapping):
         for key, values in vary.items():
             if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
@@ -114,7 +114,7 @@ def axes_of(vary: Mapping[str, Sequence[Any]] | Sequence[Axis]) -> tuple[Axis, .
         raise ScenarioError("vary: there is nothing to vary: KEY=VALUE,VALUE,… says what")
     keys = [axis.key for axis in axes]
     if len(set(keys)) != len(keys):
-        raise ScenarioError(f"vary: {next(key for key in keys if keys.count(key) > 1)} is there twice")
+        raise ScenarioError(f"vary: {next(key for key in keys if keys.count(key) > 1)} occurs twice")
     count = math.prod(len(axis.values) for axis in axes)
     if count > MOST_POINTS:
         raise ScenarioError(f"vary: {count} points are more than {MOST_POINTS}")

@@ -101,7 +101,7 @@ class Disk:
         if not self.bandwidth:
             raise ScenarioError("bandwidth must be more than 0 bytes a second")
         if self.size is not None and self.used >= self.size:
-            raise ScenarioError(f"used: of a disk of {self.size} bytes others take {self.used}: there is no room")
+            raise ScenarioError(f"used: others use {self.used} of the disk's {self.size} bytes: no space is left")
 
 
 INSTANT_DISK: Final = Disk(bandwidth=1 << 62, fsync=0.0)
@@ -112,7 +112,7 @@ def _settings(value: Any) -> dict[str, Any]:
     settings = table(value)
     for name in settings:
         if name in _OWN_KEYS:
-            raise ScenarioError(f"{name}: is said as node.{_OWN_KEYS[name]}")
+            raise ScenarioError(f"{name}: set node.{_OWN_KEYS[name]}")
         if name not in _NODE_SETTINGS | _ENGINE_SETTINGS:
             near = nearest(name, _NODE_SETTINGS | _ENGINE_SETTINGS)
             raise ScenarioError(f"{name:.100}: there is no such setting; the nearest is {near}")
@@ -153,7 +153,7 @@ class NodeSpec:
         _ = self.node_settings, self.engine
         if self.limit_bytes <= self.memory_of_messages.node:
             raise ScenarioError(
-                f"watermark: {self.limit_bytes} bytes may be used, and the node itself takes "
+                f"watermark: {self.limit_bytes} bytes may be used, but the node itself takes "
                 f"{self.memory_of_messages.node} (message_memory.node): publishers would be blocked for ever"
             )
 

@@ -96,14 +96,14 @@ class QueueSpec:
 
     def __attrs_post_init__(self) -> None:
         if self.messages and not self.durable:
-            raise ScenarioError("messages: what is there at the start survived a restart: durable must be true")
+            raise ScenarioError("messages: those at the start survived a restart, so durable must be true")
         mode = self.arguments.get("x-queue-mode")
         if self.lazy and mode not in (None, "lazy"):
             raise ScenarioError(f"lazy: is true, and x-queue-mode among the arguments is {shown(mode)}")
         longest = self._declaration(self.name if self.count == 1 else f"{self.name}-{self.count}")
         if longest.dead_letter_exchange:
             raise ScenarioError(
-                f"arguments.x-dead-letter-exchange: a scenario has the default exchange alone, which is '' (with "
+                f"arguments.x-dead-letter-exchange: a scenario has only the default exchange, '' (with "
                 f"x-dead-letter-routing-key, a queue's name), not {shown(longest.dead_letter_exchange)}"
             )
 
@@ -197,16 +197,16 @@ class ConsumerSpec:
 
     def __attrs_post_init__(self) -> None:
         if self.record is not None and self.count > 1:
-            raise ScenarioError("count: a record is of all consumers together; there is one of them")
+            raise ScenarioError("count: a record is of all consumers together, so it must be 1")
         if self.rate is not None and self.rate < SLOWEST_CONSUMER:
             raise ScenarioError(
-                f"rate must be at least {SLOWEST_CONSUMER:g} messages a second, not {self.rate:g}: a consumer that "
-                "handles none is left out"
+                f"rate must be at least {SLOWEST_CONSUMER:g} messages a second, not {self.rate:g}: leave out "
+                "a consumer that handles none"
             )
         if self.requeue and self.no_ack:
-            raise ScenarioError("requeue: a consumer with no_ack gives nothing back")
+            raise ScenarioError("requeue: a consumer with no_ack cannot requeue")
         if self.requeue > MOST_REQUEUED:
-            raise ScenarioError(f"requeue: a consumer that gives everything back never ends; at most {MOST_REQUEUED}")
+            raise ScenarioError(f"requeue: a consumer that requeues everything never ends; at most {MOST_REQUEUED}")
 
 
 @attrs.frozen(kw_only=True, field_transformer=named)
@@ -225,12 +225,12 @@ class Event:
     def __attrs_post_init__(self) -> None:
         form = _EVENT_VALUES.get(self.what)
         if (form is not None) != (self.value is not None):
-            raise ScenarioError(f"value: {self.what} {'wants one' if form else 'has none'}")
+            raise ScenarioError(f"value: {self.what} {'needs a value' if form else 'takes no value'}")
         if form is not None:
             with inside("value"):
                 object.__setattr__(self, "value", form(self.value))
         if self.what == "purge" and self.until is not None:
-            raise ScenarioError("until: a purge is over at once")
+            raise ScenarioError("until: a purge has no duration")
 
 
 _EVENT_VALUES: Final[Mapping[str, Callable[[Any], float]]] = {
@@ -281,7 +281,7 @@ class Scenario:
 
     def _check_queues(self) -> None:
         if not self.queues:
-            raise ScenarioError("queues: there is none")
+            raise ScenarioError("queues: at least one is needed")
         count = sum(spec.count for spec in self.queues)
         if count > MOST_QUEUES:
             raise ScenarioError(f"queues: {count} are more than {MOST_QUEUES}")
@@ -289,7 +289,7 @@ class Scenario:
         names.update(spec.name for spec in self.queues if spec.count > 1)
         [(name, times)] = names.most_common(1)
         if times > 1:
-            raise ScenarioError(f"queues: {shown(name)} is there twice")
+            raise ScenarioError(f"queues: {shown(name)} occurs twice")
         memory = self.node.memory_of_messages
         idle = count * min(memory.queue_asleep, memory.queue_awake)
         if idle + memory.node > self.node.limit_bytes:
@@ -300,8 +300,8 @@ class Scenario:
         rows = sum(1 if spec.summed else spec.count for spec in self.queues) * self.steps
         if rows > MOST_ROWS:
             raise ScenarioError(
-                f"step: a timeline of {rows} rows (each queue's, every {self.step} s) is too long; more than "
-                f"{MOST_ROWS} are not kept. A longer step helps, or timeline = 'sum' of groups of queues"
+                f"step: a timeline of {rows} rows (each queue's, every {self.step} s) is too long; at most "
+                f"{MOST_ROWS} are kept. Use a longer step, or timeline = 'sum' for groups of queues"
             )
 
     def _check_spans(self) -> None:

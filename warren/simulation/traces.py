@@ -74,7 +74,7 @@ def _rows(path: str) -> pd.DataFrame:
     """Return the rows of a file. Those of a CSV are texts."""
     try:
         if not os.path.isfile(path):
-            raise ScenarioError("is no file" if os.path.exists(path) else "there is no such file")
+            raise ScenarioError("is not a file" if os.path.exists(path) else "there is no such file")
         size = os.path.getsize(path)
         with open(path, "rb") as file:
             is_parquet = file.read(len(_MAGIC)) == _MAGIC
@@ -86,7 +86,7 @@ def _rows(path: str) -> pd.DataFrame:
     if len(frame) > MOST_ROWS:
         raise ScenarioError(f"{len(frame)} rows are too many for a trace; at most {MOST_ROWS}")
     if frame.empty:
-        raise ScenarioError("the trace is empty: there is no row in it")
+        raise ScenarioError("the trace is empty: it has no row")
     return frame
 
 
@@ -98,13 +98,13 @@ def _csv(path: str) -> pd.DataFrame:
                 path, dtype=str, keep_default_na=False, skipinitialspace=True, index_col=False, encoding="utf-8-sig"
             )
     except pd.errors.EmptyDataError:
-        raise ScenarioError("the trace is empty: there is nothing in it") from None
+        raise ScenarioError("the trace is empty: it has no line") from None
     except pd.errors.ParserWarning:
-        raise ScenarioError("no CSV: a row has more values than the first has names") from None
+        raise ScenarioError("not CSV: a row has more values than the first has names") from None
     except UnicodeDecodeError:
-        raise ScenarioError("no CSV: it is not text in UTF-8") from None
+        raise ScenarioError("not CSV: it is not UTF-8 text") from None
     except (ValueError, OSError, OverflowError) as error:
-        raise ScenarioError(f"no CSV: {' '.join(str(error).split())}") from None
+        raise ScenarioError(f"not CSV: {' '.join(str(error).split())}") from None
     return frame.rename(columns=lambda name: str(name).strip())
 
 
@@ -116,7 +116,7 @@ def _parquet(path: str) -> pd.DataFrame:
                 raise ScenarioError(f"{rows} rows are too many for a trace; at most {MOST_ROWS}")
             return file.read().to_pandas(ignore_metadata=True)  # what pandas wrote of its own may be damaged
     except (pa.ArrowException, ValueError, LookupError, OSError, OverflowError, MemoryError) as error:
-        raise ScenarioError(f"no Parquet: {' '.join(str(error).split())}") from None
+        raise ScenarioError(f"not Parquet: {' '.join(str(error).split())}") from None
 
 
 # ── columns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -174,7 +174,7 @@ def _times(column: pd.Series[Any]) -> Floats:
     try:
         elapsed: Floats = (moments - moments.iloc[0]).dt.total_seconds().to_numpy(np.float64)
     except OverflowError:
-        raise ScenarioError(f"{column.name}: its moments are centuries apart") from None
+        raise ScenarioError(f"{column.name}: its times are centuries apart") from None
     return elapsed
 
 
@@ -195,13 +195,13 @@ def _refuse(column: pd.Series[Any], index: int, expected: str) -> None:
 
 def _traced(name: str, at_s: Floats, values: Floats, gaps: Gaps, *, in_all: bool) -> Trace:
     if len(at_s) < 2:
-        raise ScenarioError("one row says a rate and not how long it holds: a trace has at least two")
+        raise ScenarioError("a trace needs at least two rows: one row does not say how long its rate lasts")
     distances = np.diff(at_s)
     wrong = np.flatnonzero(distances <= 0)
     if len(wrong):
         row = int(wrong[0])
         raise ScenarioError(
-            f"row {row + 2}: its time ({at_s[row + 1]:.9g} s) is not after the row's before it ({at_s[row]:.9g} s)"
+            f"row {row + 2}: its time ({at_s[row + 1]:.9g} s) is not after the row before ({at_s[row]:.9g} s)"
         )
     usual = float(np.median(distances))
     moments = np.append(at_s, at_s[-1] + usual)
@@ -210,8 +210,8 @@ def _traced(name: str, at_s: Floats, values: Floats, gaps: Gaps, *, in_all: bool
     if len(wide) and gaps == "error":
         row = int(wide[0])
         raise ScenarioError(
-            f"row {row + 2}: a gap: nothing is said from {at_s[row] + usual:.9g} s to {at_s[row + 1]:.9g} s (rows are "
-            f"{usual:.9g} s apart); gaps = 'hold' keeps the rate before it, gaps = 'zero' has nothing come"
+            f"row {row + 2}: a gap: there is no rate from {at_s[row] + usual:.9g} s to {at_s[row + 1]:.9g} s (rows are "
+            f"{usual:.9g} s apart); gaps = 'hold' keeps the rate before it, gaps = 'zero' sets it to 0"
         )
     # Before a gap a row says what came in the usual time, not in all of the gap.
     rates = values / np.where(lasting > GAP * usual, usual, lasting) if in_all else values

@@ -214,7 +214,7 @@ def _exported(path: str) -> dict[tuple[str, str], Arguments]:
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise ScenarioError(f"{path}: no JSON: {error}") from None
+        raise ScenarioError(f"{path}: not JSON: {error}") from None
     if not isinstance(document, dict) or not isinstance(document.get("queues"), list):
         raise ScenarioError(f"{path}: no definitions of a broker: there are no queues in it")
     return dict(_arguments(document["queues"]))

@@ -32,7 +32,7 @@ class OptionTexts:
     def of(cls, options: Mapping[str, str]) -> Self:
         return cls({name.lower(): value for name, value in options.items()})
 
-    def check_known(self, names: Sequence[str], what: str = "there is none") -> None:
+    def check_known(self, names: Sequence[str], what: str = "unknown") -> None:
         """Raise :class:`PipelineError` for an option that is not one of ``names``."""
         for name in self.texts.keys() - {option.lower() for option in names}:
             near = did_you_mean(name, names)
@@ -113,6 +113,6 @@ def _settings(text: str) -> dict[str, str]:
     for assignment in filter(None, text.split(",")):
         name, equals, value = assignment.partition("=")
         if not (name and equals and value):
-            raise PipelineError(f"option set: {assignment!r} wants name=value")
+            raise PipelineError(f"option set: expected name=value, not {assignment!r}")
         settings[name.strip()] = value.strip()
     return settings

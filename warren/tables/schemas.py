@@ -29,20 +29,20 @@ def _schema(row: str, *columns: tuple[str, pa.DataType, str]) -> pa.Schema:
 
 
 _NODE: Final = ("node", _STRING, "the directory that was loaded, as its path was given or matched")
-_FILE: Final = ("file", _STRING, "the file that it stands in")
-_FILE_OFFSET: Final = ("file_offset", _LONG, "where in that file, bytes from its begin")
+_FILE: Final = ("file", _STRING, "the file that contains it")
+_FILE_OFFSET: Final = ("file_offset", _LONG, "its offset in that file, in bytes")
 _QUEUE: Final = (
     ("vhost", _STRING, "the virtual host's name"),
-    ("queue", _STRING, "the queue's name; the levels of a priority queue bear its bare name"),
+    ("queue", _STRING, "the queue's name; the same for all levels of a priority queue"),
     ("priority", _INT, "the level of a priority queue; null for other queues"),
 )
 _MSG_ID: Final = ("msg_id", _STRING, "the message's id, 16 bytes in hexadecimal")
 _TOPIC_QUEUE: Final = (("topic", _STRING, "the topic"), ("queue_id", _INT, "the number of the topic's queue"))
 _MADE_FILE: Final = (
-    ("file", _STRING, "the file that it stands in; null where only a recovery would make that file"),
+    ("file", _STRING, "the file that contains it; null if only a recovery would create that file"),
     _FILE_OFFSET,
 )
-_PHYSICAL_OFFSET: Final = ("physical_offset", _LONG, "where in the CommitLog the message lies")
+_PHYSICAL_OFFSET: Final = ("physical_offset", _LONG, "the message's offset in the CommitLog")
 
 QUEUES: Final = _schema(
     "each queue's directory",
@@ -53,27 +53,27 @@ QUEUES: Final = _schema(
     ("type", _STRING, "classic or quorum"),
     ("version", _INT, "of a classic queue: 1 or 2; null for quorum queues"),
     ("ready", _LONG, "messages that a restarted broker would deliver"),
-    ("bytes", _LONG, "of their payloads"),
-    ("details", _STRING, "JSON: all else that warren inspect says of the queue"),
+    ("bytes", _LONG, "bytes of their payloads"),
+    ("details", _STRING, "JSON: everything else that warren inspect reports of the queue"),
 )
 
 INDEX: Final = _schema(
-    "each message that a queue's own files speak of, acked and transient ones too",
+    "each message in a queue's own files, acked and transient ones too",
     _NODE,
     *_QUEUE,
-    ("seq_id", _LONG, "the position; of a quorum queue the index in its log"),
-    ("msg_id", _STRING, "the message's id, 16 bytes in hexadecimal; null where it stands in the message alone"),
+    ("seq_id", _LONG, "the position; for a quorum queue, the index in its log"),
+    ("msg_id", _STRING, "the message's id, 16 bytes in hexadecimal; null if only the message contains it"),
     ("persistent", _BOOLEAN, "whether a restart keeps it"),
-    ("delivered", _BOOLEAN, "whether a deliver of it is written down; null for quorum queues"),
-    ("acked", _BOOLEAN, "whether an ack of it is written down: it is gone, and still in the files"),
+    ("delivered", _BOOLEAN, "whether a delivery of it is recorded; null for quorum queues"),
+    ("acked", _BOOLEAN, "whether an ack of it is recorded: it is gone, but still in the files"),
     ("expiry_us", _LONG, "when it expires, microseconds since 1970; null: never"),
     ("size", _LONG, "bytes of the payload, as the index says"),
     (
         "embedded",
         _BOOLEAN,
-        "whether the message stands in the queue's own files; else it is in the vhost's store, under its msg_id",
+        "whether the message is in the queue's own files; else it is in the vhost's store, under its msg_id",
     ),
-    ("in_journal", _BOOLEAN, "whether the publish that counts is the journal's, and not its segment's; of version 1"),
+    ("in_journal", _BOOLEAN, "whether its publish is in the journal, not in its segment; for version 1"),
     ("file", _STRING, "the file in which its publish stands"),
     _FILE_OFFSET,
 )
@@ -84,9 +84,9 @@ STORE: Final = _schema(
     _QUEUE[0],
     ("store", _STRING, "msg_store_persistent, or msg_store_transient"),
     _MSG_ID,
-    ("size", _LONG, "bytes of the whole record, 25 more than the message has"),
-    ("good", _BOOLEAN, "whether it was written whole"),
-    ("message", _BINARY, "the message as it is stored; null with bodies=false, and where it cannot be had"),
+    ("size", _LONG, "bytes of the whole record, 25 more than the message"),
+    ("good", _BOOLEAN, "whether it was written completely"),
+    ("message", _BINARY, "the message as it is stored; null with bodies=false, or if it is unreadable"),
     _FILE,
     _FILE_OFFSET,
 )
@@ -95,22 +95,26 @@ MESSAGES: Final = _schema(
     "each message that a restarted broker would deliver: what warren export writes, in its order",
     _NODE,
     *_QUEUE,
-    ("position", _LONG, "0, 1, 2 … through the queue, highest level first: in which order they would be delivered"),
-    ("seq_id", _LONG, "where it stands in the index of its queue, or of its level; in a quorum queue's log"),
+    ("position", _LONG, "0, 1, 2 … in the order of delivery, highest level first"),
+    ("seq_id", _LONG, "its place in the index of its queue, or of its level; or in a quorum queue's log"),
     ("msg_id", _STRING, "the message's id, 16 bytes in hexadecimal; null for quorum queues"),
     ("persistent", _BOOLEAN, "true: a restarted broker has no others"),
     ("redelivered", _BOOLEAN, "whether it may have been delivered before"),
     ("expiry_us", _LONG, "when it expires, microseconds since 1970; null: never"),
-    ("delivery_count", _LONG, "how often it came back, of a quorum queue; null for classic queues, which do not count"),
+    (
+        "delivery_count",
+        _LONG,
+        "how often it was returned, for a quorum queue; null for classic queues, which do not count",
+    ),
     ("size", _LONG, "bytes of the payload"),
     ("exchange", _STRING, "the exchange that it was published to"),
     ("routing_keys", KINDS["array<string>"], "its routing key, then those of the headers CC and BCC"),
     ("properties", _STRING, "JSON: the properties that are set, under AMQP's names, as warren export has them"),
-    ("headers", _STRING, "JSON: the headers; null without"),
+    ("headers", _STRING, "JSON: the headers; null without headers"),
     (
         "encoded_properties",
         _BINARY,
-        "properties and headers as AMQP encodes them, where JSON does not say all of it; else null",
+        "properties and headers as AMQP encodes them, if JSON cannot express them; else null",
     ),
     ("body", _BINARY, "the payload; null with bodies=false"),
     ("body_sha256", _STRING, "its SHA-256 in hexadecimal; null with bodies=false"),
@@ -119,16 +123,16 @@ MESSAGES: Final = _schema(
 )
 
 FINDINGS: Final = _schema(
-    "each thing that a sound directory does not have, or need not have: what warren verify finds",
+    "each damage or leftover in a directory: what warren verify reports",
     _NODE,
     ("kind", _STRING, "what it is, as warren verify names it"),
     (
         "severity",
         _STRING,
-        "damage; leftover: what a sound directory may have after a crash; or unread: what warren does not read",
+        "damage; leftover: what an undamaged directory may have after a crash; or unread: what warren does not read",
     ),
-    ("path", _STRING, "the file or directory that has it"),
-    ("offset", _LONG, "where in that file, in bytes; null where it is not one place"),
+    ("path", _STRING, "the file or directory concerned"),
+    ("offset", _LONG, "its offset in that file, in bytes; null if it has no single place"),
     ("detail", _STRING, "the rest, for people"),
 )
 
@@ -136,23 +140,23 @@ RECORDS: Final = _schema(
     "each message in the CommitLog, in its order: what warren topic scan writes",
     _NODE,
     *_TOPIC_QUEUE,
-    ("queue_offset", _LONG, "the message's number in its queue; 0 of one that is prepared or rolled back"),
-    ("physical_offset", _LONG, "where in the CommitLog the record says it lies"),
+    ("queue_offset", _LONG, "the message's number in its queue; 0 if it is prepared or rolled back"),
+    ("physical_offset", _LONG, "the offset in the CommitLog that the record states"),
     ("size", _INT, "bytes of the record"),
     ("store_timestamp", _LONG, "when it was stored, milliseconds since 1970"),
-    ("born_timestamp", _LONG, "when the producer made it, milliseconds since 1970"),
-    ("born_host", _STRING, "where the producer was, address:port"),
-    ("store_host", _STRING, "which broker stored it, address:port"),
+    ("born_timestamp", _LONG, "when the producer created it, milliseconds since 1970"),
+    ("born_host", _STRING, "the producer's address:port"),
+    ("store_host", _STRING, "the broker's address:port"),
     ("sys_flag", _INT, "RocketMQ's flags: 1 compressed, 4 prepared, 8 commit, 12 rollback, and others"),
     ("flag", _INT, "the producer's flag"),
-    ("reconsume_times", _INT, "how often it was consumed in vain"),
-    ("prepared_transaction_offset", _LONG, "of a commit or rollback: physical offset of what was prepared"),
-    ("tags", _STRING, "the property TAGS; null without"),
-    ("keys", _STRING, "the property KEYS, keys with blanks between them; null without"),
+    ("reconsume_times", _INT, "how often consuming it failed"),
+    ("prepared_transaction_offset", _LONG, "for a commit or rollback: physical offset of the prepared message"),
+    ("tags", _STRING, "the property TAGS; null if not set"),
+    ("keys", _STRING, "the property KEYS, keys separated by blanks; null if not set"),
     ("properties", KINDS["map<string,string>"], "all properties"),
-    ("body", _BINARY, "the body as it is stored; null where bodies are left out"),
-    ("body_crc", _LONG, "the body's CRC-32, 31 bits of it, as the record says"),
-    ("crc_ok", _BOOLEAN, "whether that is the CRC of the body; true of an empty one"),
+    ("body", _BINARY, "the body as it is stored; null if bodies are left out"),
+    ("body_crc", _LONG, "31 bits of the body's CRC-32, as the record states"),
+    ("crc_ok", _BOOLEAN, "whether that is the CRC of the body; true for an empty body"),
     ("message_id", _STRING, "store host and physical offset in hexadecimal digits"),
     _FILE,
     _FILE_OFFSET,
@@ -165,29 +169,29 @@ ENTRIES: Final = _schema(
     ("queue_offset", _LONG, "the message's number in its queue"),
     _PHYSICAL_OFFSET,
     ("size", _INT, "bytes of its record"),
-    ("tags_code", _LONG, "Java's hash of the tags, 0 without; of a scheduled message when it is due"),
+    ("tags_code", _LONG, "Java's hash of the tags, 0 without; for a scheduled message, when it is due"),
     *_MADE_FILE,
 )
 
 INDEX_ITEMS: Final = _schema(
     "each item of the index files, which find messages by their keys",
     _NODE,
-    ("slot", _INT, "the slot whose chain it is in; null where the hash is no hash"),
+    ("slot", _INT, "the slot whose chain it is in; null if the hash is invalid"),
     ("position", _INT, "the item's number in its file, from 1 on"),
     ("key_hash", _INT, "the hash of topic#key"),
     _PHYSICAL_OFFSET,
     ("time_diff", _INT, "whole seconds after the file's first message"),
-    ("timestamp", _LONG, "that as a time, milliseconds since 1970"),
+    ("timestamp", _LONG, "time_diff as a time, milliseconds since 1970"),
     ("previous", _INT, "the item before it in the chain; 0: none"),
     *_MADE_FILE,
 )
 
 OFFSETS: Final = _schema(
-    "each queue that a consumer group has come to",
+    "each queue that a consumer group has read",
     _NODE,
     ("group", _STRING, "the consumer group"),
     *_TOPIC_QUEUE,
-    ("offset", _LONG, "the queue offset that the group wants next"),
-    ("max_offset", _LONG, "the queue offset of the queue's next message; 0 where there is no such queue"),
-    ("lag", _LONG, "messages between them; below 0 where the group is ahead of the queue"),
+    ("offset", _LONG, "the next queue offset that the group reads"),
+    ("max_offset", _LONG, "the queue offset of the queue's next message; 0 if there is no such queue"),
+    ("lag", _LONG, "messages between them; below 0 if the group is ahead of the queue"),
 )

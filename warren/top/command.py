@@ -45,23 +45,19 @@ def top(
     path: NodePath,
     *,
     attach: Annotated[
-        bool, typer.Option("--attach", help="Only attach to a node that runs in another process; open none.")
+        bool, typer.Option("--attach", help="Only attach to a node of another process; do not open one.")
     ] = False,
     interval: Annotated[float, typer.Option(metavar="S", min=0.1, max=3600, help="Seconds between frames.")] = 1.0,
     once: Annotated[
-        bool, typer.Option("--once", help="One frame, with the rates of one interval, and no more.")
+        bool, typer.Option("--once", help="Print one frame, with the rates of one interval, and exit.")
     ] = False,
-    sort: Annotated[Sort, typer.Option(help="Which queues come first: those with most of it.")] = Sort.MESSAGES,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="At most so many queues; otherwise as many as there is room for.")
-    ] = None,
+    sort: Annotated[Sort, typer.Option(help="Show the queues first that have most of this.")] = Sort.MESSAGES,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most N queues; default: as many as fit.")] = None,
     vhost: OnlyVhostOption = None,
     adopt: AdoptOption = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One snapshot as JSON, at once and with every queue.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one snapshot of all queues as JSON, at once.")] = False,
 ) -> None:
-    """Watch a node: each queue as a bar of its lists, its rates, memory and alarms. Changes nothing; q ends it.
+    """Watch a node: each queue's lists as a bar, rates, memory and alarms. Changes nothing; q quits.
 
     If a node runs in the directory, this attaches to it. Otherwise it opens one until it ends.
     """

@@ -195,7 +195,7 @@ def _topics(topics: dict[str, Any] | None, width: int) -> Iterator[Text]:
             text.append(" ").append(fitted(cell, cell_width, right=True))
         return _cut(text.append("  ").append(cells[-1]), width)
 
-    yield line(*(Text(title, "dim") for title in ("topic", "queues", "messages", "in/s", "groups, and how far behind")))
+    yield line(*(Text(title, "dim") for title in ("topic", "queues", "messages", "in/s", "groups and lag")))
     for name, row in zip(names, rows, strict=True):
         counts = Text(f"{row['queues']:,}"), Text(short(row["messages"]), "bold"), Text(rate(row["in_rate"]))
         yield line(Text(name, "bold"), *counts, Text(topic_lags(row)))

@@ -76,8 +76,8 @@ def delay_in(
         return properties, None
     due_ms: int | None = None
     delay_ms, changed = 0, dict(headers)
-    if from_owner and isinstance(said := headers.get(DUE), int):
-        due_ms = said
+    if from_owner and isinstance(due := headers.get(DUE), int):
+        due_ms = due
         del changed[DUE]
     elif declaration.type == DELAYED:
         from warren.actors.engines.declared.delayed_exchange import delay_of, has_waited

@@ -14,10 +14,10 @@ from warren.verbs.steps import Steps, call
 
 def waiting(node: RunningNode, vhost: str, limit: int, queue: str | None) -> Steps[list[tuple[int, bytes]]]:
     """Return the next due messages: when each is due, and the encoded message. ``queue``: only for this one."""
-    found: list[tuple[int, bytes]] = yield from _asked(
+    messages: list[tuple[int, bytes]] = yield from _asked(
         node, vhost, lambda actor: actor.list_waiting(limit, _target(queue)), otherwise=[]
     )
-    return found
+    return messages
 
 
 def cancel(node: RunningNode, vhost: str, message_id: str, queue: str | None) -> Steps[int]:
@@ -34,8 +34,8 @@ def count(node: RunningNode, vhost: str, queue: str) -> Steps[int]:
     actor = None if delays is None else delays.running
     if actor is None:
         return 0
-    found: int = yield call(actor, lambda: actor.log.waiting_of(target_of(queue, "")))
-    return found
+    message_count: int = yield call(actor, lambda: actor.log.waiting_of(target_of(queue, "")))
+    return message_count
 
 
 def purge(node: RunningNode, vhost: str, queue: str) -> Steps[int]:

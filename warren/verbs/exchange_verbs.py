@@ -66,15 +66,15 @@ class ExchangeVerbs:
         """Publish messages with the same key and properties, with one confirm for all."""
         if not LATER.isdisjoint(properties):
             return (yield from self._publish_later(as_bodies(bodies), routing_key, properties, block, timeout))
-        key, found = self._key(routing_key, properties), as_bodies(bodies)
-        if not found:
+        key, checked_bodies = self._key(routing_key, properties), as_bodies(bodies)
+        if not checked_bodies:
             return settled_confirm()
         headers = properties.get("headers")
         if headers and self.delays(headers):
             find = self._delayed(headers, properties)
         else:
             find = lambda: self.route(routing_key, headers)  # noqa: E731
-        confirm: Confirm | None = yield publishing(self.node, find, key, found, block=block, timeout=timeout)
+        confirm: Confirm | None = yield publishing(self.node, find, key, checked_bodies, block=block, timeout=timeout)
         if confirm is not None:
             return confirm
         return settled_confirm(self._unroutable(routing_key) if mandatory else None)
@@ -93,17 +93,17 @@ class ExchangeVerbs:
         if not bodies:
             return settled_confirm()
         node, name = self.node, self.declaration.name
-        wanted = schedule(properties, len(bodies), node.now_ms(), node.new_message_id, share_id=True)
-        key = self._new_key(routing_key, wanted.properties)  # type: ignore[arg-type]
+        scheduled = schedule(properties, len(bodies), node.now_ms(), node.new_message_id, share_id=True)
+        key = self._new_key(routing_key, scheduled.properties)  # type: ignore[arg-type]
 
         def find() -> list[Receiver]:
             node.check_process()
             vhost = node.vhost(self.declaration.vhost)
             vhost.definitions.exchange(name)  # raises if it was deleted
-            return [vhost.delayed().receiver(routing_key, name, wanted.due_ms, wanted.encoded_ids)]
+            return [vhost.delayed().receiver(routing_key, name, scheduled.due_ms, scheduled.encoded_ids)]
 
         confirm: Confirm = yield publishing(node, find, key, bodies, block=block, timeout=timeout)
-        return Scheduled([confirm], wanted)
+        return Scheduled([confirm], scheduled)
 
     def delays(self, headers: Mapping[str, Any] | None) -> bool:
         """Whether the exchange is of the type that delays messages, and the headers set a delay."""
@@ -153,8 +153,8 @@ class ExchangeVerbs:
         vhost = self.node.vhost(self.declaration.vhost)
         keys = (routing_key, *carbon_copies(headers)) if headers else (routing_key,)
         names = vhost.definitions.routing.route_all(self.declaration.name, keys, headers)
-        found: list[Receiver] = [entry.actor for name in names if (entry := vhost.queues.get(name)) is not None]
-        return [*found, *self.node.streams(vhost.name, names)] if len(found) < len(names) else found
+        receivers: list[Receiver] = [entry.actor for name in names if (entry := vhost.queues.get(name)) is not None]
+        return [*receivers, *self.node.streams(vhost.name, names)] if len(receivers) < len(names) else receivers
 
     def _key(self, routing_key: str, properties: PublishArguments) -> PublishKey:
         """Return the publish key of the bodies."""
@@ -171,7 +171,7 @@ class ExchangeVerbs:
         headers = properties.get("headers")
         keys = [routing_key, *(carbon_copies(headers) if headers else ())]
         if headers and "BCC" in headers:  # blind copies: the header is removed
-            headers = {name: one for name, one in headers.items() if name != "BCC"}
+            headers = {name: value for name, value in headers.items() if name != "BCC"}
             properties = {**properties, "headers": headers}
         if headers and self.declaration.type == DELAYED:
             from warren.actors.engines.declared.delayed_exchange import has_waited

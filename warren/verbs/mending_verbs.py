@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from warren.actors.queue.inspecting import BrowsedMessage, ends_of, is_whole, wanted_of
+from warren.actors.queue.inspecting import BrowsedMessage, chosen_ids, ends_of, is_whole
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.hosting.running_node import RunningNode
@@ -166,8 +166,8 @@ class MendingVerbs(Performer):
     @operation("queue", decode=tuple)
     def remove_ids(self, ids: list[str]) -> Steps[Done]:
         """Delete those that are ready."""
-        actor, wanted = self.actor, wanted_of(ids)
-        removed: int = yield call(actor, lambda: actor.queue_turn.remove(wanted))
+        actor, chosen = self.actor, chosen_ids(ids)
+        removed: int = yield call(actor, lambda: actor.queue_turn.remove(chosen))
         return removed, ""
 
     def move_ids(self, ids: list[str], to: Target) -> Steps[Done]:

@@ -21,7 +21,7 @@ import attrs
 from warren.actors.engines.errors import ArgumentsError, NotFoundError
 from warren.actors.engines.queue.dead_letters import DEATHS, FIRST_DEATH
 from warren.actors.engines.queue.effects import Delivered
-from warren.actors.queue.inspecting import wanted_of
+from warren.actors.queue.inspecting import chosen_ids
 from warren.actors.queue.intake import PublishKey
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
@@ -86,10 +86,10 @@ class _Parcel:
         return PublishKey(envelope, key.expiration_ms, key.priority), given
 
 
-def take(channel: Channel, wanted: dict[int, dict[int, bytes]]) -> Steps[list[Delivered]]:
+def take(channel: Channel, chosen: dict[int, dict[int, bytes]]) -> Steps[list[Delivered]]:
     """Take the messages that are ready, through a channel. Interrupted or cancelled, it takes none."""
     actor = channel.actor
-    taken = call(actor, lambda: actor.queue_turn.take(channel.name, wanted))
+    taken = call(actor, lambda: actor.queue_turn.take(channel.name, chosen))
     try:
         batches: list[Delivered] = yield taken
     except BaseException:
@@ -109,11 +109,11 @@ class Move:
     def move(self, ids: list[str]) -> Steps[Done]:
         """Move the messages that are ready. Raises an error that concerns all of them before any is touched."""
         self._check()
-        wanted = wanted_of(ids)
-        if not wanted:
+        chosen = chosen_ids(ids)
+        if not chosen:
             return 0, ""
         channel = Channel(self._queue.actor, f"move-{next(_numbers)}")
-        batches = yield from take(channel, wanted)
+        batches = yield from take(channel, chosen)
         sent: list[tuple[list[range], Confirm]] = []
         moved, why = 0, ""
         try:

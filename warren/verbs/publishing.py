@@ -41,14 +41,14 @@ class AsTheyWere(NamedTuple):
     def key(self, vhost: str) -> PublishKey:
         """Return the publish key. Raises :class:`MessageError` if the properties cannot be read."""
         check_routing_keys(self.routing_keys)
-        said = decode_properties(self.properties)
-        expiration = said.expiration
+        properties = decode_properties(self.properties)
+        expiration = properties.expiration
         is_time = isinstance(expiration, str) and expiration.isascii() and expiration.isdigit()
         encoded_vhost = vhost.encode("utf-8", "surrogateescape")
         return PublishKey(
             Envelope(encoded_vhost, self.exchange, self.routing_keys, self.properties, True),
             int(expiration) if is_time and expiration else None,
-            said.priority or 0,
+            properties.priority or 0,
         )
 
 
@@ -121,17 +121,17 @@ def room(find: Callable[[], Sequence[Any]], timeout: float | None) -> Admission:
 
 def outcomes_of(confirms: Sequence[Confirm | WarrenError]) -> Steps[list[str | None]]:
     """Wait for confirms; return for each why it failed, or ``None``."""
-    found: list[str | None] = []
+    outcomes: list[str | None] = []
     for confirm in confirms:
         if isinstance(confirm, WarrenError):
-            found.append(str(confirm))
+            outcomes.append(str(confirm))
             continue
         try:
             yield confirm
-            found.append(None)
+            outcomes.append(None)
         except WarrenError as error:
-            found.append(str(error))
-    return found
+            outcomes.append(str(error))
+    return outcomes
 
 
 def settled_confirm(error: BaseException | None = None) -> Confirm:

@@ -14,7 +14,7 @@ from warren.actors.engines.queue.consumers import Consumer as ConsumerDeclaratio
 from warren.actors.engines.queue.effects import Delivered
 from warren.actors.node.admission import Admission
 from warren.actors.queue.deliveries import Deliveries
-from warren.actors.queue.inspecting import wanted_of
+from warren.actors.queue.inspecting import chosen_ids
 from warren.actors.queue.intake import PublishKey, PublishRefusedError
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Confirm, CountDown
@@ -52,7 +52,7 @@ _CACHED_KEYS: Final = 16
 _OWN: Final = frozenset({"headers", "message_id", "correlation_id", "timestamp"})
 _numbers = itertools.count(1)
 
-Got = tuple[Channel, list[Delivered]]
+GetResult = tuple[Channel, list[Delivered]]
 """Messages that were fetched, and the channel that settles them."""
 
 
@@ -100,12 +100,12 @@ class QueueVerbs(MendingVerbs):
         **properties: Unpack[QueuePublishManyArguments],
     ) -> Steps[Confirm]:
         """Hand over messages in one go, with one confirm for all. A property that is a list has one for each."""
-        found = as_bodies(bodies)
+        checked_bodies = as_bodies(bodies)
         if not KEY_ARGUMENTS.isdisjoint(properties):
-            return (yield from self.publish_unique(found, properties, block, timeout, several=True))
+            return (yield from self.publish_unique(checked_bodies, properties, block, timeout, several=True))
         if not LATER.isdisjoint(properties):
-            return (yield from self._publish_later(found, properties, block, timeout))
-        parts = list(self._parts(found, properties))
+            return (yield from self._publish_later(checked_bodies, properties, block, timeout))
+        parts = list(self._parts(checked_bodies, properties))
         confirms: list[Confirm] = []
         for key, given in parts:
             confirm: Confirm = yield publishing(
@@ -121,16 +121,16 @@ class QueueVerbs(MendingVerbs):
         from warren.values.scheduling import Scheduled, schedule
 
         node, declaration = self.node, self.entry.declaration
-        wanted = schedule(properties, len(bodies), node.now_ms(), node.new_message_id)
+        scheduled = schedule(properties, len(bodies), node.now_ms(), node.new_message_id)
         if len(bodies) == 1:
-            key, given = self.keyed(bodies[0], wanted.properties)
+            key, given = self.keyed(bodies[0], scheduled.properties)
             parts = [(key, [given])]
         else:
-            parts = list(self._parts(bodies, wanted.properties))
+            parts = list(self._parts(bodies, scheduled.properties))
         confirms: list[Confirm] = []
         low = 0
         for key, several in parts:
-            part = wanted.part(low, low + len(several))
+            part = scheduled.part(low, low + len(several))
             low += len(several)
 
             def find(part: Schedule = part) -> list[Receiver]:
@@ -140,7 +140,7 @@ class QueueVerbs(MendingVerbs):
 
             confirm: Confirm = yield publishing(node, find, key, several, block=block, timeout=timeout)
             confirms.append(confirm)
-        return Scheduled(confirms, wanted)
+        return Scheduled(confirms, scheduled)
 
     def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
         """Publish messages with the exchange, keys and properties that they had, and wait until they are
@@ -178,7 +178,7 @@ class QueueVerbs(MendingVerbs):
         parts = (
             list(self._parts(bodies, rest))
             if several
-            else [(found[0], [found[1]]) for found in (self.keyed(bodies[0], rest),)]
+            else [(pair[0], [pair[1]]) for pair in (self.keyed(bodies[0], rest),)]
         )
         confirms: list[Confirm] = []
         for key, given in parts:
@@ -199,7 +199,7 @@ class QueueVerbs(MendingVerbs):
             return
         from warren.queue_index.message.content_columns import contents_of_columns
 
-        values, shared = publish_values({name: one for name, one in properties.items() if name not in columns})
+        values, shared = publish_values({name: value for name, value in properties.items() if name not in columns})
         low = 0
         large = [index for index, size in enumerate(map(len, bodies)) if size > MAX_FRAGMENT_BYTES]
         for high in (*large, len(bodies)):
@@ -258,14 +258,14 @@ class QueueVerbs(MendingVerbs):
 
     # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def get(self, *, auto_ack: bool = False, timeout: float | None = 0.0) -> Steps[Got]:
+    def get(self, *, auto_ack: bool = False, timeout: float | None = 0.0) -> Steps[GetResult]:
         """Return the message at the head, or ``None`` if none arrives within ``timeout`` seconds (``None``: wait).
 
         This is for single messages; to get many, use :meth:`consume`.
         """
-        got = yield from self.get_many(1, auto_ack=auto_ack)
-        if got[1] or timeout == 0:
-            return got
+        result = yield from self.get_many(1, auto_ack=auto_ack)
+        if result[1] or timeout == 0:
+            return result
         consumer = self.consumer(1, auto_ack=auto_ack)
         delivered = None
         try:
@@ -278,27 +278,27 @@ class QueueVerbs(MendingVerbs):
                 yield from consumer.cancel()  # and the message stays with the channel until it is settled
         return consumer.channel, [] if delivered is None else [consumer.acked(delivered) if auto_ack else delivered]
 
-    def get_some(self, count: int, limit_bytes: int) -> Steps[Got]:
+    def get_some(self, count: int, limit_bytes: int) -> Steps[GetResult]:
         """Get at most ``count`` messages, but no more once they reach ``limit_bytes``."""
         channel = self.own_channel()
-        return channel, (yield from self._got(channel, count, limit_bytes))
+        return channel, (yield from self._fetch(channel, count, limit_bytes))
 
-    def _got(self, channel: Channel, count: int, limit_bytes: int | None = None) -> Steps[list[Delivered]]:
+    def _fetch(self, channel: Channel, count: int, limit_bytes: int | None = None) -> Steps[list[Delivered]]:
         """Get messages; if interrupted or cancelled, none: those on their way go back."""
         actor = channel.actor
 
         def take() -> list[Delivered]:
             return actor.queue_turn.get_many(channel.name, count, ack_required=True, limit_bytes=limit_bytes)
 
-        got = asked(actor, take)
+        fetch = asked(actor, take)
         try:
-            batches: list[Delivered] = yield got
+            batches: list[Delivered] = yield fetch
         except BaseException:
-            got.on_done(channel.give_back)
+            fetch.on_done(channel.give_back)
             raise
         return batches
 
-    def get_many(self, count: int, *, auto_ack: bool = False) -> Steps[Got]:
+    def get_many(self, count: int, *, auto_ack: bool = False) -> Steps[GetResult]:
         """Return at most ``count`` messages from the head; fewer from a shorter queue. ``auto_ack``: ack them.
 
         Interrupted or cancelled, it takes none: those that were on their way go back.
@@ -308,20 +308,20 @@ class QueueVerbs(MendingVerbs):
         if type(count) is int and count > 0 and (early := actor.get_early(channel.name, count)) is not None:
             batches = [early]
         else:
-            batches = yield from self._got(channel, count)
+            batches = yield from self._fetch(channel, count)
         if auto_ack:
             for delivered in batches:
                 channel.settle_all("ack", delivered.tags)
             batches = [attrs.evolve(delivered, first_tag=0) for delivered in batches]
         return channel, batches
 
-    def take(self, id: str) -> Steps[Got]:
+    def take(self, id: str) -> Steps[GetResult]:
         """Take the message with this ``id`` (see :meth:`browse`) from wherever it stands; ``None`` if it is gone or a
         consumer has it. It is settled like one from :meth:`get`."""
         from warren.verbs.moving import take
 
         channel = self.own_channel()
-        return channel, (yield from take(channel, wanted_of([id])))
+        return channel, (yield from take(channel, chosen_ids([id])))
 
     def get_early(self) -> tuple[Channel, Delivered] | None:
         """Return the result of :meth:`get` if it is available without a turn of the queue."""
@@ -386,13 +386,13 @@ class QueueVerbs(MendingVerbs):
         ``recovering``: after a crash the messages are still being counted; the counts cover those found so far.
         """
         actor, declaration = self.actor, self.entry.declaration
-        found: dict[str, Any] = yield call(actor, actor.stats)
-        found["messages_delayed"] = 0
+        stats: dict[str, Any] = yield call(actor, actor.stats)
+        stats["messages_delayed"] = 0
         if self.node.vhost(declaration.vhost).delays is not None:
             from warren.verbs.delayed_verbs import count
 
-            found["messages_delayed"] = yield from count(self.node, declaration.vhost, declaration.name)
-        return found
+            stats["messages_delayed"] = yield from count(self.node, declaration.vhost, declaration.name)
+        return stats
 
     # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -186,12 +186,12 @@ class ReaderVerbs:
             self._broadcast.positions = None if self.group else self.positions
         joined = yield from self._ask_to_join(running)
         try:
-            found = yield joined
+            answer = yield joined
         except BaseException:  # the wait is cancelled, but the join may still succeed
             joined.on_done(lambda done: self._leave_again(running, done))
             raise
         if self._broadcast is not None:
-            self._group, self._broadcast.places = found
+            self._group, self._broadcast.places = answer
         self.claims.clear()
         self.iteration = self._taking = None
         self._joined = running
@@ -215,9 +215,9 @@ class ReaderVerbs:
         if isinstance(place, str | Mapping | int):
             return place
         queues = running.table.queues(self.topic) or 1
-        found: Mapping[int, int] = yield Reading(lambda: offsets_at(running, self.topic, queues, place))
-        self._consume_from = found
-        return found
+        positions: Mapping[int, int] = yield Reading(lambda: offsets_at(running, self.topic, queues, place))
+        self._consume_from = positions
+        return positions
 
     @property
     def joined(self) -> RunningTopics | None:
@@ -332,19 +332,19 @@ class ReaderVerbs:
         yield from self._node.caught_up()
         return running.groups.ask_later(tm.Take(self._topics, self._group, self.name, max_records))
 
-    def _claims(self, running: RunningTopics, found: list[tuple[str, Taken]]) -> list[Claim]:
-        return [Claim(self, running, topic, taken) for topic, taken in found]
+    def _claims(self, running: RunningTopics, answer: list[tuple[str, Taken]]) -> list[Claim]:
+        return [Claim(self, running, topic, taken) for topic, taken in answer]
 
     def _read(self, running: RunningTopics, claims: list[Claim]) -> Steps[Read]:
         """Return the messages of some claims. Hand back what cannot be read or is no longer wanted."""
         try:
-            found, error = yield from self._fetch(running, claims)
+            fetched, error = yield from self._fetch(running, claims)
             self._check_open()
         except BaseException:
             for claim in claims:
                 self._hand_back(claim, claim.taken.queue_offset)
             raise
-        read: Read = list(zip(claims, found, strict=False))
+        read: Read = list(zip(claims, fetched, strict=False))
         if error is not None:
             claim, records = read[-1]
             reached = records[-1].queue_offsets[-1] + 1 if records else claim.taken.queue_offset
@@ -352,7 +352,7 @@ class ReaderVerbs:
             for unread in claims[len(read) :]:
                 self._hand_back(unread, unread.taken.queue_offset)
         self._pass_over([claim for claim, records in read if claim.taken.count and not records])
-        if error is not None and not any(found):
+        if error is not None and not any(fetched):
             if isinstance(error, DataError):
                 where = f"queue {claim.taken.queue_id} of {claim.topic}, from message {reached} on"
                 raise DataError(error.path, error.offset, f"{error.reason} ({where})") from error
@@ -367,15 +367,15 @@ class ReaderVerbs:
         return fetched
 
     def _read_files(self, running: RunningTopics, claims: list[Claim]) -> Fetched:
-        found: list[list[PackedRecords]] = []
+        fetched: list[list[PackedRecords]] = []
         for claim in claims:
-            found.append([])
+            fetched.append([])
             try:
                 for records in self.records_of(running, claim.topic, claim.taken):
-                    found[-1].append(records)
+                    fetched[-1].append(records)
             except WarrenError as error:
-                return found, error
-        return found, None
+                return fetched, error
+        return fetched, None
 
     def records_of(self, running: RunningTopics, topic: str, taken: Taken) -> Iterator[PackedRecords]:
         """Read the taken messages that are for this reader, from the files."""

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import attrs
 
-from warren.actors.queue.inspecting import BrowsedMessage, wanted_of
+from warren.actors.queue.inspecting import BrowsedMessage, chosen_ids
 from warren.queue_index.queue.fetching import MessageProperties
 from warren.storage.errors import InvalidValueError, MessageError, WarrenError
 from warren.values.messages import ReceivedMessage
@@ -213,7 +213,7 @@ class Walk:
         if self._where is not None and self._ids is not None:
             raise InvalidValueError("either where or ids")
         test_of(self._where)
-        wanted_of(self._ids or ())
+        chosen_ids(self._ids or ())
 
     def steps(self) -> Steps[int]:
         """Walk to the end; return how many messages were safely processed."""

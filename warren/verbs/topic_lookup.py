@@ -52,22 +52,22 @@ def find(
     last = FOR_EVER_MS if end is None else to_ms(end)
     at_any_time = begin is None and end is None
     index, log = running.store.index, running.store.commit_log
-    wanted, most = index_hash(f"{topic}#{key}"), max(limit, 1)
+    key_hash, most = index_hash(f"{topic}#{key}"), max(limit, 1)
     while True:
         # The index stores times to the second, and the first of a file is wrong: ask for more.
-        offsets = index.query(wanted, most, first - _SECOND_MS if first > _SECOND_MS else 0, FOR_EVER_MS)
-        found: list[PackedRecords] = []
+        offsets = index.query(key_hash, most, first - _SECOND_MS if first > _SECOND_MS else 0, FOR_EVER_MS)
+        matches: list[PackedRecords] = []
         for offset in dict.fromkeys(offsets) if exact and len(offsets) > 1 else offsets:
-            one = _named(log, offset)
-            if one is None or not (at_any_time or first <= one.store_timestamp() <= last):
+            packed = _named(log, offset)
+            if packed is None or not (at_any_time or first <= packed.store_timestamp() <= last):
                 continue
             if exact:
-                named, properties = one.topic_and_properties()
+                named, properties = packed.topic_and_properties()
                 if named != topic or not has_key(properties, key):
                     continue
-            found.append(one)
-        if len(found) >= limit or len(offsets) < most:
-            return found if len(found) <= limit else found[: max(limit, 0)]
+            matches.append(packed)
+        if len(matches) >= limit or len(offsets) < most:
+            return matches if len(matches) <= limit else matches[: max(limit, 0)]
         most *= 2
 
 
@@ -105,7 +105,7 @@ def records_from(
     entries = queue.entries(max(queue_offset, queue.min_offset), max_records)
     ends = entries["size"].astype(np.int64).cumsum()
     few = entries[: max(int(np.searchsorted(ends, PULLED_BYTES, "right")), 1)]
-    return [one.take([row]) for one in read_packed(running.store.commit_log, few) for row in range(len(one))]
+    return [packed.take([row]) for packed in read_packed(running.store.commit_log, few) for row in range(len(packed))]
 
 
 def message_at(running: RunningTopics, topic: str, physical_offset: int) -> PackedRecords:
@@ -127,19 +127,19 @@ def message_of_id(running: RunningTopics, topic: str, message_id: str) -> Packed
     """Return the topic's message with this id; raises ``LookupError``, and :class:`RecordError` for an invalid id."""
     _, physical_offset = parse_message_id(message_id)
     packed = message_at(running, topic, physical_offset)
-    found = packed.unpack().message_id()
-    if found != message_id.upper():
-        raise LookupError(f"{topic}: the message at {physical_offset} has the id {found}")
+    actual_id = packed.unpack().message_id()
+    if actual_id != message_id.upper():
+        raise LookupError(f"{topic}: the message at {physical_offset} has the id {actual_id}")
     return packed
 
 
 def offsets_at(running: RunningTopics, topic: str, queues: int, moment: Moment) -> dict[int, int]:
     """Return, by queue, the number of the first message stored at this time or later, or of the next if none."""
-    log, found = running.store.commit_log, {}
+    log, offsets = running.store.commit_log, {}
     for queue_id in range(queues):
         queue = running.store.queues.get((topic, queue_id))
-        found[queue_id] = 0 if queue is None else _first_at(log, queue, to_ms(moment))
-    return found
+        offsets[queue_id] = 0 if queue is None else _first_at(log, queue, to_ms(moment))
+    return offsets
 
 
 def _first_at(log: CommitLog, queue: ConsumeQueue, moment_ms: int) -> int:
@@ -175,9 +175,9 @@ class TagFilter:
     @classmethod
     def of(cls, tags: str | Iterable[str] | None) -> Self:
         """Parse tags. RocketMQ's ``"a || b"`` means two tags, ``"*"`` all messages."""
-        found = [part.strip() for part in tags.split("||")] if isinstance(tags, str) else list(tags or ())
-        wanted = frozenset() if "*" in found else frozenset(filter(None, found))
-        return cls(wanted, frozenset(map(java_hash, wanted)))
+        names = [part.strip() for part in tags.split("||")] if isinstance(tags, str) else list(tags or ())
+        chosen = frozenset() if "*" in names else frozenset(filter(None, names))
+        return cls(chosen, frozenset(map(java_hash, chosen)))
 
     def wants(self, properties: bytes) -> bool:
         """Whether a message with these properties, in their stored form, has one of the tags."""
@@ -204,5 +204,5 @@ def read_taken(
     for records in read_packed(running.store.commit_log, entries):
         if not tags.tags:
             yield records
-        elif wanted := [row for row in range(len(records)) if tags.wants(records.properties(row))]:
-            yield records if len(wanted) == len(records) else records.take(wanted)
+        elif rows := [row for row in range(len(records)) if tags.wants(records.properties(row))]:
+            yield records if len(rows) == len(records) else records.take(rows)

@@ -22,8 +22,8 @@ def is_behind(positions: Mapping[int, int], bounds: Bounds) -> bool:
     return all(positions.get(queue_id, end) >= end for queue_id, (_, end) in bounds.items())
 
 
-def last_of(found: Iterable[R], bounds: Bounds, last: int) -> list[R]:
+def last_of(records: Iterable[R], bounds: Bounds, last: int) -> list[R]:
     """Return the last messages up to the ends in ``bounds``, and all later ones, in the order of the CommitLog."""
-    ordered = sorted(found, key=lambda record: record.physical_offset)
+    ordered = sorted(records, key=lambda record: record.physical_offset)
     old = sum(record.queue_offset < bounds[record.queue_id][1] for record in ordered if record.queue_id in bounds)
     return ordered[max(old - last, 0) :]

@@ -287,12 +287,12 @@ class TopicVerbs(Performer):
         **origin: Unpack[OriginArguments],
     ) -> tuple[list[Part], list[Batch]]:
         """Return which messages go to which queue, and the batches to append now."""
-        found = as_bodies(bodies)
-        parts = self._route(found, keys, queue)
-        encoded = _many_properties(len(found), keys, tag, tags, properties)
-        self._check(found, [encoded] if isinstance(encoded, bytes) else encoded)
+        checked_bodies = as_bodies(bodies)
+        parts = self._route(checked_bodies, keys, queue)
+        encoded = _many_properties(len(checked_bodies), keys, tag, tags, properties)
+        self._check(checked_bodies, [encoded] if isinstance(encoded, bytes) else encoded)
         of = Origin.of(**origin)
-        return parts, [self.batch(part, found, encoded, of) for part in parts]
+        return parts, [self.batch(part, checked_bodies, encoded, of) for part in parts]
 
     def _half(
         self,
@@ -388,10 +388,10 @@ class TopicVerbs(Performer):
         included, and a message can come twice.
         """
         running = yield from self.node.caught_up(with_index=True)
-        found: list[PackedRecords] = yield Reading(
+        matches: list[PackedRecords] = yield Reading(
             lambda: find(running, self.name, key, begin=begin, end=end, limit=limit, exact=exact)
         )
-        return found
+        return matches
 
     def find_here(
         self, key: str, begin: Moment | None, end: Moment | None, limit: int, exact: bool
@@ -406,8 +406,8 @@ class TopicVerbs(Performer):
     def get(self, queue_id: int, queue_offset: int) -> Steps[PackedRecords]:
         """Return a message by its number in its queue; raises ``LookupError``."""
         running = yield from self.node.caught_up()
-        found: PackedRecords = yield Reading(lambda: record_at(running, self.name, queue_id, queue_offset))
-        return found
+        record: PackedRecords = yield Reading(lambda: record_at(running, self.name, queue_id, queue_offset))
+        return record
 
     @operation("topic", encode=records_to_plain, decode=records_of)
     def pull(self, queue_id: int, queue_offset: int, max_records: int = 32) -> Steps[list[PackedRecords]]:
@@ -415,17 +415,17 @@ class TopicVerbs(Performer):
         than ``max_records`` if they are large. It moves no group. Raises :class:`QueueRangeError` if the queue ends
         before that number."""
         running = yield from self.node.caught_up()
-        found: list[PackedRecords] = yield Reading(
+        records: list[PackedRecords] = yield Reading(
             lambda: records_from(running, self.name, queue_id, queue_offset, max_records)
         )
-        return found
+        return records
 
     @operation("topic", encode=PackedRecords.data, decode=packed)
     def message_at(self, physical_offset: int) -> Steps[PackedRecords]:
         """Return a message by its offset in the CommitLog; raises ``LookupError``."""
         running = yield from self.node.topics()
-        found: PackedRecords = yield Reading(lambda: message_at(running, self.name, physical_offset))
-        return found
+        record: PackedRecords = yield Reading(lambda: message_at(running, self.name, physical_offset))
+        return record
 
     @operation("topic", encode=PackedRecords.data, decode=packed)
     def view_message(self, message_id: str) -> Steps[PackedRecords]:
@@ -434,8 +434,8 @@ class TopicVerbs(Performer):
         Raises ``LookupError``, and :class:`RecordError` for an invalid id.
         """
         running = yield from self.node.topics()
-        found: PackedRecords = yield Reading(lambda: message_of_id(running, self.name, message_id))
-        return found
+        record: PackedRecords = yield Reading(lambda: message_of_id(running, self.name, message_id))
+        return record
 
     # ── where groups and messages are ───────────────────────────────────────────────────────────────────────────
 
@@ -450,8 +450,8 @@ class TopicVerbs(Performer):
         """Return, by queue, the number of the first message stored at this time or later, or of the next if none."""
         running = yield from self.node.caught_up()
         queues = self.queues
-        found: dict[int, int] = yield Reading(lambda: offsets_at(running, self.name, queues, moment))
-        return found
+        offsets: dict[int, int] = yield Reading(lambda: offsets_at(running, self.name, queues, moment))
+        return offsets
 
     @operation("topic")
     def seek(

@@ -82,4 +82,4 @@ def pending_transactions(node: RunningNode) -> Steps[list[TransactionVerbs]]:
         return []
     running = yield from node.caught_up()
     halves: tuple[Half, ...] = yield call(running.transactions, running.transactions.pending)
-    return [TransactionVerbs(node, one.topic, one.queue_offset, one.physical_offset, one.size) for one in halves]
+    return [TransactionVerbs(node, half.topic, half.queue_offset, half.physical_offset, half.size) for half in halves]

@@ -47,8 +47,8 @@ class UserVerbs(Performer):
 
         ``tags``: ``administrator``, ``monitoring``, ``policymaker``, ``management``, or others.
         """
-        kept = tuple(tags)
-        yield from self._define(lambda definitions: definitions.users.add(name, _as_bytes(password), kept))
+        tag_names = tuple(tags)
+        yield from self._define(lambda definitions: definitions.users.add(name, _as_bytes(password), tag_names))
 
     @operation("node")
     def delete_user(self, name: str) -> Steps[None]:
@@ -65,8 +65,8 @@ class UserVerbs(Performer):
     @operation("node")
     def set_user_tags(self, name: str, tags: Iterable[str]) -> Steps[None]:
         """Replace the user's tags."""
-        kept = tuple(tags)
-        yield from self._define(lambda definitions: definitions.users.set_tags(name, kept))
+        tag_names = tuple(tags)
+        yield from self._define(lambda definitions: definitions.users.set_tags(name, tag_names))
 
     @operation("node")
     def authenticate(self, name: str, password: str | bytes) -> Steps[dict[str, Any]]:
@@ -80,9 +80,9 @@ class UserVerbs(Performer):
     @operation("node")
     def set_user_limits(self, name: str, limits: Mapping[str, int]) -> Steps[None]:
         """Set ``max-connections`` or ``max-channels``; a number below 0: no limit. Other limits stay."""
-        said = dict(limits)
+        new_limits = dict(limits)
         yield from self._define(
-            lambda definitions: definitions.users.set_limits(name, {**definitions.users[name].limits, **said})
+            lambda definitions: definitions.users.set_limits(name, {**definitions.users[name].limits, **new_limits})
         )
 
     @operation("node")
@@ -91,8 +91,8 @@ class UserVerbs(Performer):
 
         def clear(definitions: Definitions) -> None:
             had = definitions.users[name].limits
-            kept = {limit: value for limit, value in had.items() if limits and limit not in limits}
-            definitions.users.set_limits(name, kept)
+            remaining = {limit: value for limit, value in had.items() if limits and limit not in limits}
+            definitions.users.set_limits(name, remaining)
 
         yield from self._define(clear)
 
@@ -150,7 +150,7 @@ class UserVerbs(Performer):
         yield from self._define(clear)
 
     def _permissions(self, part: str, user: str | None, vhost: str | None) -> Steps[list[dict[str, str]]]:
-        def found(definitions: Definitions) -> list[dict[str, str]]:
+        def selected(definitions: Definitions) -> list[dict[str, str]]:
             if user is not None:
                 definitions.users[user]
             if vhost is not None:
@@ -158,7 +158,7 @@ class UserVerbs(Performer):
             items = definitions.users.to_json()[part]
             return [item for item in items if user in (None, item["user"]) and vhost in (None, item["vhost"])]
 
-        return self._asked(found)
+        return self._asked(selected)
 
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 

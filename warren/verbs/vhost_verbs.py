@@ -283,16 +283,16 @@ class VhostVerbs(Performer):
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
         """Publish one message to several queues: each gets a position, and a large body is stored once."""
-        found = list(names)
+        queue_names = list(names)
         if not LATER.isdisjoint(properties):
-            queues = [QueueVerbs(self.node, entry) for entry in self.node.queues(self.name, found)]
+            queues = [QueueVerbs(self.node, entry) for entry in self.node.queues(self.name, queue_names)]
             return (yield from self._publish_to_later(queues, as_body(body), properties, block, timeout))
-        key = publish_key(self.name, "", found, properties)
+        key = publish_key(self.name, "", queue_names, properties)
         node = self.node
         node.check_process()
         sent: Confirm | None = yield publishing(
             node,
-            lambda: [entry.actor for entry in node.queues(self.name, found)],
+            lambda: [entry.actor for entry in node.queues(self.name, queue_names)],
             key,
             [as_body(body)],
             block=block,
@@ -493,6 +493,6 @@ def _declare_queue(actor: NodeActor, vhost: str, name: str, properties: Mapping[
 
 def _declare_topic(actor: NodeActor, name: str, queues: int | None, otherwise: int) -> None:
     """Ensure that a topic exists with at least ``queues`` queues (``None``: any number, ``otherwise`` if new)."""
-    known = None if actor.topics is None else actor.topics.table.queues(name)
-    if known is None or (queues is not None and queues > known):
+    existing_queues = None if actor.topics is None else actor.topics.table.queues(name)
+    if existing_queues is None or (queues is not None and queues > existing_queues):
         actor.declare_topic(name, otherwise if queues is None else queues)

@@ -61,7 +61,7 @@ class AccessPlan:
         self.global_parameters[str(name)] = value
 
     @property
-    def kept(self) -> dict[str, int]:
+    def without_effect(self) -> dict[str, int]:
         """The numbers of items that have no effect here and are exported again."""
         meaningless = [key for key in self.parameters if not means_something(key[1])]
         counts = {"parameters": len(meaningless), "global_parameters": len(self.global_parameters)}

@@ -372,7 +372,7 @@ class Definitions:
             ),
             policies=tuple(policy for policy in plan.policies if self.set_policy(policy)),
             skipped=tuple(plan.skipped),
-            kept=access.kept,
+            kept=access.without_effect,
             ignored=plan.ignored,
         )
         planned = [*plan.exchanges.values(), *plan.queues.values(), *plan.bindings]

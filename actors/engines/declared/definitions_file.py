@@ -115,7 +115,7 @@ class DefinitionsFile:
         """
         if not self._files.exists(self.path):
             if self._files.exists(self.log_path):
-                raise DataError(self.path, None, f"missing, though there is its log {DEFINITIONS_LOG}")
+                raise DataError(self.path, None, f"missing, although its log {DEFINITIONS_LOG} exists")
             return None
         data = self._files.read(self.path)
         self._generation, snapshot = _parse_file(data, self.path)
@@ -126,7 +126,7 @@ class DefinitionsFile:
             records, whole_bytes = _parse_log(log, self.log_path)
             is_ours = not records or self._is_ours(records[0])
             if is_ours and (rest_bytes := len(log) - whole_bytes):
-                self.torn = DataError(self.log_path, whole_bytes, f"{rest_bytes} bytes behind the last record")
+                self.torn = DataError(self.log_path, whole_bytes, f"{rest_bytes} bytes after the last record")
             if records and is_ours:
                 snapshot = _replay(snapshot, _by_key(snapshot, self.path), records[1:], self.log_path)
                 self._log_bytes = whole_bytes
@@ -148,7 +148,7 @@ class DefinitionsFile:
                 return generation == self._generation
             case (_, first):
                 raise DataError(
-                    self.log_path, 0, f"begins with {shortly(first, 100)}; the file is of {self._generation}"
+                    self.log_path, 0, f"begins with {shortly(first, 100)}; the file has generation {self._generation}"
                 )
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -231,7 +231,7 @@ class DefinitionsFile:
                 self._files.sync_directory(self._directory)
         except StorageError as error:
             _LOG.warning(
-                "%s may say more than is declared, until the next change: %s",
+                "%s may contain an undone change until the next one: %s",
                 self.log_path,
                 error,
                 extra=log_event("definitions_ahead", error, path=self.log_path),
@@ -292,21 +292,23 @@ def _parse_file(data: bytes, path: str) -> tuple[int, Snapshot]:
     try:
         document = json.loads(data)
     except json.JSONDecodeError as error:
-        raise DataError(path, error.pos, f"no JSON: {error.msg}") from error
+        raise DataError(path, error.pos, f"not JSON: {error.msg}") from error
     except _NO_JSON as error:
-        raise DataError(path, 0, f"no JSON: {error}") from error
+        raise DataError(path, 0, f"not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DataError(path, 0, f"not of the format '{FORMAT}'")
     if document.get("version") != VERSION:
         raise DataError(path, 0, f"of version {shortly(document.get('version'), 20)}; this warren reads {VERSION}")
     generation, snapshot = document.get("generation"), document.get("definitions")
     if not isinstance(generation, int) or _checksum(generation, snapshot) != document.get("checksum"):
-        raise DataError(path, 0, "the checksum is wrong: damaged, or edited; definitions are changed by importing them")
+        raise DataError(
+            path, 0, "the checksum is wrong: the file is damaged or was edited; to change definitions, import them"
+        )
     if not isinstance(snapshot, dict) or not FIRST_PARTS <= snapshot.keys() <= KINDS.keys():
-        raise DataError(path, 0, "definitions that lack a part, or have one too many")
+        raise DataError(path, 0, "a part of the definitions is missing or unknown")
     for part, definitions in snapshot.items():
         if not isinstance(definitions, list) or not all(isinstance(definition, dict) for definition in definitions):
-            raise DataError(path, 0, f"{part}: no list of definitions")
+            raise DataError(path, 0, f"{part} is not a list of definitions")
     return generation, cast(Snapshot, snapshot)
 
 
@@ -320,29 +322,29 @@ def _parse_log(data: bytes, path: str) -> tuple[list[tuple[int, Any]], int]:
         checksum, _, text = line.partition(b" ")
         if checksum == b"%08x" % zlib.crc32(text):
             if torn is not None:
-                raise DataError(path, torn, "a damaged record, with whole ones behind it")
+                raise DataError(path, torn, "a damaged record, followed by whole ones")
             try:
                 records.append((position, json.loads(text)))
             except _NO_JSON as error:
-                raise DataError(path, position, f"a record that is no JSON: {error}") from error
+                raise DataError(path, position, f"a record that is not JSON: {error}") from error
         elif torn is None:
             torn = position
         position += len(line) + 1
     return records, position if torn is None else torn
 
 
-Found: TypeAlias = dict[tuple[Kind, str], dict[str, Any]]
+DefinitionsByKey: TypeAlias = dict[tuple[Kind, str], dict[str, Any]]
 """Definitions by their kinds and keys."""
 
 
-def _by_key(snapshot: Snapshot, path: str) -> Found:
+def _by_key(snapshot: Snapshot, path: str) -> DefinitionsByKey:
     try:
         return {(KINDS[part], _key(KINDS[part], item)): item for part, items in snapshot.items() for item in items}
     except KeyError as error:
         raise DataError(path, 0, f"a definition without its {error}") from error
 
 
-def _replay(snapshot: Snapshot, definitions: Found, records: list[tuple[int, Any]], path: str) -> Snapshot:
+def _replay(snapshot: Snapshot, definitions: DefinitionsByKey, records: list[tuple[int, Any]], path: str) -> Snapshot:
     """Return the definitions after the changes of the log."""
     kinds = {KINDS[part] for part in snapshot}
     parts = {kind: part for part, kind in KINDS.items()}
@@ -356,7 +358,9 @@ def _replay(snapshot: Snapshot, definitions: Found, records: list[tuple[int, Any
                 else:
                     definitions[kind, _key(kind, definition)] = definition
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DataError(path, position, f"a change of what is not there, or no change: {shortly(error)}") from error
+            raise DataError(
+                path, position, f"an invalid change, or one of something missing: {shortly(error)}"
+            ) from error
     replayed: Snapshot = {part: [] for part, kind in KINDS.items() if kind in kinds}
     for (kind, _), definition in definitions.items():
         replayed[parts[kind]].append(definition)

@@ -279,7 +279,7 @@ class Plan:
         try:
             json.dumps(item, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            self.problems.append(f"definitions that are no JSON: {error}")
+            self.problems.append(f"definitions that are not JSON: {error}")
             return
         definition = _with_exact_arguments(dict(item))
         if self._vhost is not None:

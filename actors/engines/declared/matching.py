@@ -197,7 +197,7 @@ def topic_words(key: str) -> list[str]:
     return key.split(".") if key else []
 
 
-Wanted = tuple[tuple[str, Any], ...]
+ExpectedHeaders = tuple[tuple[str, Any], ...]
 """The headers that a binding expects."""
 
 
@@ -207,7 +207,7 @@ class HeadersMatcher:
     needs_headers = True
 
     def __init__(self) -> None:
-        self._all: dict[Hashable, tuple[bool, Wanted, Bound]] = {}
+        self._all: dict[Hashable, tuple[bool, ExpectedHeaders, Bound]] = {}
 
     def add(self, binding: Binding, bound: Bound) -> None:
         mode = binding.arguments.get(X_MATCH, "all")
@@ -235,14 +235,14 @@ class HeadersMatcher:
 # Loops, because a generator would cost more than the items it visits: this runs for each binding.
 
 
-def _has_all(headers: Headers, expected: Wanted) -> bool:
+def _has_all(headers: Headers, expected: ExpectedHeaders) -> bool:
     for name, value in expected:
         if name not in headers or not (value is None or _is_same(value, headers[name])):
             return False
     return True
 
 
-def _has_any(headers: Headers, expected: Wanted) -> bool:
+def _has_any(headers: Headers, expected: ExpectedHeaders) -> bool:
     for name, value in expected:  # noqa: SIM110
         if name in headers and (value is None or _is_same(value, headers[name])):
             return True

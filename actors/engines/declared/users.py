@@ -101,7 +101,7 @@ def checked_user(user: User) -> User:
     check_utf8("a user's name", user.name)
     if not isinstance(user.hashing_algorithm, str) or user.hashing_algorithm not in _HASHES:
         raise ArgumentsError(
-            f"user '{user.name}': hashing_algorithm {user.hashing_algorithm!r} is none of {', '.join(_HASHES)}"
+            f"user '{user.name}': hashing_algorithm {user.hashing_algorithm!r} is not one of {', '.join(_HASHES)}"
         )
     if not isinstance(user.tags, list | tuple) or not all(isinstance(tag, str) for tag in user.tags):
         raise ArgumentsError(f"user '{user.name}': tags are a list of strings, not {user.tags!r:.100}")
@@ -110,13 +110,13 @@ def checked_user(user: User) -> User:
     return attrs.evolve(user, tags=tuple(dict.fromkeys(user.tags)), limits=limits)
 
 
-def checked_limits(whose: str, limits: Any, known: Iterable[str]) -> dict[str, int]:
-    """Check limits and return them sorted. ``known``: the allowed names. Raises :class:`ArgumentsError`."""
+def checked_limits(whose: str, limits: Any, allowed_names: Iterable[str]) -> dict[str, int]:
+    """Check limits and their names, and return them sorted. Raises :class:`ArgumentsError`."""
     if not isinstance(limits, Mapping):
         raise ArgumentsError(f"{whose}: limits are an object, not {limits!r:.100}")
     for name, value in limits.items():
-        if name not in known:
-            raise ArgumentsError(f"{whose}: limit {name!r:.100} is none of {', '.join(known)}")
+        if name not in allowed_names:
+            raise ArgumentsError(f"{whose}: limit {name!r:.100} is not one of {', '.join(allowed_names)}")
         if not isinstance(value, int) or isinstance(value, bool):
             raise ArgumentsError(f"{whose}: {name} is a number, not {value!r:.100}")
     return dict(sorted(limits.items()))
@@ -197,7 +197,7 @@ class Users:
         """Add a user. Raises :class:`PreconditionFailedError` if the name is taken."""
         user = checked_user(User(name, self._hashed(password), tags=tuple(tags)))
         if name in self._users:
-            raise PreconditionFailedError(f"there is a user '{name}'")
+            raise PreconditionFailedError(f"user '{name}' exists already")
         self._users.put(name, user)
         return user
 
@@ -291,10 +291,6 @@ class Users:
     def permissions(self, user: str) -> dict[str, Permissions]:
         """A user's permissions, by vhost."""
         return {vhost: permissions for (name, vhost), permissions in self._permissions if name == user}
-
-    def permissions_in(self, vhost: str) -> dict[str, Permissions]:
-        """The permissions in a vhost, by user."""
-        return {name: permissions for (name, granted_vhost), permissions in self._permissions if granted_vhost == vhost}
 
     def topic_permissions(self) -> dict[tuple[str, str, str], TopicPermissions]:
         """All topic permissions, by user, vhost and exchange."""

@@ -1,11 +1,11 @@
 """One log of delayed messages: the open one, which is appended to and lists its messages in RAM, or a sealed one.
 
 A :class:`SealedFile` has an index of its messages on disk, in order of time. In RAM it keeps a few numbers, a small
-block of the next messages, and, once one of them is taken or gone, a bit for each message. So messages that wait for
+block of the next messages, and, once one of them is taken or removed, a bit for each message. So messages that wait for
 long cost nearly nothing.
 
-Terms. *Taken*: handed out to be published. *Gone*: published or cancelled, and recorded as such. A message that is
-taken is still *live*, until it is gone. *Waiting*: neither taken nor gone.
+Terms. *Taken*: handed out to be published. *Removed*: published or cancelled, and recorded as such. A message that is
+taken is still *live*, until it is removed. *Waiting*: neither taken nor removed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class DelayFile:
         raise NotImplementedError
 
     def settle(self, size: int, *, was_taken: bool) -> None:
-        """Note that one of its messages is gone."""
+        """Note that one of its messages was removed."""
         self.live -= 1
         self.live_bytes -= size
         self.taken -= was_taken
@@ -86,18 +86,18 @@ class OpenFile(DelayFile):
 
     entries: list[Entry] = attrs.Factory(list)
     """All entries that were ever in it, in the order of the file."""
-    gone: list[Place] = attrs.Factory(list)
-    """The places that its records mark as gone."""
+    removed: list[Place] = attrs.Factory(list)
+    """The places that its records mark as removed."""
     _heap: list[tuple[int, int]] = attrs.Factory(list)
     """When each entry is due, and its index; killed entries stay until they come up."""
     _out: set[int] = attrs.Factory(set)
-    """Entries that are taken or gone."""
+    """Entries that are taken or removed."""
 
-    def add(self, entry: Entry, *, is_gone: bool = False) -> None:
-        """Add an entry. ``is_gone``: it is gone already, when a log is replayed."""
+    def add(self, entry: Entry, *, is_removed: bool = False) -> None:
+        """Add an entry. ``is_removed``: it was removed already, when a log is replayed."""
         index = len(self.entries)
         self.entries.append(entry)
-        if is_gone:
+        if is_removed:
             self._out.add(index)
             return
         heapq.heappush(self._heap, (entry.due_ms, index))
@@ -166,14 +166,14 @@ class SealedFile(DelayFile):
     """How many messages were ever in it."""
     log_bytes: int = attrs.field(kw_only=True)
     _out: bytearray | None = None
-    """A bit for each entry, set if taken or gone, in order of time; ``None`` if no entry is."""
+    """A bit for each entry, set if taken or removed, in order of time; ``None`` if no entry is."""
     _next: int = 0
-    """All entries before this one are taken or gone."""
+    """All entries before this one are taken or removed."""
     _block: f.Entries | None = None
     _block_at: int = 0
 
     def mark(self, out: f.Entries) -> None:
-        """Mark entries as taken or gone."""
+        """Mark entries as taken or removed."""
         self._out = bytearray(np.packbits(out, bitorder="little").tobytes()) if out.any() else None
         self._next, self._block = 0, None
 

@@ -35,7 +35,7 @@ _LOG = logger("delays")
 
 FILE_ENTRIES: Final = 16384
 """How many messages the open file may list in RAM before it is sealed, however small it is."""
-GONE_AT_ONCE: Final = 65536
+REMOVED_AT_ONCE: Final = 65536
 """The most places in one record, and the most that may wait to be written."""
 
 
@@ -54,7 +54,7 @@ class DelayFiles:
     _heap: list[tuple[int, int]] = attrs.field(init=False, factory=list)
     """When the first message of a sealed file is due, or was before it was cancelled, and the file's number."""
     _by_target: Counter[int] = attrs.field(init=False, factory=Counter)
-    _unwritten_gone: list[Place] = attrs.field(init=False, factory=list)
+    _unwritten_removed: list[Place] = attrs.field(init=False, factory=list)
     _garbage: set[int] = attrs.field(init=False, factory=set)
     """Sealed files that may be worth reclaiming."""
     _count: int = attrs.field(init=False, default=0)
@@ -89,11 +89,11 @@ class DelayFiles:
 
     @property
     def taken(self) -> int:
-        """How many messages were taken and are not gone."""
+        """How many messages were taken and are not removed."""
         return self._taken
 
     def waiting_of(self, target: int) -> int:
-        """How many messages of a target are not gone."""
+        """How many messages of a target are not removed."""
         return self._by_target.get(target, 0)
 
     @property
@@ -174,11 +174,11 @@ class DelayFiles:
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _append(self, payloads: list[bytes], heads: list[tuple[int, int, int]], replaced: Sequence[Place] = ()) -> None:
-        """Write records of messages, and what is gone. ``replaced``: the messages' previous places."""
+        """Write records of messages, and of removed ones. ``replaced``: the messages' previous places."""
         log = self._written_file()
-        places = self._unwritten_gone
-        for first in range(0, len(places), GONE_AT_ONCE):
-            log.log.append(f.encode_gone(places[first : first + GONE_AT_ONCE]))
+        places = self._unwritten_removed
+        for first in range(0, len(places), REMOVED_AT_ONCE):
+            log.log.append(f.encode_removed(places[first : first + REMOVED_AT_ONCE]))
         entries = [
             Entry(*head, log.log.append(payload), HEAD.size + len(payload))
             for payload, head in zip(payloads, heads, strict=True)
@@ -188,8 +188,8 @@ class DelayFiles:
         except NoRoomError:
             log.log.drop()
             raise
-        log.gone += (*places, *replaced)
-        self._unwritten_gone = []
+        log.removed += (*places, *replaced)
+        self._unwritten_removed = []
         for entry in entries:
             log.add(entry)
             self._count += 1
@@ -211,7 +211,7 @@ class DelayFiles:
             return
         full.log.sync()
         path = index_path(self.directory, full.number)
-        index = f.Index(f.entries_of(full.entries), f.gone_of(full.gone), full.damaged)
+        index = f.Index(f.entries_of(full.entries), f.removed_of(full.removed), full.damaged)
         try:
             write_file(self._files, path, f.encode_index(index, self._files.size(full.log.path)), sync=False)
         except NoRoomError:
@@ -235,13 +235,13 @@ class DelayFiles:
             self._by_target[entry.target] = remaining
         else:
             del self._by_target[entry.target]
-        self._unwritten_gone.append(Place(file.number, entry.offset))
+        self._unwritten_removed.append(Place(file.number, entry.offset))
         if isinstance(file, SealedFile) and file.is_garbage:
             self._garbage.add(file.number)
 
-    def write_gone(self) -> None:
-        """Record what is gone; later if the disk is full."""
-        if self._unwritten_gone:
+    def write_removed(self) -> None:
+        """Record which messages are removed; later if the disk is full."""
+        if self._unwritten_removed:
             with contextlib.suppress(NoRoomError):
                 self._append([], [])
 

@@ -1,7 +1,7 @@
 """The two formats of delayed messages on disk: the records of a log, and the index of a full log.
 
 **Records** are stored in a :class:`~warren.storage.record_log.RecordLog` of the kind ``delayed``. A payload is a
-delayed message, or a list of messages that are gone; big-endian::
+delayed message, or a list of messages that are removed; big-endian::
 
     "M"  due  id digest  target  replaces: file  offset   encoded message
     (:mod:`warren.queue_index.message.message_format`)
@@ -11,15 +11,15 @@ delayed message, or a list of messages that are gone; big-endian::
 
 *due*: milliseconds since 1970. *id digest* (:func:`digest_of_id`): finds a message to be cancelled; 0: it has no id.
 *target* (:func:`target_of_queue`, :func:`target_of_exchange`): whose message it is. *replaces*: the message's previous
-place, where it is gone now; 0 and 0: it is new. One record says both, so no crash comes between.
+place, which no longer counts; 0 and 0: it is new. One record says both, so no crash comes between.
 
 **An index** lists the messages of a log, in columns sorted by due and then by offset, and the places that the log marks
-as gone; little-endian::
+as removed; little-endian::
 
-    "warren due 1\\n"   CRC-32 of all that follows   the log's size   messages   gone   damaged
-                                  4                      8              4        4        4
+    "warren due 1\\n"   CRC-32 of all that follows   the log's size   messages   removed   damaged
+                                  4                      8              4         4         4
     due i64 …  id digest u64 …  target u64 …  offset u32 …  size u32 …      one of each for every message
-    file u32  offset u32  …                                                 for every one that is gone
+    file u32  offset u32  …                                                 for every one that is removed
 
 *size*: of the whole record. *damaged*: 1 if part of the log cannot be read. An index that is missing or damaged, or
 belongs to a log of another size, is rebuilt from the log.
@@ -43,7 +43,7 @@ from warren.storage.filesystem import File, FileSystem
 KIND: Final = "delayed"
 MAX_DUE_MS: Final = (1 << 62) - 1
 
-_MESSAGE, _GONE = b"M", b"G"
+_MESSAGE, _REMOVED = b"M", b"G"
 _HEAD: Final = struct.Struct(">cQQQII")
 _REPLACES: Final = struct.Struct(">II")
 _REPLACES_AT: Final = _HEAD.size - _REPLACES.size
@@ -52,12 +52,12 @@ LINE: Final = b"warren due 1\n"
 _INDEX_HEAD: Final = struct.Struct("<IQIII")
 _COLUMNS: Final = (("due_ms", "<i8"), ("id_digest", "<u8"), ("target", "<u8"), ("offset", "<u4"), ("size", "<u4"))
 ENTRY: Final = np.dtype(list(_COLUMNS))
-GONE: Final = np.dtype([("file", "<u4"), ("offset", "<u4")])
+REMOVED: Final = np.dtype([("file", "<u4"), ("offset", "<u4")])
 
 Entries = npt.NDArray[Any]
 """An array of :data:`ENTRY`."""
-Gone = npt.NDArray[Any]
-"""An array of :data:`GONE`."""
+Removed = npt.NDArray[Any]
+"""An array of :data:`REMOVED`."""
 
 
 class Entry(NamedTuple):
@@ -138,23 +138,23 @@ def moved(payload: bytes, replaces: Place, due_ms: int | None = None) -> bytes:
 def message_in(payload: bytes) -> Record:
     """The message in a payload. Raises ``ValueError`` for any other payload."""
     if len(payload) < _HEAD.size or not payload.startswith(_MESSAGE):
-        raise ValueError("no delayed message")
+        raise ValueError("not a delayed message")
     _, due_ms, id_digest, target, file, offset = _HEAD.unpack_from(payload)
     return Record(due_ms, id_digest, target, Place(file, offset), payload[_HEAD.size :])
 
 
-def encode_gone(places: Iterable[Place]) -> bytes:
-    """The payload that marks these places as gone."""
-    return _GONE + b"".join([_REPLACES.pack(*place) for place in places])
+def encode_removed(places: Iterable[Place]) -> bytes:
+    """The payload that marks these places as removed."""
+    return _REMOVED + b"".join([_REPLACES.pack(*place) for place in places])
 
 
-def gone_in(payload: bytes) -> list[Place] | None:
-    """The places that a payload marks as gone; ``None`` if it is a message. Raises ``ValueError`` if it is neither."""
-    if payload.startswith(_GONE) and not (len(payload) - 1) % _REPLACES.size:
+def removed_in(payload: bytes) -> list[Place] | None:
+    """The places that a payload marks as removed; ``None``: it is a message. Raises ``ValueError`` if it is neither."""
+    if payload.startswith(_REMOVED) and not (len(payload) - 1) % _REPLACES.size:
         return [Place(*pair) for pair in _REPLACES.iter_unpack(memoryview(payload)[1:])]
     if payload.startswith(_MESSAGE):
         return None
-    raise ValueError("neither a delayed message nor what is gone")
+    raise ValueError("neither a delayed message nor a list of removed ones")
 
 
 # ── index ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -164,7 +164,7 @@ class Index(NamedTuple):
     """The contents of an index."""
 
     entries: Entries
-    gone: Gone
+    removed: Removed
     damaged: bool
 
 
@@ -182,21 +182,21 @@ def decode_index(data: bytes, path: str, log_bytes: int) -> Index:
     start = len(LINE) + _INDEX_HEAD.size
     if not data.startswith(LINE) or len(data) < start:
         raise DataError(path, 0, "not an index of delayed messages")
-    crc, of_bytes, count, gone_count, damaged = _INDEX_HEAD.unpack_from(data, len(LINE))
-    if len(data) != start + count * ENTRY.itemsize + gone_count * GONE.itemsize:
-        raise DataError(path, None, f"{len(data)} bytes for {count} messages and {gone_count} that are gone")
+    crc, of_bytes, count, removed_count, damaged = _INDEX_HEAD.unpack_from(data, len(LINE))
+    if len(data) != start + count * ENTRY.itemsize + removed_count * REMOVED.itemsize:
+        raise DataError(path, None, f"{len(data)} bytes for {count} messages and {removed_count} removed ones")
     if crc != zlib.crc32(memoryview(data)[len(LINE) + 4 :]):
         raise DataError(path, len(LINE), "another checksum")
     if of_bytes != log_bytes:
-        raise DataError(path, len(LINE) + 4, f"of a log of {of_bytes} bytes, which has {log_bytes}")
+        raise DataError(path, len(LINE) + 4, f"the index of a log of {of_bytes} bytes, but the log has {log_bytes}")
     entries = np.empty(count, ENTRY)
     for name, kind in _COLUMNS:
         entries[name] = np.frombuffer(data, kind, count, start)
         start += count * np.dtype(kind).itemsize
     ends = entries["offset"].astype(np.int64) + entries["size"]
     if count and (int(ends.max()) > log_bytes or int(entries["size"].min()) < _HEAD.size):
-        raise DataError(path, None, "messages where none can stand in its log")
-    return Index(entries, np.frombuffer(data, GONE, gone_count, start), bool(damaged))
+        raise DataError(path, None, "entries outside of its log")
+    return Index(entries, np.frombuffer(data, REMOVED, removed_count, start), bool(damaged))
 
 
 def read_rows(files: FileSystem, path: str, count: int, first: int, number: int) -> Entries:
@@ -234,11 +234,11 @@ def _read_column(file: File, path: str, name: str, count: int, first: int, numbe
     raise ValueError(f"no column {name}")
 
 
-def entries_of(found: Sequence[Entry]) -> Entries:
+def entries_of(entries: Sequence[Entry]) -> Entries:
     """As columns."""
-    return np.array(found, ENTRY)
+    return np.array(entries, ENTRY)
 
 
-def gone_of(places: Sequence[Place]) -> Gone:
+def removed_of(places: Sequence[Place]) -> Removed:
     """As columns."""
-    return np.array(places, GONE)
+    return np.array(places, REMOVED)

@@ -5,17 +5,17 @@ index in order of time is written beside it, and only a few numbers stay in RAM
 (:mod:`warren.actors.engines.delays.delay_file`). A heap of the files, ordered by their first message, yields the next
 due message.
 
-A message is *taken* when it is due. It is *gone* once it is reported as published, or when it is cancelled. That is
+A message is *taken* when it is due. It is *removed* once it is reported as published, or when it is cancelled. That is
 recorded in the file that is open at that time, not in the message's own file. A file without messages is deleted. One
 that is mostly garbage is *reclaimed*: its live messages, and its records about messages of other files that still
 exist, are rewritten at the end of the log, and the file is deleted.
 
-*A crash* may leave the last file torn at its end. A message that was taken and is not known to be gone waits again: it
-may be published twice, but no message is lost that was written (or, after a power loss, synced). A record that moves a
-message also marks its old position as gone.
+*A crash* may leave the last file torn at its end. A message that was taken and is not known to be removed waits again:
+it may be published twice, but no message is lost that was written (or, after a power loss, synced). A record that moves
+a message also marks its old position as removed.
 
 *A full disk* refuses additions (:class:`~warren.storage.errors.NoRoomError`, nothing has changed); messages that are
-gone are recorded later.
+removed are recorded later.
 
 *Damage.* Unreadable messages are reported (:attr:`DelayLog.damage`) and skipped; their file is kept.
 
@@ -33,7 +33,7 @@ import numpy as np
 
 from warren.actors.engines.delays import delay_format as f
 from warren.actors.engines.delays.delay_file import SealedFile
-from warren.actors.engines.delays.delay_files import GONE_AT_ONCE, DelayFiles
+from warren.actors.engines.delays.delay_files import REMOVED_AT_ONCE, DelayFiles
 from warren.actors.engines.delays.delay_format import Entry, Place
 from warren.actors.engines.delays.delay_recovery import index_of
 from warren.actors.log_events import log_event, logger
@@ -77,7 +77,7 @@ class DelayLog(DelayFiles):
     def take_due(self, now_ms: int, count: int, size_bytes: int) -> list[DueMessage]:
         """Take due messages, the earliest first: at most ``count``, up to ``size_bytes`` but at least one."""
         taken: list[DueMessage] = []
-        if len(self._unwritten_gone) >= GONE_AT_ONCE:
+        if len(self._unwritten_removed) >= REMOVED_AT_ONCE:
             return taken  # their outcome could not be recorded
         while len(taken) < count and size_bytes > 0:
             first = self._first()
@@ -94,10 +94,10 @@ class DelayLog(DelayFiles):
         return taken
 
     def settle(self, messages: Iterable[DueMessage]) -> None:
-        """Note that taken messages are gone: they were published, or have no target."""
+        """Note that taken messages are removed: they were published, or have no target."""
         for message in messages:
             self._settle(self._file(message.file), message.entry, was_taken=True)
-        self.write_gone()
+        self.write_removed()
 
     def postpone(self, messages: Sequence[DueMessage], due_ms: int) -> None:
         """Let taken messages that could not be published wait again. Raises :class:`NoRoomError`.
@@ -115,14 +115,14 @@ class DelayLog(DelayFiles):
         self._append(payloads, heads, replaced)
         for message in messages:
             self._settle(self._file(message.file), message.entry, was_taken=True)
-        del self._unwritten_gone[len(self._unwritten_gone) - len(messages) :]  # the records say so
+        del self._unwritten_removed[len(self._unwritten_removed) - len(messages) :]  # the records say so
 
     # ── calling back ────────────────────────────────────────────────────────────────────────────────────────────
 
     def cancel(self, message_id: bytes, target: int | None = None) -> list[bytes]:
         """Cancel the waiting messages with this id; return the encoded messages. ``target``: only those of this target.
 
-        They are gone when this returns, but a crash may bring them back.
+        They are removed when this returns, but a crash may bring them back.
         """
         digest = f.digest_of_id(message_id)
         cancelled = []
@@ -136,7 +136,7 @@ class DelayLog(DelayFiles):
                     self._settle(file, entry, was_taken=False)
                     cancelled.append(term)
         self._close_sealed()
-        self.write_gone()
+        self.write_removed()
         return cancelled
 
     def drop(self, target: int) -> int:
@@ -150,7 +150,7 @@ class DelayLog(DelayFiles):
                 file.kill(number)
                 self._settle(file, entry, was_taken=False)
                 dropped += 1
-            self.write_gone()
+            self.write_removed()
         return dropped
 
     # ── reclaiming ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -187,16 +187,16 @@ class DelayLog(DelayFiles):
 
     def _say_again(self, file: SealedFile) -> None:
         """Rewrite a file's records about messages of other files that still exist, before it is deleted."""
-        places = index_of(self._files, file.log, file.path, self.damage).gone
+        places = index_of(self._files, file.log, file.path, self.damage).removed
         file_numbers = {other.number for other in self._all()} - {file.number}
         repeated = [Place(*pair) for pair in places[np.isin(places["file"], list(file_numbers))].tolist()]
-        before = len(self._unwritten_gone)
-        self._unwritten_gone += repeated
+        before = len(self._unwritten_removed)
+        self._unwritten_removed += repeated
         try:
-            if self._unwritten_gone:
+            if self._unwritten_removed:
                 self._append([], [])
         except NoRoomError:
-            del self._unwritten_gone[before:]
+            del self._unwritten_removed[before:]
             raise
 
     def _move(self, file: SealedFile, live: list[tuple[int, Entry]]) -> None:
@@ -217,7 +217,7 @@ class DelayLog(DelayFiles):
         for number, entry in live:
             file.kill(number)
             self._settle(file, entry, was_taken=False)
-        del self._unwritten_gone[len(self._unwritten_gone) - len(live) :]  # the records say so
+        del self._unwritten_removed[len(self._unwritten_removed) - len(live) :]  # the records say so
 
     def _delete(self, file: SealedFile) -> None:
         del self._sealed[file.number]
@@ -225,18 +225,18 @@ class DelayLog(DelayFiles):
         file.log.delete()
         if self._files.exists(file.path):
             self._files.delete(file.path)
-        # A power loss must not restore the file after the records of what is gone in it were deleted.
+        # A power loss must not restore the file after the records of its removed messages were deleted.
         self._files.sync_directory(self.directory)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Record what is gone and make additions safe. Delete all files if nothing is left and none is damaged."""
-        self.write_gone()
+        """Record removed messages and make additions safe. Delete all files if nothing is left and none is damaged."""
+        self.write_removed()
         self.sync()
         self.abandon()
         if not self._count and not any(file.damaged for file in self._all()):
-            # Oldest first: later files record which messages of earlier ones are gone.
+            # Oldest first: later files record which messages of earlier ones are removed.
             for file in sorted(self._sealed.values(), key=lambda file: file.number):
                 self._delete(file)
             self._files.delete_tree(self.directory)

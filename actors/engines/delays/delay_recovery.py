@@ -1,6 +1,6 @@
 """Recovery of delayed messages after a stop or a crash: sealed files from their indexes, the last one by replaying it.
 
-Which messages of a file are gone is recorded in that file or in a later one, so files are read from the last to the
+Which messages of a file are removed is recorded in that file or in a later one, so files are read from the last to the
 first. A missing or damaged index is rebuilt from its log.
 """
 
@@ -23,8 +23,8 @@ from warren.storage.record_log import HEAD, RecordLog
 
 _LOG = logger("delays")
 
-_GoneOf = defaultdict[int, bytearray]
-"""The offsets of each file's messages that are gone, four bytes each: there may be millions."""
+_RemovedOf = defaultdict[int, bytearray]
+"""The offsets of each file's removed messages, four bytes each: there may be millions."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -35,7 +35,7 @@ class Recovered:
     open: OpenFile | None = None
     last_number: int = 0
     by_target: Counter[int] = attrs.Factory(Counter)
-    """How many messages of each target are not gone."""
+    """How many messages of each target are not removed."""
     damage: list[DataError] = attrs.Factory(list)
 
 
@@ -47,25 +47,25 @@ def recover(files: FileSystem, directory: str) -> Recovered:
         if stem.isdigit() and kind.startswith("due") and (kind != "due" or int(stem) not in numbers):
             files.delete(f"{directory}/{stem}.{kind}")  # half written, or of a log that was just deleted
     recovered = Recovered(last_number=max(numbers, default=0))
-    gone_offsets: _GoneOf = defaultdict(bytearray)
+    removed_offsets: _RemovedOf = defaultdict(bytearray)
     for number in sorted(numbers, reverse=True):
         log, path = RecordLog(files, log_path(directory, number), f.KIND), index_path(directory, number)
         if number == recovered.last_number and not files.exists(path):
-            recovered.open = _open_file(number, log, gone_offsets, recovered)
+            recovered.open = _open_file(number, log, removed_offsets, recovered)
         else:
-            recovered.sealed[number] = _sealed_file(number, files, log, path, gone_offsets, recovered)
+            recovered.sealed[number] = _sealed_file(number, files, log, path, removed_offsets, recovered)
     return recovered
 
 
-def _open_file(number: int, log: RecordLog, gone_offsets: _GoneOf, recovered: Recovered) -> OpenFile:
+def _open_file(number: int, log: RecordLog, removed_offsets: _RemovedOf, recovered: Recovered) -> OpenFile:
     entries, places, damaged = _replayed(log, recovered.damage)
-    _note(f.gone_of(places), gone_offsets)
-    file = OpenFile(number, log, damaged=damaged, gone=places)
-    out = set(_offsets(gone_offsets.pop(number, b"")).tolist())
+    _note(f.removed_of(places), removed_offsets)
+    file = OpenFile(number, log, damaged=damaged, removed=places)
+    out = set(_offsets(removed_offsets.pop(number, b"")).tolist())
     for entry in entries:
-        is_gone = entry.offset in out
-        file.add(entry, is_gone=is_gone)
-        if not is_gone:
+        is_removed = entry.offset in out
+        file.add(entry, is_removed=is_removed)
+        if not is_removed:
             recovered.by_target[entry.target] += 1
     return file
 
@@ -75,12 +75,12 @@ def _sealed_file(  # noqa: PLR0917
     files: FileSystem,
     log: RecordLog,
     path: str,
-    gone_offsets: _GoneOf,
+    removed_offsets: _RemovedOf,
     recovered: Recovered,
 ) -> SealedFile:
     entries, places, damaged = index_of(files, log, path, recovered.damage)
-    _note(places, gone_offsets)
-    out = np.isin(entries["offset"], _offsets(gone_offsets.pop(number, b"")))
+    _note(places, removed_offsets)
+    out = np.isin(entries["offset"], _offsets(removed_offsets.pop(number, b"")))
     live = entries[~out]
     sealed = SealedFile(
         number,
@@ -99,12 +99,12 @@ def _sealed_file(  # noqa: PLR0917
     return sealed
 
 
-def _note(places: f.Gone, gone_offsets: _GoneOf) -> None:
+def _note(places: f.Removed, removed_offsets: _RemovedOf) -> None:
     """Add the offsets of these places to those of each file."""
     ordered = places[np.argsort(places["file"], kind="stable")]
     files, starts = np.unique(ordered["file"], return_index=True)
     for file, start, stop in zip(files.tolist(), starts.tolist(), [*starts[1:].tolist(), len(ordered)], strict=False):
-        gone_offsets[file] += ordered["offset"][start:stop].tobytes()
+        removed_offsets[file] += ordered["offset"][start:stop].tobytes()
 
 
 def _offsets(data: bytes | bytearray) -> npt.NDArray[Any]:
@@ -118,34 +118,38 @@ def index_of(files: FileSystem, log: RecordLog, path: str, damage: list[DataErro
         try:
             return f.decode_index(files.read(path), path, size)
         except DataError as error:
-            _LOG.warning("an index is made anew: %s", error, extra=log_event("delayed_reindexed", error))
+            _LOG.warning(
+                "an index of delayed messages is rebuilt: %s", error, extra=log_event("delayed_reindexed", error)
+            )
     entries, places, damaged = _replayed(log, damage)
-    encoded = f.encode_index(f.Index(f.entries_of(entries), f.gone_of(places), damaged), size)
+    encoded = f.encode_index(f.Index(f.entries_of(entries), f.removed_of(places), damaged), size)
     write_file(files, path, encoded, sync=False)
     return f.decode_index(encoded, path, size)
 
 
 def _replayed(log: RecordLog, damage: list[DataError]) -> tuple[list[Entry], list[Place], bool]:
-    """Replay a log: return its messages, the places that it marks as gone, and whether it is damaged."""
+    """Replay a log: return its messages, the places that it marks as removed, and whether it is damaged."""
     entries: list[Entry] = []
-    gone_places: list[Place] = []
+    removed_places: list[Place] = []
     error: DataError | None = None
     for offset, payload in log.replay():
         try:
-            places = f.gone_in(payload)
+            places = f.removed_in(payload)
             record = None if places is not None else f.message_in(payload)
         except ValueError as invalid:
             error = DataError(log.path, offset, str(invalid))
             continue
-        gone_places += places or ()
+        removed_places += places or ()
         if record is not None:
             if record.replaces != f.NOWHERE:
-                gone_places.append(record.replaces)
+                removed_places.append(record.replaces)
             entries.append(Entry(record.due_ms, record.id_digest, record.target, offset, HEAD.size + len(payload)))
     if log.torn is not None:
-        _LOG.warning("a log of delayed messages is torn: %s", log.torn, extra=log_event("log_torn", log.torn))
+        _LOG.warning(
+            "a log of delayed messages ends in invalid bytes: %s", log.torn, extra=log_event("log_torn", log.torn)
+        )
     error = log.damage or error
     if error is not None:
         _LOG.error("delayed messages are lost, and the file is kept: %s", error, extra=log_event("delayed_lost", error))
         damage.append(error)
-    return entries, gone_places, error is not None
+    return entries, removed_places, error is not None

@@ -147,6 +147,6 @@ class AckDeadlines:
         due_marks = [mark for marks in self._due.values() for mark in marks]
         tags = [(mark.channel, tag) for mark in due_marks for tag in mark.tags]
         if len(set(tags)) != len(tags) or any(not mark.tags for mark in due_marks):
-            raise RuntimeError("two marks have the same delivery, or one has none")
+            raise RuntimeError("two marks share a delivery, or a mark has no delivery")
         if any(not any(mark is due_mark for due_mark in due_marks) for mark in self._last.values()):
             raise RuntimeError("the last mark of a channel is not due at any time")

@@ -77,7 +77,7 @@ class ConsumerState:
     """Whether it is in its ring."""
     left: int = 0
     """Orders the consumers that left their ring because their shared prefetch was used up; 0 for all others."""
-    gone: bool = False
+    is_removed: bool = False
 
     @property
     def room(self) -> int:
@@ -161,7 +161,7 @@ class Consumers:
         if state is None:
             return None
         self._leave_ring(state)
-        state.gone = True
+        state.is_removed = True
         if not self._by_tag:
             self._by_tag = self._rings = None
         if state is self.active:
@@ -354,21 +354,21 @@ class Consumers:
 
     def settle(self, channel: str, tags: Sequence[range]) -> list[Run]:
         """Take tags off a channel. Raises :class:`~warren.actors.engines.errors.UnknownTagError`."""
-        return self._settled(self._known(channel).take(tags))
+        return self._settled(self._tags_of(channel).take(tags))
 
     def settle_up_to(self, channel: str, tag: int) -> list[Run]:
         """Take everything up to a tag off a channel; 0: everything."""
-        return self._settled(self._known(channel).take_up_to(tag))
+        return self._settled(self._tags_of(channel).take_up_to(tag))
 
     def settle_present(self, channel: str, tags: range) -> list[Run]:
         """Take those of consecutive tags off a channel that it has."""
-        return self._settled(self._known(channel).take_present(tags))
+        return self._settled(self._tags_of(channel).take_present(tags))
 
     def check_present(self, channel: str, tag: int) -> None:
         """Raise :class:`~warren.actors.engines.errors.UnknownTagError` if a channel does not have this tag."""
-        self._known(channel).check_present(tag)
+        self._tags_of(channel).check_present(tag)
 
-    def _known(self, channel: str) -> DeliveryTags[ConsumerState | None]:
+    def _tags_of(self, channel: str) -> DeliveryTags[ConsumerState | None]:
         tags = self._channels.get(channel) if self._channels else None
         return DeliveryTags() if tags is None else tags
 
@@ -377,7 +377,7 @@ class Consumers:
             state = run.owner
             if state is not None:
                 state.unacked -= run.count
-                if not state.ringing and not state.left and not state.gone and state.room:
+                if not state.ringing and not state.left and not state.is_removed and state.room:
                     self._enter_ring(state)
         return runs
 
@@ -399,7 +399,7 @@ class Consumers:
 
     def oldest_tag(self, channel: str) -> int | None:
         """Return the first tag that a channel has not settled, ``None`` if all are settled."""
-        return self._known(channel).oldest
+        return self._tags_of(channel).oldest
 
     # ── what must hold ──────────────────────────────────────────────────────────────────────────────────────────
 

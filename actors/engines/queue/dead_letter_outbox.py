@@ -115,7 +115,7 @@ def _readable(terms: Iterable[bytes]) -> list[Message]:
             messages.append(decode_message(term))
         except MessageError as error:
             _LOG.warning(
-                "a message that cannot be read died and is dropped: %s",
+                "an unreadable dead letter is dropped: %s",
                 error,
                 extra=log_event("message_unreadable", error),
             )

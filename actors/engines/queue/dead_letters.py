@@ -54,7 +54,7 @@ class DeadLetterBuilder:
     """Since the epoch."""
     tells_expiration: bool = True
     """Whether ``x-death`` has the ``original-expiration``."""
-    _known: dict[Any, DeadLetter] = attrs.field(factory=dict, init=False, eq=False)
+    _letters: dict[Any, DeadLetter] = attrs.field(factory=dict, init=False, eq=False)
 
     def build(self, messages: Iterable[Message]) -> list[DeadLetter]:
         """Return the messages to publish. Messages that differ only in their bodies share an envelope."""
@@ -65,9 +65,9 @@ class DeadLetterBuilder:
         if properties.headers is not None:
             return self._new_letter(message)
         kind = (message.exchange, message.routing_keys, properties, message.persistent)
-        like = self._known.get(kind)
+        like = self._letters.get(kind)
         if like is None:
-            like = self._known[kind] = self._new_letter(message)
+            like = self._letters[kind] = self._new_letter(message)
         return DeadLetter(like.envelope, like.routing_keys, like.headers, message.body, like.priority)
 
     def _new_letter(self, message: Message) -> DeadLetter:

@@ -46,7 +46,7 @@ class DeliveredEarly:
     first_tag: int
     bodies: Sequence[bytes | None]
     """``None`` for a message that was acked already."""
-    gone_bytes: int
+    acked_bytes: int
     """The bytes of the bodies that were acked already."""
 
 

@@ -33,9 +33,9 @@ class QueueDeliveries(QueueSettlements):
     # ── messages out ────────────────────────────────────────────────────────────────────────────────────────────
 
     def get_many(
-        self, channel: str, count: int, *, ack_required: bool, wanted: Mapping[int, ChosenIds] | None = None
+        self, channel: str, count: int, *, ack_required: bool, chosen: Mapping[int, ChosenIds] | None = None
     ) -> list[Delivered]:
-        """Get at most ``count`` messages from the head, or those of ``wanted``, by level, that are ready.
+        """Get at most ``count`` messages from the head, or those of ``chosen``, by level, that are ready.
 
         They are returned, and not added to the effects.
 
@@ -45,7 +45,7 @@ class QueueDeliveries(QueueSettlements):
             raise PreconditionFailedError(f"{count!r} is no number of messages that can be taken")
         self._used_at_us = self._wall_clock()
         delivered: list[Delivered] = []
-        taken = self._take(count, ack_required=ack_required) if wanted is None else self._take_wanted(wanted)
+        taken = self._take(count, ack_required=ack_required) if chosen is None else self._take_chosen(chosen)
         for level, fetched in taken:
             first = self._consumers.channel(channel).give(level, fetched.seq_ids, None) if ack_required else 0
             if first and (timeout_ms := self.arguments.consumer_timeout_ms) is not None:
@@ -56,13 +56,13 @@ class QueueDeliveries(QueueSettlements):
             delivered.append(Delivered(None, channel, first, fetched))
         return delivered
 
-    def remove(self, wanted: Mapping[int, ChosenIds]) -> int:
+    def remove(self, chosen: Mapping[int, ChosenIds]) -> int:
         """Delete those messages that are ready, at any position; return their number."""
         self._used_at_us = self._wall_clock()
         self.tick()
         held = [
             (level, part)
-            for level, msg_ids in self._of_levels(wanted)
+            for level, msg_ids in self._of_levels(chosen)
             for part in self.backing.level(level).remove(msg_ids)
         ]
         if self._retries is not None:
@@ -72,7 +72,7 @@ class QueueDeliveries(QueueSettlements):
             self.counts.purged += removed
         return removed
 
-    def _take_wanted(self, selection: Mapping[int, ChosenIds]) -> list[tuple[int, Fetched]]:
+    def _take_chosen(self, selection: Mapping[int, ChosenIds]) -> list[tuple[int, Fetched]]:
         """Take those messages that are ready, at any position; by level."""
         self.tick()
         taken = [

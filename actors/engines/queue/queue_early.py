@@ -79,15 +79,15 @@ class QueueEarly(QueueDeliveries):
         fetched = single.peek(count)
         return None if fetched is None or fetched.redelivered else fetched
 
-    def take_off(self, channel: str, consumer: str | None, first_tag: int, gone: Sequence[bool]) -> None:
-        """Take off the head what a channel already got, under consecutive tags; ``gone``: which of it was acked."""
+    def take_off(self, channel: str, consumer: str | None, first_tag: int, acked_marks: Sequence[bool]) -> None:
+        """Take off the head what a channel already got, under consecutive tags; ``acked_marks``: what was acked."""
         given, tag = [], first_tag
-        for fetched in self.backing.level(0).fetch_many(len(gone)):
+        for fetched in self.backing.level(0).fetch_many(len(acked_marks)):
             given.append((tag, fetched.seq_ids))
             tag += fetched.count
             self._note_early(fetched.count, consumer, redelivered=fetched.redelivered)
         self._consumers.have(channel, consumer, given)
-        if acked := [range(first_tag + part.start, first_tag + part.stop) for part in _stretches(gone, of=True)]:
+        if acked := [range(first_tag + part.start, first_tag + part.stop) for part in _stretches(acked_marks, of=True)]:
             self.ack(channel, acked)
 
     def publish_delivered(
@@ -112,7 +112,7 @@ class QueueEarly(QueueDeliveries):
         queue.note_passed(acked_count)
         self.touch()
         if (counts := self.counts) is not None:
-            size_bytes = queue.state.unacked_bytes - bytes_before + early.gone_bytes
+            size_bytes = queue.state.unacked_bytes - bytes_before + early.acked_bytes
             counts.note_published(len(bodies), size_bytes, envelope.persistent)
             counts.acked += acked_count
         self._note_early(len(bodies), early.consumer, redelivered=False)

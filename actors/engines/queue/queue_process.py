@@ -421,8 +421,10 @@ class QueueProcess(QueueEarly):
             pieces = (s.ram_pending, s.disk_pending, s.index_pending)
             pending = [seq_id for piece in pieces for run in piece for seq_id in range(run.start, run.end)]
             if sorted(pending) != sorted(held.pop(level, [])):
-                raise RuntimeError(f"level {level}: pending is not what channels, waits and dead letters hold")
+                raise RuntimeError(
+                    f"level {level}: pending acks differ from what channels, waits and dead letters hold"
+                )
             if not self._expiry.expiring and queue.head_expiry():
-                raise RuntimeError(f"level {level} has a message that expires, and nobody looks")
+                raise RuntimeError(f"level {level} has a message that expires, but no expiry is scheduled")
         if any(held.values()):
             raise RuntimeError("channels, waits or dead letters hold messages of levels that are asleep")

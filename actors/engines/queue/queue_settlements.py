@@ -273,7 +273,7 @@ class QueueSettlements:
         is_gone = arguments.dead_letter_exchange is None
         fate = "they are gone" if is_gone else f"they are dead-lettered to {arguments.dead_letter_target}"
         _LOG.warning(
-            "%s: %d messages came back more than %s times: %s",
+            "%s: %d messages were returned more than %s times: %s",
             self.declaration,
             count,
             arguments.delivery_limit,
@@ -331,7 +331,7 @@ class QueueSettlements:
         if runs:
             count = sum(run.count for run in runs)
             _LOG.warning(
-                "%s: %d messages were not acked in time and come back",
+                "%s: %d messages were not acked in time and are requeued",
                 self.declaration,
                 count,
                 extra=log_event("queue_ack_timeout", of=self.declaration, count=count),

@@ -220,17 +220,17 @@ class QueueTurn:
             deliveries += taken
         return deliveries
 
-    def take(self, channel: str, wanted: Mapping[int, ChosenIds]) -> list[Delivered]:
+    def take(self, channel: str, chosen: Mapping[int, ChosenIds]) -> list[Delivered]:
         """Get messages by level and seq_id, at any position."""
         self.hand_out()
         self.worked = True
-        return self.process.get_many(channel, 0, ack_required=True, wanted=wanted)
+        return self.process.get_many(channel, 0, ack_required=True, chosen=chosen)
 
-    def remove(self, wanted: Mapping[int, ChosenIds]) -> int:
+    def remove(self, chosen: Mapping[int, ChosenIds]) -> int:
         """Remove messages by level and seq_id; returns how many of them were ready."""
         self.hand_out()
         self.worked = self.settled = True
-        return self.process.remove(wanted)
+        return self.process.remove(chosen)
 
     def read_ahead(self) -> ReadAhead | None:
         """At a turn's end: messages at the head, for a channel that gets them one by one. The next turn, which comes
@@ -250,7 +250,7 @@ class QueueTurn:
 
     def take_off(self, ahead: ReadAhead) -> None:
         """Take what was read ahead and delivered off the queue."""
-        acked = ahead.gone
+        acked = ahead.acked
         self.worked = True
         self._reads_on, self._ahead_pays = ahead.channel, True
         if any(acked):

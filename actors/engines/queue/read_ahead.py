@@ -25,7 +25,7 @@ MOST_AHEAD: Final = 256
 class ReadAhead:
     """Messages at the head, for gets of one channel; the first ones may have been delivered."""
 
-    __slots__ = ("_fetched", "_gone", "_tags", "channel", "delivered", "first_tag")
+    __slots__ = ("_acked", "_fetched", "_tags", "channel", "delivered", "first_tag")
 
     def __init__(self, channel: str, tags: DeliveryTags[Any], fetched: Fetched) -> None:
         self.channel = channel
@@ -33,12 +33,12 @@ class ReadAhead:
         self.first_tag = tags.next_tag
         self._tags = tags
         self._fetched = fetched
-        self._gone = bytearray(fetched.count)
+        self._acked = bytearray(fetched.count)
 
     @property
-    def gone(self) -> list[bool]:
+    def acked(self) -> list[bool]:
         """Whether each delivered message was acked."""
-        return [*map(bool, self._gone[: self.delivered])]
+        return [*map(bool, self._acked[: self.delivered])]
 
     def deliver(self, channel: str) -> Delivered | None:
         """Deliver the next message; ``None`` if that is impossible. The inbox's lock is held."""
@@ -53,7 +53,7 @@ class ReadAhead:
     def ack(self, channel: str, tag: int) -> bool:
         """Ack a delivered message; return whether it was one of these. The inbox's lock is held."""
         at = tag - self.first_tag
-        if not 0 <= at < self.delivered or channel != self.channel or self._gone[at]:
+        if not 0 <= at < self.delivered or channel != self.channel or self._acked[at]:
             return False
-        self._gone[at] = True
+        self._acked[at] = True
         return True

@@ -117,21 +117,19 @@ class Retries:
             for _, record in self._log.replay():
                 self._replay(record)
         except (DataError, struct.error) as error:
-            _LOG.warning(
-                "how often messages came back is not known: %s", error, extra=log_event("queue_counts_lost", error)
-            )
+            _LOG.warning("delivery counts cannot be read: %s", error, extra=log_event("queue_counts_lost", error))
             self.counts, self._waits, self._out = SeqIdMap(), SeqIdMap(), SeqIdMap()
             self._log.delete()
             return
         if self._log.damage is not None:
             _LOG.warning(
-                "how often some messages came back is not known: %s",
+                "some delivery counts cannot be read: %s",
                 self._log.damage,
                 extra=log_event("queue_counts_lost", reason=str(self._log.damage)),
             )
         if self._log.torn is not None:
             _LOG.warning(
-                "a log of how often messages came back is torn: %s",
+                "a log of delivery counts ends in invalid bytes: %s",
                 self._log.torn,
                 extra=log_event("log_torn", self._log.torn),
             )

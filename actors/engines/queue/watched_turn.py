@@ -215,8 +215,8 @@ class WatchedTurn(QueueTurn):
             self._note_delivered(delivered)
         return deliveries
 
-    def take(self, channel: str, wanted: Mapping[int, ChosenIds]) -> list[Delivered]:
-        deliveries = super().take(channel, wanted)
+    def take(self, channel: str, chosen: Mapping[int, ChosenIds]) -> list[Delivered]:
+        deliveries = super().take(channel, chosen)
         for delivered in deliveries:
             self._note_delivered(delivered)
         return deliveries
@@ -282,11 +282,11 @@ class WatchedTurn(QueueTurn):
         self._log.note(msg_ids, "purged")
         return purged
 
-    def remove(self, wanted: Mapping[int, ChosenIds]) -> int:
-        removed = super().remove(wanted)
+    def remove(self, chosen: Mapping[int, ChosenIds]) -> int:
+        removed = super().remove(chosen)
         remaining = {message.msg_id for _, queue in self.process.backing.awake() for message in queue.browse()}
         msg_ids = [
-            msg_id for level_ids in wanted.values() for msg_id in level_ids.values() if msg_id in self._log.ready
+            msg_id for level_ids in chosen.values() for msg_id in level_ids.values() if msg_id in self._log.ready
         ]
         msg_ids = [msg_id for msg_id in msg_ids if msg_id not in remaining]
         for msg_id in msg_ids:

@@ -163,7 +163,7 @@ class ConsumerGroup:
                 minimum, maximum = bounds(queue_id)
                 places[queue_id] = place if isinstance(consume_from, Mapping) else min(place, maximum)
                 if not 0 <= places[queue_id] <= maximum:
-                    raise QueueRangeError(f"{self._said(queue_id)} holds {minimum} to {maximum}, not {place}")
+                    raise QueueRangeError(f"{self._queue_text(queue_id)} holds {minimum} to {maximum}, not {place}")
         self.committed.update(places)
         self._members[member] = _Member(range(0))
         self._divide()
@@ -223,7 +223,7 @@ class ConsumerGroup:
             raise MemberError(f"group {self.group!r} has no member {member!r}")
         return state
 
-    def _said(self, queue_id: int) -> str:
+    def _queue_text(self, queue_id: int) -> str:
         return f"group {self.group!r}, topic {self.topic!r}, queue {queue_id}"
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -249,7 +249,8 @@ class ConsumerGroup:
         self._check_held(member, queue_id, claim)
         if not 0 <= queue_offset <= self._positions[queue_id]:
             raise QueueRangeError(
-                f"{self._said(queue_id)}: {queue_offset} cannot be committed, {self._positions[queue_id]} is handed out"
+                f"{self._queue_text(queue_id)}: {queue_offset} cannot be committed, "
+                f"{self._positions[queue_id]} is handed out"
             )
         if queue_offset <= self.committed[queue_id]:
             return False
@@ -262,16 +263,18 @@ class ConsumerGroup:
         self._check_held(member, taken.queue_id, taken.claim)
         place = taken.queue_offset if queue_offset is None else queue_offset
         if not taken.queue_offset <= place <= taken.end:
-            raise QueueRangeError(f"{self._said(taken.queue_id)}: {place} is not in what is handed back")
+            raise QueueRangeError(f"{self._queue_text(taken.queue_id)}: {place} is not in what is handed back")
         self._positions[taken.queue_id] = max(
             min(self._positions[taken.queue_id], place), self.committed[taken.queue_id]
         )
 
     def _check_held(self, member: str, queue_id: int, claim: int | None) -> None:
         if queue_id not in self._member(member).queues:
-            raise QueueLostError(f"{self._said(queue_id)}: {member!r} does not have it, but {self.owner(queue_id)!r}")
+            raise QueueLostError(
+                f"{self._queue_text(queue_id)}: {member!r} does not have it, but {self.owner(queue_id)!r}"
+            )
         if claim is not None and claim != self._claims[queue_id]:
-            raise QueueLostError(f"{self._said(queue_id)}: it was given away or sought to another place since")
+            raise QueueLostError(f"{self._queue_text(queue_id)}: it was given away or sought to another place since")
 
     def seek(self, places: StartOffset | Mapping[int, StartOffset], bounds: Bounds) -> dict[int, int]:
         """Move all queues, or those named, to other offsets. Return the offsets that are now committed.
@@ -282,11 +285,11 @@ class ConsumerGroup:
         resolved = {}
         for queue_id, place in targets.items():
             if not 0 <= queue_id < self.queues:
-                raise QueueRangeError(f"{self._said(queue_id)}: the topic has {self.queues}")
+                raise QueueRangeError(f"{self._queue_text(queue_id)}: the topic has {self.queues}")
             minimum, maximum = bounds(queue_id)
             resolved[queue_id] = _resolve(place, minimum, maximum)
             if not minimum <= resolved[queue_id] <= maximum:
-                raise QueueRangeError(f"{self._said(queue_id)} holds {minimum} to {maximum}, not {place}")
+                raise QueueRangeError(f"{self._queue_text(queue_id)} holds {minimum} to {maximum}, not {place}")
         for queue_id, queue_offset in resolved.items():
             self.committed[queue_id] = queue_offset
             if queue_id in self._positions:
@@ -310,4 +313,4 @@ class ConsumerGroup:
             raise RuntimeError(f"{self.group}: claims {self._claims}")
         for queue_id, position in self._positions.items():
             if not 0 <= self.committed[queue_id] <= position:
-                raise RuntimeError(f"{self._said(queue_id)}: committed {self.committed[queue_id]}, at {position}")
+                raise RuntimeError(f"{self._queue_text(queue_id)}: committed {self.committed[queue_id]}, at {position}")

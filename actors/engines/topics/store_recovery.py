@@ -132,9 +132,7 @@ class Recovery:
                 if self._is_own:
                     self._rebuild_missing_entries(furthest, early)
         elif self._is_own and furthest >= 0:
-            reason = (
-                "holds no file, but there are entries of its messages; does it lie elsewhere (store_path_commit_log)?"
-            )
+            reason = "is empty, but the ConsumeQueues have entries; is the CommitLog elsewhere (store_path_commit_log)?"
             raise DataError(log.mapped.directory, None, reason)
         else:
             self._delete_queues()
@@ -148,7 +146,7 @@ class Recovery:
             queue.recover()
             after = {queue.mapped.path(base) for base in queue.mapped.bases}
             for path in sorted(before - after):
-                self._note(path, None, "ConsumeQueue file deleted: it lies behind the queue's last good entry")
+                self._note(path, None, "ConsumeQueue file deleted: it begins after the queue's last good entry")
             furthest = max(furthest, queue.max_physical_offset)
         return furthest
 
@@ -168,9 +166,7 @@ class Recovery:
             match item:
                 case RecordColumns():
                     if rebuilding and (torn := first_torn(item)) is not None:
-                        self._note_failure(
-                            Failure(torn, "a record that ends in zeros was not written to its end", None)
-                        )
+                        self._note_failure(Failure(torn, "a record that ends in zeros: not written completely", None))
                         return torn
                     if dispatching:
                         store.dispatch_columns(item)
@@ -218,7 +214,7 @@ class Recovery:
         mapped = self.store.commit_log.mapped
         base = mapped.holding(failure.physical_offset)
         if base is not None and (count := self._bytes_at(failure.physical_offset)):
-            reason = f"{count:,} bytes behind the last good record do not count: {failure.reason}"
+            reason = f"{count:,} bytes after the last good record are ignored: {failure.reason}"
             self._note(mapped.path(base), failure.physical_offset - base, reason)
 
     def _bytes_at(self, physical_offset: int) -> int:
@@ -236,7 +232,7 @@ class Recovery:
         mapped = self.store.commit_log.mapped
         for base in mapped.bases:
             if base > end and self._bytes_at(base):
-                self._note(mapped.path(base), None, "CommitLog file deleted: it lies behind the last good record")
+                self._note(mapped.path(base), None, "CommitLog file deleted: it begins after the last good record")
         self.store.commit_log.set_end(end)
 
     # ── the queues ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -247,7 +243,7 @@ class Recovery:
             queue.truncate(end)
             if queue.max_offset < before:
                 count = before - queue.max_offset
-                reason = f"{count:,} entries of messages after the end of the CommitLog do not count"
+                reason = f"{count:,} entries of messages after the end of the CommitLog are ignored"
                 # RocketMQ's own recovery can leave entries of messages in its last file.
                 is_missing = self.store.was_clean and furthest > self.store.commit_log.mapped.file_end
                 self._note(queue.mapped.directory, None, reason, missing="messages" if is_missing else None)

@@ -63,7 +63,7 @@ class StreamRetention:
         queue = self._queue
         if queue is None:
             return range(0)
-        stop, oldest_base = queue.max_offset, self._kept(queue, now_ms)
+        stop, oldest_base = queue.max_offset, self._first_base(queue, now_ms)
         first = queue.first_offset(self.store.commit_log.min_offset if oldest_base is None else oldest_base)
         return range(min(first, stop), stop)
 
@@ -72,10 +72,10 @@ class StreamRetention:
         queue = self._queue
         if queue is None or self._share(queue, base) is None:
             return False
-        oldest_base = self._kept(queue, now_ms)
+        oldest_base = self._first_base(queue, now_ms)
         return oldest_base is None or base >= oldest_base
 
-    def _kept(self, queue: ConsumeQueue, now_ms: int) -> int | None:
+    def _first_base(self, queue: ConsumeQueue, now_ms: int) -> int | None:
         """The base of the first file that it retains; ``None``: all files."""
         limits = self.limits
         if limits.max_age_ms is None and limits.max_length_bytes is None:

@@ -108,7 +108,7 @@ class TopicStore:
         if queue is None:
             if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
                 place = queue_place(self.directory, key)
-                raise DataError(place, None, f"the topic '{shortly(topic)}' can be no directory")
+                raise DataError(place, None, f"the topic '{shortly(topic)}' cannot be a directory's name")
             queue = load_queue(self.files, self.directory, key, self.settings, writable=self.writable)
             self.queues = {**self.queues, key: queue}  # other threads may iterate over the old one
         return queue
@@ -159,7 +159,7 @@ class TopicStore:
         must be reopened: some of the messages may have been written and have used their offsets.
         """
         if self._is_torn:
-            raise StorageError(f"{self.directory}: a write has failed; the store has to be opened anew")
+            raise StorageError(f"{self.directory}: a write failed; close the store and open it again")
         stored_ms = max(self.last_stored_ms, now_ms)
         key = (batch.topic, batch.queue_id)
         number = self.next_offset(*key) if batch.is_queued else 0
@@ -253,7 +253,7 @@ class TopicStore:
         mapped = self.commit_log.mapped
         base = mapped.holding(failure.physical_offset)
         if base is not None:
-            reason = f"not dispatched from here on: {failure.reason}"
+            reason = f"the dispatch stopped here: {failure.reason}"
             self.cuts.append(Cut(mapped.path(base), failure.physical_offset - base, reason))
 
     def _next_file(self, physical_offset: int, end: int) -> int:

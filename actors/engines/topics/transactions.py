@@ -114,7 +114,7 @@ def decision(half: Record, now_ms: int, host: Host, producer_group: str | None =
 def _check_half(half: Record, producer_group: str | None) -> None:
     label = f"the record at physical offset {half.physical_offset}"
     if half.topic != HALF_TOPIC:
-        raise TransactionError(f"{label} (topic {half.topic!r}) is no half message")
+        raise TransactionError(f"{label} (topic {half.topic!r}) is not a half message")
     group = decode_properties(half.properties).get(PRODUCER_GROUP)
     if producer_group is not None and group != producer_group:
         raise TransactionError(f"{label} is a half message of the group {group!r}, not of {producer_group!r}")
@@ -210,7 +210,7 @@ class PendingTransactions:
         """Return an undecided half message; raises :class:`TransactionError`."""
         half = self._pending.get(queue_offset)
         if half is None:
-            raise TransactionError(f"half message {queue_offset} is decided already, or there is none")
+            raise TransactionError(f"half message {queue_offset} does not exist or is already decided")
         return half
 
     def prepared(self, half: Half) -> None:

@@ -25,14 +25,14 @@ ExportPaths = Annotated[
     list[str],
     typer.Argument(metavar="PATH...", help="What warren spark export wrote: directories, files, globs, URIs."),
 ]
-_OUT = typer.Option("--out", metavar="DIR", help="Write to DIR, whole or not at all.")
+_OUT = typer.Option("--out", metavar="DIR", help="Write to DIR, completely or not at all.")
 Out = Annotated[str, _OUT]
 MayBeOut = Annotated[str | None, _OUT]
 InputFormat = Annotated[
-    TableFormat | None, typer.Option("--format", help="Of what is read; default: as the files' names say.")
+    TableFormat | None, typer.Option("--format", help="The format of the files; default: by their names.")
 ]
 OutputFormat = Annotated[
-    TableFormat, typer.Option("--format", help="With --out: a JSON object on a line for each row, or Parquet files.")
+    TableFormat, typer.Option("--format", help="With --out: one JSON object per line, or Parquet files.")
 ]
 
 

@@ -26,15 +26,15 @@ def backlog(
         typer.Option(
             "--now",
             metavar="MS|files",
-            help="From when ages are counted: milliseconds since 1970, or of each node when the newest of its files "
-            "was written; default: this moment.",
+            help="The time that ages refer to: milliseconds since 1970, or for each node the time of its newest "
+            "file; default: now.",
         ),
     ] = None,
     master: Master = None,
     setting: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Report what waits in the queues of many brokers: how much, how old, how it came, what is there twice.
+    """Report the backlog of many brokers: how many messages, how old, how they arrived, which are duplicates.
 
     DIR gets a table each of queues, groups, sizes, ages, rates, keys and repeated bodies, and index.html with plots.
     """

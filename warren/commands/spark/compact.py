@@ -26,7 +26,7 @@ LimitOption = Annotated[
 
 
 def compact(paths: Paths, *, master: Master = None, setting: LimitOption = None, as_json: JsonOption = False) -> None:
-    """Say which files of message stores a broker would combine, and how many bytes that frees. Nothing is changed.
+    """List the message store files that a broker would combine, and the bytes that frees. Changes nothing.
 
     Exit code 1: of a store it is not known what is needed, for a queue cannot be read.
     """

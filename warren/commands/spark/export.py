@@ -29,7 +29,7 @@ def export(
     *,
     out: Out,
     output_format: Annotated[
-        TableFormat, typer.Option("--format", help="A JSON object on a line for each message, or Parquet.")
+        TableFormat, typer.Option("--format", help="One JSON object per line, or Parquet.")
     ] = TableFormat.JSONL,
     vhost: OnlyVhostOption = None,
     queue: QueueOption = None,
@@ -38,7 +38,7 @@ def export(
     setting: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write out the messages of many brokers: what warren export and warren topic scan write, with node and position.
+    """Export the messages of many brokers, as warren export and warren topic scan do, with node and position.
 
     Exit code 1: some could not be read; stderr says which and why, and all the others are there.
     """

@@ -25,7 +25,7 @@ def inspect(
     setting: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what is in the directories of many brokers, in numbers: a row for each queue and topic of each node.
+    """Count what is in the directories of many brokers: one row per queue and topic of each node.
 
     Exit code 1: a node's topics cannot be read; everything else is shown.
     """

@@ -16,7 +16,7 @@ def load(
     paths: ExportPaths,
     *,
     out: Out,
-    nodes: Annotated[int, typer.Option(metavar="N", min=1, help="So many directories: DIR/node-0 and following.")],
+    nodes: Annotated[int, typer.Option(metavar="N", min=1, help="N directories: DIR/node-0 and following.")],
     input_format: InputFormat = None,
     setting: Annotated[
         list[str] | None,
@@ -25,7 +25,7 @@ def load(
     master: Master = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put exported messages into new directories, each a node's, that warren and RabbitMQ can open."""
+    """Load exported messages into new node directories that warren and RabbitMQ can open."""
     loaded = job("load").run(
         paths,
         out,

@@ -17,7 +17,9 @@ from warren.pipeline.shipping import pack as pack_package
 Out = Annotated[
     str | None,
     typer.Option(
-        "--out", metavar="FILE.zip", help="warren, and what it needs of pure Python, for --py-files of spark-submit."
+        "--out",
+        metavar="FILE.zip",
+        help="warren and the pure Python packages that it needs, for spark-submit's --py-files.",
     ),
 ]
 Environment = Annotated[
@@ -25,13 +27,13 @@ Environment = Annotated[
     typer.Option(
         "--environment",
         metavar="FILE.tar.gz",
-        help="All of it, what is compiled too (numpy, pyarrow), for --archives; fits this system and Python only.",
+        help="Everything, also compiled packages (numpy, pyarrow), for --archives; only for this system and Python.",
     ),
 ]
 
 
 def pack(*, out: Out = None, environment: Environment = None, as_json: JsonOption = False) -> None:
-    """Put warren into an archive that Spark hands to executors which do not have it."""
+    """Pack warren into an archive that Spark sends to executors without it."""
     if out is None and environment is None:
         raise PipelineError("which archive: --out FILE.zip or --environment FILE.tar.gz")
     archives = []

@@ -16,7 +16,7 @@ def rebuild(
     paths: Paths,
     out: Annotated[
         str,
-        typer.Option("--out", metavar="DIR", help="Where to: a new directory that all of Spark's machines share."),
+        typer.Option("--out", metavar="DIR", help="A new directory that all of Spark's machines share."),
     ],
     *,
     check: CheckOption = False,
@@ -24,7 +24,7 @@ def rebuild(
     setting: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make ConsumeQueue and index files of many RocketMQ stores anew, from their CommitLogs alone.
+    """Rebuild ConsumeQueue and index files of many RocketMQ stores from their CommitLogs alone.
 
     One store's files lie directly in DIR, of several each has a folder there. Exit code 1: something differs from the
     files that are there (--check), or of a CommitLog could not be read.

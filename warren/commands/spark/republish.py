@@ -20,20 +20,20 @@ def republish(
     *,
     to: Annotated[str, typer.Option("--to", metavar="URL", help="The broker: amqp://user:password@host:port/vhost.")],
     out: Annotated[
-        str, typer.Option("--out", metavar="DIR", help="The ledger of what was confirmed; go on with an earlier one.")
+        str, typer.Option("--out", metavar="DIR", help="The ledger of what was confirmed; an earlier one is continued.")
     ],
     vhost: Annotated[str | None, typer.Option(help="Only messages of this vhost.")] = None,
     input_format: InputFormat = None,
     connections: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Queues that are filled at once; default: one a core.")
+        int | None, typer.Option(metavar="N", min=1, help="N queues at a time; default: one per core.")
     ] = None,
     as_published: Annotated[
-        bool, typer.Option("--as-published", help="To the exchanges that they were published to, not to their queues.")
+        bool, typer.Option("--as-published", help="Publish to the original exchanges, not to the queues.")
     ] = False,
     master: Master = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish exported messages to a live RabbitMQ, each queue in order; run it again where it was cut off."""
+    """Publish exported messages to a live RabbitMQ, each queue in order. Run it again to resume."""
     republish_job = job("republish")
     order = republish_job.Order(
         to=to,

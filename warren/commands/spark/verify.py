@@ -27,7 +27,7 @@ def verify(
     setting: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what in the directories of many brokers is damaged, and what is only left over.
+    """Report damage in the directories of many brokers, and harmless leftovers.
 
     Exit code 0: no damage, 1: damage, 2: nothing that can be read.
     """

@@ -133,7 +133,7 @@ export function queueView(vhost, name) {
   async function publish(values) {
     const properties = { delivery_mode: values.persistent ? 2 : 1 };
     if (values.headers.trim()) {
-      try { properties.headers = JSON.parse(values.headers); } catch { throw new Error("The headers are no JSON."); }
+      try { properties.headers = JSON.parse(values.headers); } catch { throw new Error("The headers are not JSON."); }
     }
     await change("POST", `exchanges/${part(vhost)}/amq.default/publish`,
       { routing_key: name, properties, payload: values.payload, payload_encoding: "string" });

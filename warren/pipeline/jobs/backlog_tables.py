@@ -1,4 +1,4 @@
-"""The tables of the backlog: how much waits in the queues, how old it is, how it came, what of it is there twice.
+"""The tables of the backlog: how much waits in the queues, how old it is, how it came, what of it occurs twice.
 
 Each one is a function that takes DataFrames and returns one. Two of them describe RabbitMQ's messages and RocketMQ's
 records under the same names (:func:`waiting_messages`, :func:`waiting_records`); the others use the results:

@@ -65,7 +65,9 @@ def plan(numbered: Numbered, partition_bytes: int) -> Iterator[Work]:
         raise DataError(node.name, None, "is a topic store, which has no .rdq files")
     for index, vhost_place in enumerate(vhosts):
         if vhost_place.only is not None:
-            raise DataError(node.name, None, "is one queue's folder; what its store needs all queues of the vhost tell")
+            raise DataError(
+                node.name, None, "is one queue's folder; only all queues of the vhost tell what their store needs"
+            )
         yield from plan_vhost(node, place_number(numbered, index), vhost_place, partition_bytes)
 
 
@@ -214,11 +216,11 @@ def parse_limits(changes: Mapping[str, str]) -> Settings:
     values: dict[str, Any] = {}
     for name, text in changes.items():
         if name not in SETTINGS:
-            raise PipelineError(f"--set {name}: there is none; {' and '.join(SETTINGS)} can be set")
+            raise PipelineError(f"--set {name}: unknown setting; {' and '.join(SETTINGS)} can be set")
         try:
             values[name] = SETTINGS[name](text)
         except ValueError as error:
-            raise PipelineError(f"--set {name}={text}: is no number") from error
+            raise PipelineError(f"--set {name}={text}: not a number") from error
     return attrs.evolve(Settings(), **values)
 
 

@@ -252,10 +252,10 @@ def _pieces(member: tarfile.TarInfo, path: str) -> list[tuple[int, int]]:
     end = 0
     for start, size in pieces:
         if start < end or size < 0:
-            raise DataError(path, None, f"the member '{shortly(member.name)}' has pieces that lie over each other")
+            raise DataError(path, None, f"the member '{shortly(member.name)}' has overlapping pieces")
         end = start + size
     if end > member.size:
-        raise DataError(path, None, f"the member '{shortly(member.name)}' has pieces behind its end")
+        raise DataError(path, None, f"the member '{shortly(member.name)}' has pieces after its end")
     return [(start, size) for start, size in pieces if size]
 
 

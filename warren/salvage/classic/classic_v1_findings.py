@@ -157,8 +157,8 @@ def _segment_file(positions: Positions) -> Iterator[Finding]:
 def _gaps(file: QueueIndexFile) -> Iterator[Finding]:
     for start, stop in file.gaps:
         detail = (
-            f"{stop - start} bytes that hold no whole record; records go on at {stop}. Messages may be missing, and "
-            "where acks stood there messages come back"
+            f"{stop - start} bytes that hold no whole record; records continue at {stop}. Messages may be missing, and "
+            "if acks were lost, messages come back"
         )
         is_zeros = file.layout is JOURNAL and not any(file.read(JOURNAL.head_size + BODY_SIZE, start))
         yield _damage("bytes behind zeros" if is_zeros else "damaged records", file, start, detail)

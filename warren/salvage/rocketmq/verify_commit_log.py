@@ -127,7 +127,7 @@ class VerifiedCommitLog:
         """The record there, or why it is not one."""
         self._looks_left -= 1
         if self._looks_left < 0:
-            return "not looked at, for too much is wrong"
+            return "not checked, because too much is wrong"
         file = self.holding(physical_offset)
         if file is None:
             return "the CommitLog has no such place"
@@ -170,9 +170,9 @@ class VerifiedCommitLog:
         if at < self.recovery_start or (is_sum and not self.store_files.settings.check_crc_on_recover):
             return "RocketMQ's recovery does not see it"
         if self.cut is not None:
-            return "RocketMQ's recovery does not come so far"
+            return "RocketMQ's recovery ends before it"
         self.cut = at
-        return "RocketMQ's recovery ends the log here, and loses the messages behind it"
+        return "RocketMQ's recovery ends the log here, and loses the messages after it"
 
     # ── the walk ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -244,7 +244,7 @@ class VerifiedCommitLog:
         detail = f"it says that {blank.size} bytes are left of the file; {file.end - at} are"
         following = self._next_whole(at, file)
         if following is not None:
-            detail += f". Who walks through the log leaves out the messages behind it, from {following - file.base} on"
+            detail += f". A reader of the log skips the messages after it, from {following - file.base} on"
         yield self.finding("wrong blank record", at, detail)
         return file.end if following is None else following
 
@@ -333,7 +333,7 @@ class VerifiedCommitLog:
         for file in self.files[1:]:
             if file.base >= self.end.physical_offset and file.base >= self.good_end:
                 is_zero = self._is_zero(file.base, file)
-                detail = "made ahead of need: zeros" if is_zero else "it begins behind the log's end"
+                detail = "created ahead of need: zeros" if is_zero else "it begins after the log's end"
                 kind = "leftover empty file" if is_zero else "leftover file"
                 yield finding(kind, "leftover", file.path, None, detail)
 

@@ -211,11 +211,11 @@ class VerifiedQueue:
             is_recovered = self.store_files.is_crashed and is_cut_off and position >= self.log.recovery_start
             severity: Severity = "leftover" if is_recovered else self.log.severity(position)
             if is_recovered:
-                fate = "RocketMQ's recovery makes it"
+                fate = "RocketMQ's recovery rebuilds it"
             elif not self.store_files.is_crashed and is_behind and position >= self.log.dispatched_until:
-                fate = "RocketMQ makes it when it starts"
+                fate = "RocketMQ builds it when it starts"
             else:
-                fate = "RocketMQ does not make it anew, and nobody who reads the queue sees the message"
+                fate = "RocketMQ does not rebuild it, and readers of the queue miss the message"
             problem = self.log.finding("message without entry", position, f"{name}: {fate}", severity)
         else:
             detail = f"{name}: its entry points at {int(entry['physical_offset'])}"
@@ -264,9 +264,9 @@ class VerifiedQueue:
             detail = f"it points at {offset}, {size} bytes; RocketMQ's recovery ends a queue at such an entry"
             yield from self._entry("invalid entry", number, detail, severity)
         elif size == FILLER_SIZE and not offset:
-            yield from self._entry("misplaced filler", number, "messages stand before it")
+            yield from self._entry("misplaced filler", number, "there are messages before it")
         elif end is not None and offset >= end:
-            detail = f"it points at {offset}, {size} bytes, behind the CommitLog's end at {end}"
+            detail = f"it points at {offset}, {size} bytes, after the CommitLog's end at {end}"
             severity = "leftover" if self.log.is_end_forgivable else "damage"
             yield from self._entry("entry that points nowhere", number, detail, severity)
         else:
@@ -313,7 +313,9 @@ class VerifiedQueue:
         )
         yield from self._judge(self.cursor, self.end, end)
         if self._bytes_behind is not None:
-            yield from self._entry("leftover bytes", self._bytes_behind, "behind the last entry, and none", "leftover")
+            yield from self._entry(
+                "leftover bytes", self._bytes_behind, "after the last entry, and not an entry", "leftover"
+            )
         yield from self._runs.finish()
 
 

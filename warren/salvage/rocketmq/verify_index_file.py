@@ -156,7 +156,7 @@ class VerifiedIndexFile:
         return (
             kind,
             number,
-            f"the item before it in its chain is said to be {link if link else 'none'}, which {reason}; it is {after}",
+            f"it names item {link if link else 'none'} as the one before it, which {reason}; that is {after}",
         )
 
     def _slot_of(self, number: int) -> int | None:

@@ -194,7 +194,7 @@ class IndexKeys:
 
     def _repeated(self, items: Items) -> Iterator[Finding]:
         for item in items:
-            detail = f"the key of the message at {item['offset']} is there already, as a recovery leaves it"
+            detail = f"the key of the message at {item['offset']} has an item already, as after a recovery"
             yield from self.files[int(item["file"])].item(
                 "leftover repeated item", int(item["number"]), detail, "leftover"
             )
@@ -207,7 +207,7 @@ class IndexKeys:
                 detail = "its message is no longer in the CommitLog"
                 yield from file.item("expired item", number, detail, "leftover")
             elif end is not None and offset >= end:
-                detail = f"it points at {offset}, behind the CommitLog's end at {end}"
+                detail = f"it points at {offset}, after the CommitLog's end at {end}"
                 severity: Severity = "leftover" if self.store_files.is_crashed else file.severity
                 yield from file.item("item that points nowhere", number, detail, severity)
             else:
@@ -251,7 +251,7 @@ class IndexKeys:
             self._after_gap = (int(item["file"]), int(item["number"]))
         summary = f"{gap.count} keys of the messages from {gap.first} to {gap.last} have no item"
         if gap.is_at_border or item is None or int(item["number"]) == 1:
-            detail = f"{summary}: a crash costs RocketMQ such keys, nobody finds these messages by them"
+            detail = f"{summary}, as after a crash; a query by these keys misses the messages"
             yield self.log.finding("leftover gap in the index", gap.first, detail, "leftover")
         else:
             yield self.log.finding("keys without item", gap.first, summary)

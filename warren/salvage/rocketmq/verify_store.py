@@ -80,10 +80,10 @@ def _end_of_log(log: VerifiedCommitLog, queues: ConsumeQueues) -> Iterator[Findi
         return
     if end.what == "record" or queues.points_at(end.physical_offset) or log.known_until >= end.physical_offset:
         severity: Severity = "leftover" if log.is_end_forgivable else "damage"
-        detail = f"the last record is not whole: {end.reason}. No other is behind it"
+        detail = f"the last record is incomplete: {end.reason}. No record follows it"
         yield log.finding("torn record", end.physical_offset, detail, severity)
     else:
-        detail = "not zeros, behind the last record: of before a recovery, or never whole"
+        detail = "not zeros, after the last record: left by a recovery, or never complete"
         yield log.finding("leftover bytes", end.physical_offset, detail, "leftover")
 
 
@@ -96,9 +96,7 @@ def _crash(store_files: StoreFiles, log: VerifiedCommitLog, index: list[Verified
         detail += f", and ends it at {log.cut}"
     yield Finding("leftover abort file", "leftover", store_files.path(ABORT), None, detail)
     if log.cut is not None:
-        detail = (
-            f"{log.good_end - log.cut} bytes from here on, readable messages among them, do not count after a recovery"
-        )
+        detail = f"{log.good_end - log.cut} bytes from here on, with readable messages, are ignored after a recovery"
         yield log.finding("leftover messages behind the end", log.cut, detail, "leftover")
     for file in index:
         header = file.header

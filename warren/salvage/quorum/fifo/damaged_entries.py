@@ -86,8 +86,8 @@ def _one_byte_changed(text: bytes) -> bytes:
 
 _NAMES, _NEARLY = _pattern(nearly=False), _pattern(nearly=True)
 _GET = re.compile(_one_byte_changed(b"dequeue"), re.DOTALL)
-NOT_SURE: Final = "what was acked behind it is not sure"
-UNKNOWN: Final = f"taken for a message, though nothing in it says what it was; {NOT_SURE}"
+NOT_SURE: Final = "which messages were acked after it is uncertain"
+UNKNOWN: Final = f"treated as a message, although its kind is unknown; {NOT_SURE}"
 
 
 class DamagedEntries:
@@ -120,29 +120,29 @@ class DamagedEntries:
         match command:
             case Enqueue(body=body):
                 machine.apply(bad.index, machine.last_ts_ms, Enqueue(None, None, body))
-                return "a message, as it seems" if guessed is not None else UNKNOWN
+                return "probably a message" if guessed is not None else UNKNOWN
             case Settle(key, msg_ids) | Discard(key, msg_ids):
                 consumer, actual_ids = machine.meant_by(key, msg_ids, later)
                 return _said_of([] if consumer is None else machine.doubt(consumer, actual_ids))
             case Requeue():
                 index = self._requeue(command, later)
-                return NOT_SURE if index is None else f"message {index} was given back"
+                return NOT_SURE if index is None else f"message {index} was requeued"
             case Return() | Modify():
                 self._give_back(command, bad.index, later)
-                return f"messages were given back; {NOT_SURE}"
+                return f"messages were requeued; {NOT_SURE}"
             case Down(pid=pid):
                 machine.apply(bad.index, machine.last_ts_ms, command._replace(pid=self._down_pid(pid, later)))
-                return f"a process was gone; {NOT_SURE}"
+                return f"a process ended; {NOT_SURE}"
             case Checkout(consumer=(tag, pid)):
                 name = tag, self._actual_pid(pid)
                 machine.apply(bad.index, machine.last_ts_ms, command._replace(consumer=name))
                 machine.doubt_key(name)
-                return f"a consumer begins; {NOT_SURE}"
+                return f"a consumer started; {NOT_SURE}"
             case MachineVersion() | UpdateConfig() | DeadLetterSettle() | Unknown():
-                return f"left out; {NOT_SURE}"
+                return f"skipped; {NOT_SURE}"
             case _:
                 machine.apply(bad.index, machine.last_ts_ms, command)
-                return f"taken as {type(command).__name__.lower()}; {NOT_SURE}"
+                return f"treated as {type(command).__name__.lower()}; {NOT_SURE}"
 
     def _later(self, bad: BadEntry) -> LaterCommands:
         if self._looks >= MAX_LOOKS:

@@ -79,6 +79,6 @@ class DeadLetters:
         if self.payload_bytes != sum(letter.message.size for letter in self):
             raise RuntimeError("the dead letters' bytes do not add up")
         if any(msg_id >= self.next_msg_id for msg_id in self.held):
-            raise RuntimeError("the worker holds a number that was not given")
+            raise RuntimeError("the worker holds a number that was not assigned")
         if self.worker is None and self.held:
-            raise RuntimeError("nobody holds dead letters")
+            raise RuntimeError("dead letters are held without a worker")

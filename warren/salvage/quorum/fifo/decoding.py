@@ -42,7 +42,7 @@ def decode_entry(data: bytes) -> Decoded:
                 places = parts(data, parts(data, 1)[2])
                 start, end = places[element : element + 2]
                 if not isinstance(command, tuple):
-                    raise TermError("a command without a body where one is looked for")
+                    raise TermError("a command without the expected body")
                 return measure(command[element], start, end)
 
             return Decoded(_ts_ms(meta), command_of(command, reply_mode, body_at))
@@ -57,7 +57,7 @@ def decode_entry(data: bytes) -> Decoded:
         case (Atom() as name, *_):
             return Decoded(0, Nothing(name, False) if name in _WITHOUT_EFFECT else Unknown(name))
         case _:
-            raise TermError("a term that is no entry of a log")
+            raise TermError("a term that is not a log entry")
 
 
 def _ts_ms(meta: Mapping[Term, Term]) -> int:

@@ -117,7 +117,7 @@ def _missing(log: QuorumLog, entry: Hole | BadEntry, effect: str) -> Problem:
         return Problem(
             UNREADABLE_RECORD, "damage", entry.path, entry.offset, f"entry {entry.index}: {entry.reason}; {effect}"
         )
-    detail = f"no file has the entries {entry.first} to {entry.last}; what was acked behind them is not sure"
+    detail = f"no file has the entries {entry.first} to {entry.last}; which messages were acked after them is uncertain"
     return Problem(HOLE, "damage", log.directory, None, detail)
 
 

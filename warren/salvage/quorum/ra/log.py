@@ -406,4 +406,4 @@ class QuorumLog:
 
 
 def _falling(path: str, index: int, term: int, before: int) -> Problem:
-    return Problem(TERM_BACK, "damage", path, None, f"entry {index} has term {term} behind one of term {before}")
+    return Problem(TERM_BACK, "damage", path, None, f"entry {index} has term {term} after one of term {before}")

@@ -117,7 +117,7 @@ def _records_of(handle: File, path: str, problems: list[Problem]) -> Records:
             raise DataError(path, 0, f"begins with {magic!r} in place of {SEGMENT_MAGIC!r}")
         problems.append(_damage(path, 0, f"the file begins with {magic!r} in place of {SEGMENT_MAGIC!r}"))
     if implied_room not in (None, room):
-        problems.append(_damage(path, 6, f"room for {room} records, but the entries begin behind {implied_room}"))
+        problems.append(_damage(path, 6, f"room for {room} records, but the entries begin after {implied_room}"))
         room = implied_room
     data = handle.pread(room * dtype.itemsize, SEGMENT_HEADER.size)
     table = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
@@ -135,7 +135,7 @@ def _up_to_the_zeros(table: Records, used: npt.NDArray[np.intp], path: str, prob
         offset = SEGMENT_HEADER.size + (before + 1) * table.dtype.itemsize
         candidates = used[at : at + 2].tolist()  # the first one may have been covered in part
         if before < 0 or not any(int(indexes[n]) - int(indexes[before]) == n - before for n in candidates):
-            problems.append(_damage(path, offset, f"{len(used) - at} records behind the zeros that end the table"))
+            problems.append(_damage(path, offset, f"{len(used) - at} records after the zeros that end the table"))
             return table[used[:at]]
         problems.append(_damage(path, offset, f"{place - before - 1} records that are zero before others"))
     return table[used]
@@ -264,7 +264,7 @@ class _Order:
             if position + 1 == len(self._indexes):
                 self._refuse(position, self._last + 1)
             else:
-                self._tell(position, f"a record of entry {index} behind that of {self._last}")
+                self._tell(position, f"a record of entry {index} after that of {self._last}")
 
     def _is_same(self, position: int, other_position: int) -> bool:
         first, second = self._table[position], self._table[other_position]

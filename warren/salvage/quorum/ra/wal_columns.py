@@ -214,9 +214,9 @@ class QueueColumns:
         if self.next_index < 0:
             self._start(place, certain=True)
         elif len(self.runs) >= MAX_RUNS and (term != self.term or index != self.next_index):
-            self._refuse(place, f"entry {index} behind {MAX_RUNS} elections")
+            self._refuse(place, f"entry {index} after {MAX_RUNS} elections")
         elif term < self.term and index >= self.next_index:
-            self._refuse(place, f"entry {index} of term {term} behind one of term {self.term}")
+            self._refuse(place, f"entry {index} of term {term} after one of term {self.term}")
         elif index == self.next_index:
             self._go_on(place)
         elif index > self.next_index:

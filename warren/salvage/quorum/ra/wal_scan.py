@@ -174,7 +174,7 @@ class FileScan:
         elif record is None:
             self._tell(TORN_RECORD, position, f"{self._size - position} bytes of a record", leftover=True)
         else:
-            self._tell(UNREADABLE_RECORD, position, f"{CHECKSUM}, and nothing behind it can be read")
+            self._tell(UNREADABLE_RECORD, position, f"{CHECKSUM}, and nothing after it can be read")
         return following
 
     def _parse(self, position: int) -> WalRecord | None:
@@ -218,7 +218,7 @@ class FileScan:
             return None
         following = self._search(max(position + 1, end - KNOWN_RECORD.size))
         if following is None:
-            self._tell(TORN_RECORD, end, "bytes behind the zeros that end the file", leftover=True)
+            self._tell(TORN_RECORD, end, "bytes after the zeros that end the file", leftover=True)
         else:
             self._damaged = True
             self._lose(position, following)

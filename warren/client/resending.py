@@ -1,4 +1,4 @@
-"""KeptChannel: a channel that outlives its socket, with everything sent that is not answered.
+"""ResendingChannel: a channel that outlives its socket, and sends again what was not answered.
 
 What was sent is kept until it is answered, and is sent again, in order, over the next socket if this one is lost. So
 something may be done twice when a host has died, but nothing confirmed is lost.
@@ -27,7 +27,7 @@ RUN_MESSAGES: Final = 4096
 """The most messages that share a confirm."""
 
 
-class Kept(Protocol):
+class Resendable(Protocol):
     """An item that is sent and answered."""
 
     @property
@@ -39,7 +39,7 @@ class Kept(Protocol):
     def encode(self, engine: Connection) -> None: ...
 
 
-K = TypeVar("K", bound=Kept)
+K = TypeVar("K", bound=Resendable)
 
 
 class Window:
@@ -64,7 +64,7 @@ class Window:
         self._waiting.clear()
 
 
-class KeptChannel(ClientChannel, Generic[K]):
+class ResendingChannel(ClientChannel, Generic[K]):
     """See the module's docstring."""
 
     tries_full_disk: ClassVar[bool] = False
@@ -96,10 +96,10 @@ class KeptChannel(ClientChannel, Generic[K]):
                 raise error
             if self._is_held(tries_full_disk):
                 return self.window.wait(link)
-            kept = new()
-            self.window.used_bytes += kept.size
-            link.gather(kept, kept.size)
-            return kept.confirm
+            item = new()
+            self.window.used_bytes += item.size
+            link.gather(item, item.size)
+            return item.confirm
 
     def _is_held(self, tries_full_disk: bool) -> bool:
         """Whether publishers wait: for the end of an alarm, or for answers."""
@@ -115,13 +115,13 @@ class KeptChannel(ClientChannel, Generic[K]):
                 return self.window.wait(self.link)
         return None
 
-    def encode(self, kept: K, engine: Connection) -> None:
+    def encode(self, item: K, engine: Connection) -> None:
         """Send an item for the first time."""
-        self.sent.append(kept)
-        self.send(kept, engine)
+        self.sent.append(item)
+        self.send(item, engine)
 
     @abstractmethod
-    def send(self, kept: K, engine: Connection) -> None:
+    def send(self, item: K, engine: Connection) -> None:
         """Send an item, with the next number, which its answer will have."""
 
     @abstractmethod
@@ -146,10 +146,10 @@ class KeptChannel(ClientChannel, Generic[K]):
             later += [(future.offer, (None,)) for future in self.idle]
             self.idle.clear()
 
-    def finish(self, kept: K, error: Exception | None, later: Later) -> None:
+    def finish(self, item: K, error: Exception | None, later: Later) -> None:
         """Settle an answered item's confirm, and free its room."""
-        later.append((kept.confirm.offer, (None,)) if error is None else (kept.confirm.fail, (error,)))
-        self.window.give_back(kept.size, later)
+        later.append((item.confirm.offer, (None,)) if error is None else (item.confirm.fail, (error,)))
+        self.window.give_back(item.size, later)
 
     def unblocked(self, later: Later) -> None:
         """Wake waiting publishers: the host's alarms are over."""
@@ -161,10 +161,10 @@ class KeptChannel(ClientChannel, Generic[K]):
         super().closed(error, later)
 
     def _give_up(self, error: WarrenError, later: Later) -> None:
-        kept: list[Any] = [*self.sent, *self.link.take_gathered(self)]
+        items: list[Any] = [*self.sent, *self.link.take_gathered(self)]
         self.sent = []
-        for one in kept:
-            self.finish(one, error, later)
+        for item in items:
+            self.finish(item, error, later)
         self.window.open(later)
         later += [(future.offer, (None,)) for future in self.idle]
         self.idle.clear()
