@@ -376,7 +376,11 @@ _AND_COUNT = pa.schema([("body", pa.string()), ("count", pa.int32())])
         (BODIES, {"topic": "t", "query": "a/b", "epoch": "1"}, "option query is 'a/b'"),
         (BODIES, {"topic": "t", "sync": "os"}, "option 'sync': unknown for writing; known are path,"),
         (BODIES, {"topic": "t", "stagingpaths": "/x"}, "unknown for writing; did you mean 'stagingPath'"),
-        (BODIES, {"topic": "t", "path": "s3://bucket/node"}, "the node to write to must be a directory of this machine"),
+        (
+            BODIES,
+            {"topic": "t", "path": "s3://bucket/node"},
+            "the node to write to must be a directory of this machine",
+        ),
         (BODIES, {"topic": "t", "path": "/dev/null"}, "/dev/null: is not a directory"),
     ],
 )
