@@ -168,6 +168,20 @@ def test_on_a_full_disk_clients_hear_that_it_is_not_safe_and_get_no_credit() -> 
     assert "sync" not in host.timers, "the timer that looks for room is there"
 
 
+def test_what_became_safe_in_the_turn_in_which_the_disk_filled_is_reported() -> None:
+    """Its publisher waited until there was space again, although its message was safe."""
+    host = Host()
+    host.write("a", 1)
+    host.run()
+    _, sync = host.timers.pop("sync")
+    sync()
+    host.write("b", 2)
+    host.fill()
+    host.turn.hurry()
+    assert host.run() == [Progress("a", 1, 1)]
+    assert ("not safe", "b") in host.take()
+
+
 def test_a_full_disk_is_looked_at_ever_more_seldom() -> None:
     host = Host()
     host.write("a", 1)

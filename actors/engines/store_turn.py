@@ -140,7 +140,7 @@ class StoreTurn(Generic[C]):
                 self._sync_armed = True
                 self._host.call_later("sync", SYNC_DELAY_NS, self._sync_due)
         self._hurry = False
-        return self._progress() if self._touched and self._full_disk is None else []
+        return self._progress() if self._touched else []
 
     def finish(self) -> None:
         """The second step, after the clients are notified: schedule garbage collection."""
@@ -155,12 +155,16 @@ class StoreTurn(Generic[C]):
                 self._host.call_later("idle", IDLE_NS, self._idle_due)
 
     def _progress(self) -> list[Progress[C]]:
+        """Return what the clients are to be told. On a full disk they get no credit for bodies that are not safe."""
         progress = []
         for client in self._touched:
             tickets = self._clients.get(client)
-            if tickets is not None and (tickets.told_taken < tickets.taken or tickets.told_safe < tickets.safe):
-                tickets.told_taken, tickets.told_safe = tickets.taken, tickets.safe
-                progress.append(Progress(client, tickets.taken, tickets.safe))
+            if tickets is None:
+                continue
+            taken = tickets.taken if self._full_disk is None else max(tickets.told_taken, tickets.safe)
+            if tickets.told_taken < taken or tickets.told_safe < tickets.safe:
+                tickets.told_taken, tickets.told_safe = taken, tickets.safe
+                progress.append(Progress(client, taken, tickets.safe))
         self._touched.clear()
         return progress
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -31,8 +32,8 @@ _MEMORY_BYTES: Final = 96 << 20
 
 @functools.cache
 def _copy(kind: str) -> Path:
-    """A directory of that kind that may be changed."""
-    place = Path(_ROOM.name) / kind
+    """A directory of that kind that this process may change: each target of a night runs in a fork of its own."""
+    place = Path(_ROOM.name) / str(os.getpid()) / kind
     shutil.copytree(seeds.unpacked(_FILES[kind][0]), place)
     return place / _FILES[kind][1]
 
