@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import random
+from typing import Any
 
 import pytest
+from pykka import ActorRef
 
-from tests.support.runtime_tools import HandNode, hand_node
+from tests.support.runtime_tools import HandNode, actor_of, hand_node, queue_path
 from warren import Queue
+from warren.actors import messages as m
+from warren.actors.queue import queue_actor
+from warren.actors.runtime import timer
 from warren.actors.runtime.future import Confirm
 from warren.errors import InvalidValueError, PublishRefusedError
 from warren.storage.faults import SimulatedCrash
@@ -151,3 +157,28 @@ def test_a_get_of_no_number_of_messages_is_refused_and_the_queue_serves(count: o
         queue.get_many(count)  # type: ignore[arg-type]
     assert [one.body for one in queue.get_many(0)] == []
     assert [one.body for one in queue.get_many(2)] == [b"1", b"2"]
+
+
+def test_a_queue_that_failed_just_now_is_deleted_with_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files stayed, and the next process made a queue of them that nobody had declared."""
+    scene = hand_node()
+    queue = scene.node.queue("q", arguments={"x-max-length": 3})
+    queue.publish(b"1").wait()
+    actor = actor_of(queue)
+    untold: list[object] = []
+
+    def told(receiver: ActorRef[Any], message: object) -> None:
+        (untold.append if isinstance(message, m.QueueFailed) else functools.partial(timer.tell, receiver))(message)
+
+    monkeypatch.setattr(queue_actor, "tell", told)
+    actor.actor_ref.tell(object())  # a bug, so its end; the node does not know yet
+    scene.run()
+    assert actor.actor_stopped.is_set()
+    assert len(untold) == 1
+    assert scene.node.delete_queue("q") == 1
+    assert not [path for path in scene.files.contents() if path.startswith(queue_path("q"))]
+    disk = scene.files.after_process_crash()
+    scene.forget()
+    again = hand_node(disk)
+    assert again.node.queue("q", arguments={"x-max-length": 4}).arguments == {"x-max-length": 4}
+    again.node.close()

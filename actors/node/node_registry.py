@@ -30,6 +30,7 @@ from warren.actors.node.node_errors import BrokenNodeError, UnsavedError, VhostD
 from warren.actors.node.node_part import NodePart
 from warren.actors.node.running_vhost import RunningVhost
 from warren.actors.queue.intake import QueueDownError, QueueGoneError
+from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.inbox import Call
 from warren.actors.topics.node_streams import NodeStreams
@@ -344,9 +345,10 @@ class NodeRegistry(NodePart):
         entry = running.queues[name]
         if owner is not None:
             entry.check_owner(owner)
-        if force and entry.running is None:
+        has_files = not force or entry.running is not None
+        if not has_files:
             running.remove_files(entry)
-        deleted = self._take_out(running, name, if_empty=if_empty, if_unused=if_unused)
+        deleted = self._take_out(running, name, if_empty=if_empty, if_unused=if_unused, has_files=has_files)
         try:
             self._save()
         except (DiskFullError, UnsavedError):
@@ -356,14 +358,20 @@ class NodeRegistry(NodePart):
         entry.deleted = True
         return deleted
 
-    def _take_out(self, running: RunningVhost, name: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
+    def _take_out(
+        self,
+        running: RunningVhost,
+        name: str,
+        *,
+        if_empty: bool = False,
+        if_unused: bool = False,
+        has_files: bool = True,
+    ) -> int:
         """Delete an existing queue, without saving the definitions."""
         entry = running.queues[name]
-        actor = entry.running
-        if actor is None and entry.error is not None:
-            raise entry.down_error()
         deleted = 0
-        if actor is not None:
+        if has_files:
+            actor = entry.running or _restarted(running, entry)
             try:
                 delete = functools.partial(actor.delete, if_empty=if_empty, if_unused=if_unused)
                 deleted = actor.actor_ref.ask(Call(delete))  # type: ignore[assignment]
@@ -456,3 +464,15 @@ class NodeRegistry(NodePart):
         for declared in declarations:
             self.definitions.vhost(declared.vhost).check_targets(declared)
         return imported
+
+
+def _restarted(running: RunningVhost, entry: QueueEntry) -> QueueActor:
+    """Restart a queue whose actor has failed just now, so that its files are deleted with it.
+
+    Raises :class:`QueueDownError` if it is down, or its vhost is about to be reopened.
+    """
+    if entry.error is None:
+        with contextlib.suppress(Exception):
+            running.wait_for_stores()
+            running.start_queue(entry)
+    return entry.actor
