@@ -28,7 +28,6 @@ from tests.support.effort import every, times
 from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, Row, noted, rabbitmq_node, read_rows, rocketmq_node
 from tests.support.topic_log import RECORD
 from warren.actors.engines.topics.store_opening import load_store
-from warren.actors.engines.topics.topic_store import TopicStore
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import Host, Record, decode_properties, encode, encode_blank
 from warren.msg_store.commit_log.record_check import Failure
@@ -588,7 +587,7 @@ def test_a_survey_is_the_same_behind_json_and_spares_the_recovery(
     whole = read_rows("records", path)
     file = tmp_path / "surveys.json"
     file.write_text(to_option([made]), encoding="utf-8")
-    monkeypatch.setattr(TopicStore, "load", None)
+    monkeypatch.setattr("warren.salvage.rocketmq.store.load_store", None)
     assert read_rows("records", path, survey=to_option([made])) == whole
     assert read_rows("records", path, survey=str(file)) == whole
 

@@ -280,7 +280,7 @@ def test_while_somebody_else_is_at_the_queue_a_publisher_is_held_and_then_let_in
     try:
         for _ in range(400):
             queue.publish(b"x", block=False)
-        with pytest.raises(warren.errors.BlockedError, match="behind"):
+        with pytest.raises(warren.errors.BlockedError, match="too many waiting"):
             queue.publish(b"x", block=False)
         with pytest.raises(warren.errors.BlockedError, match="0 seconds"):
             queue.publish(b"x", timeout=0)

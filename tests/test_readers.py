@@ -397,12 +397,12 @@ async def test_readers_go_on_in_topics_that_were_opened_anew(node: Any, hand: Ha
         iterated = await some(alone.records(), 1)
         hand.node._running.topics_now().groups.actor_ref.tell("no message that it knows")
         hand.run()
-        with pytest.raises(QueueLostError, match="anew"):
+        with pytest.raises(QueueLostError, match="reopened"):
             await done(second.commit())
         assert await bodies(reader.read(2)) == numbers(2)  # the offsets were not written down yet
         hand.node._running.topics_now().groups.actor_ref.tell("no message that it knows")
         hand.run()
-        with pytest.raises(QueueLostError, match="anew"):
+        with pytest.raises(QueueLostError, match="reopened"):
             await done(reader.commit())
         assert await bodies(reader.read()) == numbers(4)
         await done(reader.commit())
