@@ -116,7 +116,7 @@ def test_a_brokers_exported_definitions_tell_what_its_queues_were_declared_as(tm
 def test_definitions_that_are_none_are_said(tmp_path: Path, content: str) -> None:
     path = tmp_path / "definitions.json"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(ScenarioError, match=f"^{re.escape(str(path))}: no "):
+    with pytest.raises(ScenarioError, match=f"^{re.escape(str(path))}: not? "):
         queues_of_directory(MIXED, definitions=path)
     with pytest.raises(StorageError, match="there is no such file"):
         queues_of_directory(MIXED, definitions=tmp_path / "none")

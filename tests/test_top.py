@@ -750,7 +750,7 @@ def test_a_rabbitmqs_directory_is_named_as_that_and_not_touched(tmp_path: Path) 
     for arguments in (["--attach"], ["--once"], ["--json"]):
         result = top(vhosts.parent.parent, *arguments)
         assert result.exit_code == 2
-        assert "a RabbitMQ data directory; --adopt takes it over" in result.stderr
+        assert "a RabbitMQ's data directory; --adopt takes it over" in result.stderr
     assert sorted(str(path) for path in vhosts.parent.parent.rglob("*")) == before
 
 

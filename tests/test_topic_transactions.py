@@ -164,7 +164,7 @@ def test_undecided_half_messages_survive_a_restart() -> None:
         origin=None,
     )
     assert (pending.half_offset, pending.op_offset) == (0, 0)
-    with pytest.raises(TransactionError, match="decided already"):
+    with pytest.raises(TransactionError, match="already decided"):
         pending.get(1)
     log.append(decision(first, 1, HERE))
     pending.decided(1, 0)

@@ -139,7 +139,7 @@ class TakeoverSchedule:
                 "client.remote",
                 "handles.consumer",
             ),
-            "storage.lock_file",
+            "storage.filesystem",
         ):
             replace(undo, f"warren.{name}", "time", time)
         replace(undo, "warren.actors.runtime.leader_follower", "select", select)
