@@ -77,6 +77,16 @@ class Traffic:
         """Let each publisher have ``count`` more messages confirmed: a slow run must not fill the disk by itself."""
         self._most = {place: len(bodies) + count for place, bodies in self.confirmed.items()}
 
+    def refuses(self, place: str) -> Callable[[], bool]:
+        """Return a condition: whether a publish was refused since now. Each look lets the publishers try again."""
+        was_refused = grown(lambda: self.refused[place])
+
+        def look() -> bool:
+            self.allow(1)
+            return was_refused()
+
+        return look
+
     def wait_for_confirms(self, what: str) -> None:
         """Wait until each publisher has one more message confirmed."""
         counts = {place: grown(lambda place=place: len(self.confirmed[place])) for place in self.confirmed}
@@ -185,8 +195,7 @@ def test_a_real_file_system_is_filled_and_freed_under_traffic(tmp_path: Path, sy
                 traffic.allow(PER_PHASE)
                 fill(disk / "filler")
                 for place in ("q", "topic"):
-                    refused = grown(lambda place=place: traffic.refused[place])
-                    wait_until(lambda refused=refused: traffic.allow(1) or refused(), f"{cycle}: {place} refuses")
+                    wait_until(traffic.refuses(place), f"{cycle}: {place} refuses")
                 (disk / "filler").unlink()
             traffic.wait_for_confirms("%s takes in the end")
         finally:

@@ -41,8 +41,8 @@ class RemoteTopicVerbs(TopicVerbs):
         self._begin(settings)
 
     def perform(self, operation: Operation[T]) -> Steps[T]:
-        arguments = tuple(map(_without_zone, operation.arguments))
-        keywords = {name: _without_zone(value) for name, value in operation.keywords.items()}
+        arguments = tuple(map(_as_seconds, operation.arguments))
+        keywords = {name: _as_seconds(value) for name, value in operation.keywords.items()}
         return self.remote.perform(Operation(operation.definition, arguments, keywords), self.name)
 
     @property
@@ -120,6 +120,6 @@ class RemoteTransactionVerbs(TransactionVerbs):
         return self._remote.hand_over(decided, block=True, timeout=None)
 
 
-def _without_zone(value: Any) -> Any:
+def _as_seconds(value: Any) -> Any:
     """Return a moment as seconds since 1970; other values as they are."""
     return to_ms(value) / 1000 if isinstance(value, datetime.datetime) else value

@@ -287,24 +287,32 @@ ACCESS: Final[dict[str, Verb]] = {
 """Users, permissions, vhosts, parameters."""
 
 
-def _policies(kind: str, setting: str, plural: str, listed: str) -> dict[str, Verb]:
-    """Return the verbs for policies of one kind; ``kind`` and ``plural`` are parts of the names of a vhost's verbs."""
+def _vhost(node: RunningNode, arguments: Arguments) -> VhostVerbs:
+    node.vhost(arguments["vhost"])
+    return VhostVerbs(node, arguments["vhost"])
 
-    def vhost(node: RunningNode, arguments: Arguments) -> VhostVerbs:
-        node.vhost(arguments["vhost"])
-        return VhostVerbs(node, arguments["vhost"])
+
+def _policies(
+    kind: str,
+    setting: str,
+    plural: str,
+    listed: str,
+    *,
+    set_verb: Callable[..., Steps[None]],
+    clear_verb: Callable[[VhostVerbs, str], Steps[None]],
+    list_verb: Callable[[VhostVerbs], Steps[Rows]],
+) -> dict[str, Verb]:
+    """Return the verbs for policies of one kind; ``set_verb`` and so on are those of a vhost that they perform."""
 
     def set_policy(node: RunningNode, arguments: Arguments) -> None:
-        definition = _object(arguments["definition"])
-        options = _of(arguments, "priority", "apply_to")
-        set_it = getattr(vhost(node, arguments), f"set_{kind}")
-        run(set_it(arguments["name"], arguments["pattern"], definition, **options))
+        definition, options = _object(arguments["definition"]), _of(arguments, "priority", "apply_to")
+        run(set_verb(_vhost(node, arguments), arguments["name"], arguments["pattern"], definition, **options))
 
     def clear_policy(node: RunningNode, arguments: Arguments) -> None:
-        run(getattr(vhost(node, arguments), f"clear_{kind}")(arguments["name"]))
+        run(clear_verb(_vhost(node, arguments), arguments["name"]))
 
     def list_policies(node: RunningNode, arguments: Arguments) -> Rows:
-        return _with_texts(run(getattr(vhost(node, arguments), plural)()), "definition")
+        return _with_texts(run(list_verb(_vhost(node, arguments))), "definition")
 
     return {
         f"set_{kind}": Verb(
@@ -332,6 +340,22 @@ def _policies(kind: str, setting: str, plural: str, listed: str) -> dict[str, Ve
 
 
 POLICIES: Final[dict[str, Verb]] = {
-    **_policies("policy", "policy", "policies", "policies"),
-    **_policies("operator_policy", "operator policy override", "operator_policies", "operator policy overrides"),
+    **_policies(
+        "policy",
+        "policy",
+        "policies",
+        "policies",
+        set_verb=VhostVerbs.set_policy,
+        clear_verb=VhostVerbs.clear_policy,
+        list_verb=VhostVerbs.policies,
+    ),
+    **_policies(
+        "operator_policy",
+        "operator policy override",
+        "operator_policies",
+        "operator policy overrides",
+        set_verb=VhostVerbs.set_operator_policy,
+        clear_verb=VhostVerbs.clear_operator_policy,
+        list_verb=VhostVerbs.operator_policies,
+    ),
 }

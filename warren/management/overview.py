@@ -417,7 +417,7 @@ async def auth(call: Call) -> Any:
 
 
 async def feature_flags(call: Call) -> Any:
-    """``/api/feature-flags``: there are none."""
+    """``/api/feature-flags``: an empty list."""
     return []
 
 

@@ -53,7 +53,7 @@ class ColumnFiles:
     first_key: int | None
     """The physical offset of the first message whose keys are put."""
     last_key: int
-    """The physical offset of the last such message; 0 if there is none."""
+    """The physical offset of the last such message; 0 without one."""
     ends_in_key: bool
     """Whether the range's last record is that message."""
 

@@ -25,7 +25,7 @@ class Latencies:
     """Latencies of a queue or group: buckets, 200 a decade, each known to 1.2 %; their sum and largest exactly."""
 
     counts: Times | None = None
-    """By bucket; ``None``: there are none yet."""
+    """By bucket; ``None`` before the first."""
     count: int = 0
     sum_ns: int = 0
     largest_ns: int = 0

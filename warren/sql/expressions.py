@@ -49,7 +49,7 @@ class Call:
     function: str
     arguments: tuple[Field | Literal | Call, ...]
     options: Any
-    """The function's options by name; ``None`` if it has none."""
+    """Return the function's options by name; ``None`` for a function without options."""
 
 
 Part = Field | Literal | Call

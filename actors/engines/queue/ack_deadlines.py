@@ -66,7 +66,7 @@ class AckDeadlines:
         extended.put(_TAGS, tags, max(until_us, *extended.of(_TAGS, tags, 0)))
 
     def next_due_us(self) -> int | None:
-        """When the next deadline is, unless its messages are settled before; ``None`` if there is none."""
+        """When the next deadline is, unless its messages are settled before; ``None`` without deadlines."""
         return self._due.peekitem(0)[0] if self._due else None
 
     def take_due(self, now_us: int) -> list[tuple[str, range]]:

@@ -92,7 +92,7 @@ class DeadLetterOutbox:
             self._forget(held)
 
     def safe(self, number: int) -> None:
-        """Remove the messages of a batch that is safe at its target, or has none."""
+        """Remove the messages of a batch that is safe at its target, or without a target."""
         held = self._held.pop(number, None)
         if held is None:
             raise RuntimeError(f"there is no batch {number} of dead letters on its way")

@@ -142,7 +142,7 @@ class DeliveryTags(Generic[Owner]):
         return taken
 
     def _index(self, tag: int) -> int:
-        """The index of the run that holds ``tag``, or else of the one before it; -1 if there is none."""
+        """The index of the run that holds ``tag``, or else of the one before it; -1 before the first run."""
         runs = self._runs
         if runs and runs[0].first <= tag < runs[0].first + runs[0].count:
             return 0  # acks mostly come in the order of the deliveries

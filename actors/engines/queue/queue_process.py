@@ -248,7 +248,7 @@ class QueueProcess(QueueEarly):
         return not self._expiry.idle
 
     def dead_letters_safe(self, number: int) -> None:
-        """Remove the messages of a batch of dead letters that is safe at its target, or has none."""
+        """Remove the messages of a batch of dead letters that is safe at its target, or without a target."""
         self._expiry.safe(number)
 
     def next_deadline_us(self) -> int | None:

@@ -32,7 +32,7 @@ class SeqIdMap:
                 yield level, start, stop, number
 
     def of(self, level: int, seq_ids: range, default: int) -> list[int]:
-        """The number of each message; ``default`` if it has none."""
+        """The number of each message; ``default`` for messages without a number."""
         entries = self._levels.get(level)
         if entries is None:
             return [default] * len(seq_ids)
@@ -46,7 +46,7 @@ class SeqIdMap:
         return numbers
 
     def add(self, level: int, seq_ids: range, amount: int) -> list[tuple[range, int]]:
-        """Add to the number of each message, which is 0 if it has none; return the new numbers."""
+        """Add to the number of each message, 0 for those without a number; return the new numbers."""
         pieces: list[tuple[range, int]] = []
         for part in stretches(seq_ids):
             at = part.start

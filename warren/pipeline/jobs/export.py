@@ -226,7 +226,7 @@ def _counted(parts: list[Part], job: Job, parallel: ParallelMap) -> tuple[list[P
 
 
 def _settle(written: Sequence[Written], staging: str, job: Job) -> None:
-    """Name the files, in order; write an empty one if there are none."""
+    """Name the files, in order; write an empty file if the list is empty."""
     paths = [result.path for result in written if result.path]
     width = max(5, len(str(len(paths) - 1)))
     for number, path in enumerate(paths):

@@ -46,7 +46,7 @@ class RocketmqStore:
     has_checkpoint: bool
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """An existing queue; raises :class:`WarrenError` if there is none."""
+        """Return an existing queue. Raises :class:`WarrenError` if it is missing."""
         queue = self.store.queues.get((topic, queue_id))
         if queue is None:
             ids = [str(other_id) for name, other_id in self.store.queues if name == topic]
