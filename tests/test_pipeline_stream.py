@@ -34,7 +34,7 @@ from warren.storage.errors import StorageError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.topic_settings import TopicSettings
 from warren.tables.options import ReadOptions
-from warren.tables.places import Node
+from warren.tables.places import Node, find_nodes
 from warren.values.topic_record import HERE
 from warren.verbs.steps import run
 
@@ -206,6 +206,23 @@ def test_a_node_without_a_message_is_waited_for(tmp_path: Path) -> None:
         run(node._running.caught_up())
         end = reader.latestOffset(start, ALL)
         assert [row["body"] for row in rows_of(reader, start, end)] == [b"x"]
+
+
+def test_a_stream_may_begin_before_the_topic_it_reads(tmp_path: Path) -> None:
+    path = str(tmp_path / "node")
+    with warren.open(path, attach=False):
+        pass
+    reader = reader_of(path)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ALL) == start == {path: {}}
+
+
+def test_a_node_that_is_just_opening_is_not_looked_for_in_its_folders(tmp_path: Path) -> None:
+    node = tmp_path / "node"
+    (node / "opening" / "msg_stores" / "vhosts").mkdir(parents=True)
+    (node / "warren.lock").touch()
+    (found,) = find_nodes([str(node)], may_run=True)
+    assert found.directory == str(node)
 
 
 def test_a_schema_may_leave_columns_out(store: Store) -> None:

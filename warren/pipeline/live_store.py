@@ -132,7 +132,7 @@ class LiveStore:
         try:
             return place.files, place.store()
         except DataError:
-            if place.files.exists(below(place.directory, LOCK_FILE)):  # a node that has no topic yet
+            if place.is_warren_node():  # it has no topic yet
                 return place.files, below(place.directory, TOPICS)
             raise
 

@@ -44,6 +44,7 @@ from warren.storage.data_version import refuse_unreadable
 from warren.storage.descriptors import descriptor_bound
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import RealFileSystem
+from warren.storage.lock_file import LOCK_FILE
 from warren.storage.own_files import DEFINITIONS_FILE, DEFINITIONS_LOG, DELAYS_DIRECTORY, SIDE_DIRECTORY
 
 KIND: Final = "rabbitmq-classic-v1"
@@ -118,6 +119,10 @@ class Place:
             attrs.evolve(self, path=below(self.path.rstrip("/"), self.below(place)), directory=place, depth=0)
             for place, _ in matches
         ]
+
+    def is_warren_node(self) -> bool:
+        """Whether warren opened a node in this very directory, which may have no queue or topic yet."""
+        return any(self.files.exists(below(self.directory, name)) for name in (LOCK_FILE, VERSION_FILE))
 
     def below(self, place: str) -> str:
         """The path of an inner directory, relative to this one."""

@@ -75,8 +75,11 @@ class Node:
 
     def nodes(self) -> list[Node]:
         """This node, or the nodes below it; if nothing is found, this one: reading it raises the error."""
+        place = self.place()
+        if place.is_warren_node():
+            return [self]
         try:
-            places = attrs.evolve(self.place(), depth=DIRECTORY_DEPTH).nodes()
+            places = attrs.evolve(place, depth=DIRECTORY_DEPTH).nodes()
         except DataError:
             return [self]
         return [self._of(place, name=self.name if len(places) == 1 else place.path) for place in places]
