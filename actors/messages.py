@@ -179,6 +179,13 @@ class LeaveMonitor(Control):
     queue: ActorRef[Any]
 
 
+@attrs.frozen
+class DeadLettersSafe(Control):
+    """Queue → itself. Tell. The dead letters of a batch are safe elsewhere, or lost on purpose."""
+
+    number: int
+
+
 @attrs.frozen(eq=False, repr=False)
 class SetDurationTarget(Control):
     """Memory monitor → queue. Tell. How long messages in RAM may last (seconds); ``None``: without limit."""

@@ -363,7 +363,7 @@ def test_a_consumer_that_waits_is_told_though_it_has_no_room_for_all_that_came_t
         for number in range(3):
             queue.publish(b"%d" % number)
     assert not told
-    assert not actor._give_early()
+    assert not actor.fast.give()
     assert told == [True]
     assert [one.body for one in taken_now(consumer)] == [b"0", b"1"]
     consumer.close()
@@ -439,7 +439,13 @@ def test_what_comes_and_goes_is_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["actors/queue/queue_front_end.py", "actors/queue/early_deliveries.py", "actors/runtime/inbox.py"]
+    "module",
+    [
+        "actors/queue/fast_paths.py",
+        "actors/queue/queue_front_end.py",
+        "actors/queue/early_deliveries.py",
+        "actors/runtime/inbox.py",
+    ],
 )
 def test_ctrl_c_while_a_message_goes_out_early_loses_none_and_brings_none_twice(module: str) -> None:
     scene, queue = about_to_sync()

@@ -200,7 +200,7 @@ class RunningVhost:
 
     def start_queue(self, entry: QueueEntry) -> None:
         """Start an actor for a queue, new or with files."""
-        ref = _actor_class(entry.declaration).start(
+        ref = QueueActor.start(
             self._context,
             entry.declaration,
             open_process=self._open_process,
@@ -555,14 +555,6 @@ class RunningVhost:
             else:
                 entry.start(actor)
             self.queues[name] = entry
-
-
-def _actor_class(declaration: QueueDeclaration) -> type[QueueActor]:
-    if not declaration.deduplicates:
-        return QueueActor
-    from warren.actors.queue.deduplicating_queue import DeduplicatingQueueActor
-
-    return DeduplicatingQueueActor
 
 
 def stored_name(declaration: QueueDeclaration, level: int | None) -> bytes:

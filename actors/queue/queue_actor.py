@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,18 +23,18 @@ from warren.actors.engines.declared.policies import NO_POLICIES, AppliedPolicies
 from warren.actors.engines.declared.queue_arguments import effective
 from warren.actors.engines.queue.counts import Counts
 from warren.actors.engines.queue.queue_process import QueueProcess
-from warren.actors.engines.queue.queue_turn import LOST
+from warren.actors.engines.queue.queue_turn import LOST, QueueTurn
 from warren.actors.engines.restarts import What
 from warren.actors.node.front_end import PublishBatch
 from warren.actors.node.node_context import NodeContext
 from warren.actors.node.store_actor import RemoteStore
-from warren.actors.queue.deliveries import Deliveries
 from warren.actors.queue.early_deliveries import EarlyBatch
 from warren.actors.queue.inspecting import BrowsedMessage, browse
 from warren.actors.queue.intake import CLOSED_WEIGHT, QueueGoneError, SettleKey
+from warren.actors.queue.queue_consumers import QueueConsumers
+from warren.actors.queue.queue_front_end import QueueFrontEnd
 from warren.actors.queue.queue_output import Dispatch, QueueOutput
 from warren.actors.queue.sampling import sample_queue
-from warren.actors.queue.shared_prefetch import SharedPrefetch
 from warren.actors.runtime.future import Confirm, CountDown, Future
 from warren.actors.runtime.inbox import PendingBatch
 from warren.actors.runtime.interrupts import uninterrupted
@@ -41,6 +42,7 @@ from warren.actors.runtime.pool import TURN_ENTRIES, Asked
 from warren.actors.runtime.timer import tell
 from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.queue_index.message.message_format import Envelope
+from warren.queue_index.message.msg_ids import MsgIds
 from warren.queue_index.queue.acking import tag_ranges
 from warren.queue_index.queue.state import Mode
 from warren.storage.errors import DiskFullError, NoRoomError, WarrenError
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from warren.actors.queue.unique_publisher import Key, UniquePublisher
 
 
+_rest_numbers = itertools.count(1)
 QUICK_MESSAGES: Final = 64
 """Batches up to this size are handled by a quick turn."""
 
@@ -68,11 +71,13 @@ class OpenedQueue:
     """Whether that file exists."""
 
 
-class QueueActor(QueueOutput):
-    """Owns one queue. The methods that it adds to :class:`QueueOutput` are called in its turns only."""
+class QueueActor(QueueFrontEnd):
+    """Owns one queue. The methods that it adds to :class:`QueueFrontEnd` are called in its turns only."""
 
     __slots__ = (
+        "_dispatch",
         "_has_files",
+        "_is_opening",
         "_keys_path",
         "_open_process",
         "_recovered",
@@ -81,7 +86,11 @@ class QueueActor(QueueOutput):
         "_to_be_counted",
         "_unique",
         "_written",
+        "consumers",
+        "msg_ids",
+        "output",
         "policies",
+        "rest_number",
     )
 
     def __init__(
@@ -94,8 +103,15 @@ class QueueActor(QueueOutput):
         is_opening: Callable[[], bool] = lambda: False,
         policies: AppliedPolicies = NO_POLICIES,
     ) -> None:
-        super().__init__(context, declaration, dispatch, is_opening)
+        """``is_opening``: whether there may be queues that are not started yet."""
+        super().__init__(context, declaration)
         self._open_process = open_process
+        self._dispatch = dispatch
+        self._is_opening = is_opening
+        self.consumers = QueueConsumers(self)
+        self.msg_ids = MsgIds(context.random(8))
+        self.rest_number = 0
+        """A new number for each rest, 0 at work: while it is unchanged, the queue's numbers are, too."""
         self.policies = policies
         """The policies that it was last given; the node's actor changes them."""
         self._has_files = False
@@ -117,6 +133,18 @@ class QueueActor(QueueOutput):
         return ("queue", self.declaration.vhost, self.declaration.name)
 
     @property
+    def process(self) -> QueueProcess:
+        if self._process is None:
+            raise RuntimeError(f"{self.describe()} is not open")
+        return self._process
+
+    @property
+    def queue_turn(self) -> QueueTurn:
+        if self._queue_turn is None:
+            raise RuntimeError(f"{self.describe()} is not open")
+        return self._queue_turn
+
+    @property
     def turns(self) -> int:
         """The number of turns that had something to do."""
         return 0 if self._queue_turn is None else self._queue_turn.turns
@@ -135,8 +163,18 @@ class QueueActor(QueueOutput):
     def on_start(self) -> None:
         opened, context = self._open_process(self), self._context
         self._process, self._stores, self._recovered = opened.process, opened.stores, opened.recovered
+        self.output = QueueOutput(
+            context,
+            self.actor_ref,
+            opened.process,
+            dispatch=self._dispatch,
+            is_opening=self._is_opening,
+            call_later=self.call_later,
+            msg_ids=self.msg_ids,
+        )
         self._queue_turn = context.new_queue_turn(
             host=self,
+            output=self.output,
             process=opened.process,
             stores=opened.stores,
             name=self.actor_urn,
@@ -145,11 +183,12 @@ class QueueActor(QueueOutput):
             sync_group=context.sync_group,
             receivers=self.deliveries,
         )
+        self.fast.open(opened.process, self._queue_turn)
         self._keys_path = opened.keys_path
         if opened.has_keys:  # before a message with a key can be taken
             self._open_unique()
         self._recover_on()
-        self.account_memory()  # thousands of queues found on opening take memory too
+        self.output.account_memory()  # thousands of queues found on opening take memory too
         if not self.process.backing.recovering:  # a queue that is never used expires, too
             self._queue_turn.arm_deadline()
 
@@ -252,6 +291,7 @@ class QueueActor(QueueOutput):
         tell(self._context.monitor, m.LeaveMonitor(self.actor_ref))
         tell(self._context.monitor, m.DiskRoom(self.actor_ref, has_room=True))
         self.alive = False
+        self.fast.close()
         self.actor_inbox.weight = CLOSED_WEIGHT
         self._stop()
         self._let_publishers_in()
@@ -306,12 +346,10 @@ class QueueActor(QueueOutput):
     def _on_publish(self, message: m.Publish, keys: Sequence[Key | None] | None = None) -> None:
         self.actor_inbox.lighten(len(message.bodies))
         ids = message.msg_ids or self.msg_ids.many(len(message.bodies))
-        options = message.expiration_ms, message.priority, message.confirm
         try:
-            if keys is None:
-                self._publish(message.envelope, ids, message.bodies, *options)
-            else:
-                self._publish_unique(message.envelope, ids, message.bodies, keys, *options)
+            self._publish(
+                message.envelope, ids, message.bodies, message.expiration_ms, message.priority, message.confirm, keys
+            )
         except BaseException as error:
             message.confirm.fail(error)
             raise
@@ -349,14 +387,13 @@ class QueueActor(QueueOutput):
             if not written.taken:
                 self.actor_inbox.take_this(written)
                 self._guard(None, self.on_batch, written)
-        if self._read_ahead is not None and not stopped.is_set():
+        if self.fast.ahead is not None and not stopped.is_set():
             self._guard(None, self._take_off, refusable=False)
         super()._work(entries, asked)
 
     def _take_off(self) -> None:
         """Remove messages that were read ahead and handed out."""
-        with self.actor_inbox.lock:
-            ahead, self._read_ahead = self._read_ahead, None
+        ahead = self.fast.take_ahead()
         if ahead is not None and ahead.delivered:
             self.queue_turn.take_off(ahead)
 
@@ -366,7 +403,7 @@ class QueueActor(QueueOutput):
             return False
         self._hurry = False  # before looking at the inbox: a publisher that joins later, and waits, sets it again
         with self.actor_inbox.lock:
-            batch = self._batch_to_write()
+            batch = None if self._makes_wait() else self.fast.batch_to_write()
             begun = None if batch is None else batch.begin_writing(Confirm(self))
         if batch is None or begun is None:
             self._hurry = True
@@ -398,10 +435,25 @@ class QueueActor(QueueOutput):
             self._has_files = True
 
     def _publish(  # noqa: PLR0917
-        self, envelope: Envelope, ids: bytes, bodies: Any, expiration_ms: int | None, priority: int, confirm: Future
+        self,
+        envelope: Envelope,
+        ids: bytes,
+        bodies: Any,
+        expiration_ms: int | None,
+        priority: int,
+        confirm: Future,
+        keys: Sequence[Key | None] | None = None,
     ) -> None:
         self._check_files()
-        self.queue_turn.publish(envelope, ids, bodies, expiration_ms, priority, confirm)
+        if keys is None and self._deduplicates:
+            from warren.actors.queue.header_keys import header_keys
+
+            found_keys = header_keys(self.declaration, envelope, bodies)
+            keys = found_keys if any(found_keys) else None
+        if keys is None:
+            self.queue_turn.publish(envelope, ids, bodies, expiration_ms, priority, confirm)
+        else:
+            self.unique.publish(envelope, ids, bodies, keys, expiration_ms, priority, confirm)
 
     # ── messages with keys ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -416,56 +468,7 @@ class QueueActor(QueueOutput):
         self._unique = UniquePublisher.open(self, self._context, self._keys_path)
         return self._unique
 
-    def _publish_unique(  # noqa: PLR0917
-        self,
-        envelope: Envelope,
-        ids: bytes,
-        bodies: Any,
-        keys: Sequence[Key | None],
-        expiration_ms: int | None,
-        priority: int,
-        confirm: Future,
-    ) -> None:
-        self._check_files()
-        self.unique.publish(envelope, ids, bodies, keys, expiration_ms, priority, confirm)
-
-    # ── consumers, and the whole queue ──────────────────────────────────────────────────────────────────────────
-
-    def _on_subscribe(self, message: m.Subscribe) -> None:
-        message.deliveries.acks_unseen = message.consumer.acks_unseen
-        self.queue_turn.subscribe(message.consumer, message.deliveries)
-        self._bound(message.deliveries, message.consumer.prefetch)
-        self._note_shared(message.consumer.shared)
-
-    def set_prefetch(self, tag: str, prefetch: int, shared: SharedPrefetch | None = None) -> None:
-        """Set how many messages a consumer may have unacked; 0: no limit. ``shared``: a limit together with others."""
-        self.queue_turn.set_prefetch(tag, prefetch, shared)
-        self._note_shared(shared)
-        if (deliveries := self.deliveries.get(tag)) is not None:
-            self._bound(deliveries, prefetch)
-
-    def _note_shared(self, shared: Any) -> None:
-        if isinstance(shared, SharedPrefetch):
-            shared.queues[self] = functools.partial(self.call_soon, lambda: self.queue_turn.resume_shared(shared))
-
-    def _bound(self, deliveries: Deliveries, prefetch: int) -> None:
-        """Let a consumer without a prefetch get more as it takes what it has."""
-        deliveries.more = None if prefetch else self.get_in_line
-
-    def cancel_consumer(self, tag: str) -> None:
-        """Cancel a consumer; its unacked messages stay with the channel."""
-        deliveries: Deliveries | None = self.queue_turn.cancel(tag)
-        if deliveries is not None:
-            deliveries.end()
-
-    def close_channel(self, channel: str, seen_up_to: int | None = None) -> int:
-        """Return how many unacked messages went back to their places. ``seen_up_to``: the last tag whose message was
-        seen; ``None``: all were seen, :data:`LOST`: unknown."""
-        closed = {tag: deliveries for tag, deliveries in self.deliveries.items() if deliveries.channel == channel}
-        requeued = self.queue_turn.close_channel(channel, list(closed), seen_up_to)
-        for deliveries in closed.values():
-            deliveries.end()
-        return requeued
+    # ── the whole queue ──────────────────────────────────────────────────────────────────────────
 
     def _on_store_progress(self, message: m.StoreProgress) -> None:
         if (store := self._store_of(message.client)) is not None:
@@ -508,8 +511,12 @@ class QueueActor(QueueOutput):
             self._tails = Tails(self.process)
         return self._tails
 
+    def has_more(self) -> bool:
+        return not self.actor_inbox.empty()
+
     def rested(self) -> None:
-        super().rested()
+        self.actor_inbox.rest()
+        self.rest_number = next(_rest_numbers)
         if self._tails is not None:
             self._tails.rested()
         if self._unique is not None:
@@ -584,7 +591,7 @@ class QueueActor(QueueOutput):
         turn = self._queue_turn
         if turn is None or not self._has_files or self.actor_inbox.weight > QUICK_MESSAGES or not turn.is_quick:
             return False
-        if asked is None and self._all_went_out():
+        if asked is None and self.fast.all_went_out():
             return False
         return uninterrupted(self._turn, TURN_ENTRIES, asked, True)
 
@@ -608,9 +615,9 @@ class QueueActor(QueueOutput):
             if self._tails is not None:
                 self._tails.look()
             turn.finish()
-        self._read_ahead = turn.read_ahead()
+        self.fast.ahead = turn.read_ahead()
         while self._abandoned:  # after all messages sent through the channel
-            self.call_soon(functools.partial(self.close_channel, self._abandoned.popleft(), LOST))
+            self.call_soon(functools.partial(self.consumers.close_channel, self._abandoned.popleft(), LOST))
         if self._context.check_invariants:
             turn.process.check_invariants()
             if self._unique is not None:
@@ -631,9 +638,10 @@ class QueueActor(QueueOutput):
 
 _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
     m.Publish: QueueActor._on_publish,
-    m.Subscribe: QueueActor._on_subscribe,
+    m.Subscribe: lambda actor, message: actor.consumers.subscribe(message.consumer, message.deliveries),
     m.StoreProgress: QueueActor._on_store_progress,
     m.StoreFull: QueueActor._on_store_full,
+    m.DeadLettersSafe: lambda actor, message: actor.queue_turn.dead_letters_safe(message.number),
     m.SetDurationTarget: lambda actor, message: actor.queue_turn.set_duration_target(message.duration_s),
     m.SampleQueue: QueueActor._on_sample,
 }

@@ -20,12 +20,12 @@ from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.queue.effects import Delivered
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.engines.queue.queue_turn import QueueTurn
-from warren.actors.engines.queue.read_ahead import ReadAhead
 from warren.actors.node.front_end import FrontEnd
 from warren.actors.node.node_context import NodeContext
 from warren.actors.node.store_actor import RemoteStore
 from warren.actors.queue.deliveries import Arrival, Deliveries
-from warren.actors.queue.early_deliveries import AckBatch, EarlyBatch, only_acks
+from warren.actors.queue.early_deliveries import AckBatch, EarlyBatch
+from warren.actors.queue.fast_paths import FastPaths
 from warren.actors.queue.intake import (
     CLOSED_WEIGHT,
     PublishKey,
@@ -34,7 +34,7 @@ from warren.actors.queue.intake import (
     SettleKey,
 )
 from warren.actors.runtime.future import Confirm, Future, UniqueConfirm
-from warren.actors.runtime.inbox import Call, Entry, PendingBatch
+from warren.actors.runtime.inbox import Call, PendingBatch
 from warren.actors.runtime.interrupts import uninterrupted
 from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
 from warren.storage.errors import WarrenError
@@ -59,16 +59,16 @@ class QueueFrontEnd(FrontEnd):
 
     __slots__ = (
         "_abandoned",
-        "_early",
+        "_deduplicates",
         "_error",
         "_process",
         "_queue_turn",
-        "_read_ahead",
         "_stores",
         "alive",
         "coalesces",
         "declaration",
         "deliveries",
+        "fast",
     )
 
     def __init__(self, context: NodeContext, declaration: QueueDeclaration) -> None:
@@ -76,6 +76,8 @@ class QueueFrontEnd(FrontEnd):
         self.declaration = declaration
         self.coalesces = declaration.overflow == "drop-head"
         """Whether single publishes may share a confirm: not if the queue may refuse one and accept the next."""
+        self._deduplicates = declaration.deduplicates
+        """Whether a header of each message may have its key."""
         self.deliveries: dict[str, Deliveries] = {}
         """The deliveries of each consumer, by consumer tag. Any thread may check whether there are any."""
         self.alive = True
@@ -84,11 +86,8 @@ class QueueFrontEnd(FrontEnd):
         self._queue_turn: QueueTurn | None = None
         self._stores: list[RemoteStore] = []
         self._abandoned: deque[str] = deque()
-        self._early: EarlyBatch | None = None
-        """The last batch from which a message went out early."""
-        self._read_ahead: ReadAhead | None = None
-        """Messages that a turn has read ahead for gets; the next turn removes those that were taken."""
         self._error: BaseException | None = None
+        self.fast = FastPaths(self.actor_inbox, self._turn_lock, self.deliveries, self.get_in_line)
 
     def describe(self) -> str:
         return str(self.declaration)
@@ -107,6 +106,7 @@ class QueueFrontEnd(FrontEnd):
         """Stop in a forked child: the queue is the parent's, and calls raise ``error``."""
         self._error = error
         self.alive = False
+        self.fast.close()
         self.actor_stopped.set()
         self.actor_inbox.weight = CLOSED_WEIGHT
         for deliveries in list(self.deliveries.values()):
@@ -160,126 +160,17 @@ class QueueFrontEnd(FrontEnd):
             self._wake_waiting(here=here)
 
     def _wake_waiting(self, *, here: bool = True) -> None:
-        if uninterrupted(self._give_early):
+        if uninterrupted(self.fast.give):
             return
         if here:
             self.turn()
         else:
             self.get_in_line()
 
-    def get_early(self, channel: str, most: int = 1) -> Delivered | None:
-        """Return the message at the head if it was read ahead or waits in the inbox; ``None``: ask for a turn.
-
-        Returns up to ``most`` messages if they wait in the inbox.
-        """
-        delivered = None
-        try:
-            with self.actor_inbox.lock:
-                ahead = self._read_ahead
-                if ahead is not None:
-                    if most == 1 and self._may_read_on():
-                        delivered = ahead.deliver(channel)
-                elif (batch := self._early_batch()) is not None and self._process is not None and not self.deliveries:
-                    delivered = batch.deliver(channel, None, self._process.tags(channel), most)
-        except BaseException:
-            if delivered is not None:
-                self.settle_ranges(SettleKey(channel, "requeue"), (delivered.tags,))
-            raise
-        return delivered
-
-    def _may_read_on(self) -> bool:
-        """Whether nothing waits that must be done before a get. The inbox's lock is held."""
-        if not self.alive or self._turn_lock.locked() or self.actor_inbox.has_control:
-            return False
-        return all(isinstance(entry, (EarlyBatch, AckBatch)) for entry in self.actor_inbox.line)
-
-    def _give_early(self) -> bool:
-        """Give waiting messages to the only consumer, if nothing comes before them; return whether all of them went."""
-        waiting: list[Future] = []
-        with self.actor_inbox.lock:
-            batch = self._early_batch()
-            if batch is None or self._process is None or len(self.deliveries) != 1:
-                return False
-            (deliveries,) = self.deliveries.values()
-            while batch.waits:
-                consumer = self._process.lone_consumer(batch.delivered - batch.acked_count)
-                if consumer is None:
-                    break
-                delivered = batch.deliver(consumer.channel, consumer.tag, self._process.tags(consumer.channel))
-                if delivered is None:
-                    break
-                waiting += deliveries.add(delivered)
-            all_went = not batch.waits
-        for future in waiting:
-            future.set()
-        return all_went
-
-    def _early_batch(self) -> EarlyBatch | None:
-        """Return the batch in the inbox that may go out early. The inbox's lock is held."""
-        inbox, turn = self.actor_inbox, self._queue_turn
-        batch = inbox.open_entry
-        if not isinstance(batch, EarlyBatch) or not batch.waits or not batch.lasts:
-            return None
-        if not self.alive or self._turn_lock.locked() or turn is None or not turn.takes_early:
-            return None
-        if not only_acks(inbox.line, beside=batch):
-            return None
-        self._early = batch
-        return batch
-
-    def _batch_to_write(self) -> EarlyBatch | None:
-        """Return the batch in the inbox that may be written ahead: nothing but acks waits beside it, no consumer is to
-        get it now, and no publisher waits for room. The inbox's lock is held, and the caller runs the turn."""
-        inbox, turn = self.actor_inbox, self._queue_turn
-        batch = inbox.open_entry
-        if not isinstance(batch, EarlyBatch) or not batch.lasts or (batch.waits and self.deliveries):
-            return None
-        if turn is None or not turn.takes_ahead or inbox.has_control:
-            return None
-        if inbox.weight >= self._credit.limit or self._waiting_publishers or self.gate.held:
-            return None
-        return batch if only_acks(inbox.line, beside=batch) else None
-
-    def _all_went_out(self) -> bool:
-        """Whether only messages that went out early, for the next sync, and acks are waiting."""
-        batch, inbox = self._early, self.actor_inbox
-        if batch is None or batch.taken or batch.waits:
-            return False
-        return inbox.holds_only(lambda entry: entry is batch or isinstance(entry, AckBatch))
-
-    def _ack_early(self, channel: str, tag: int) -> bool:
-        """Remove an acked message that went out early; return ``False`` if it did not, or if a turn has taken it in."""
-        inbox, batch, ahead = self.actor_inbox, self._early, self._read_ahead
-        if batch is None and ahead is None:
-            return False
-        with inbox.lock:
-            if ahead is not None and ahead is self._read_ahead and ahead.ack(channel, tag):
-                return True
-            if batch is None:
-                return False
-            if batch.taken or not batch.ack(channel, tag, inbox):
-                return False
-            makes_room = batch.consumer is not None and batch.waits
-        if makes_room:
-            self.get_in_line()
-        return True
-
-    def _ack_early_range(self, channel: str, tags: range) -> bool:
-        """Like :meth:`_ack_early`, for messages that were fetched together."""
-        inbox = self.actor_inbox
-        with inbox.lock:
-            batch = self._early
-            return (
-                batch is not None
-                and batch.consumer is None
-                and not batch.taken
-                and batch.ack_range(channel, tags, inbox)
-            )
-
     def _hand_off(self, key: PublishKey, body: bytes) -> bool:
         """Give a message directly to a waiting consumer that needs no acks, if nothing comes before it."""
-        if key.expiration_ms is not None or key.priority:  # who does not take it gives it back by what it says itself
-            return False
+        if key.expiration_ms is not None or key.priority or self._deduplicates:
+            return False  # with what the message says itself, the queue has to take it in
         waits = any(deliveries.waiting and deliveries.acks_unseen for deliveries in list(self.deliveries.values()))
         return waits and uninterrupted(self._hand_off_in_turn, key, body)
 
@@ -383,10 +274,9 @@ class QueueFrontEnd(FrontEnd):
 
     def _has_nothing_for_consumers(self) -> bool:
         """Whether a turn comes soon that will find only messages that went out early, and acks."""
-        batch = self._early
-        if self._has_ready() or not self._turn_comes_soon() or (batch is not None and batch.waits and not batch.taken):
+        if self._has_ready() or not self._turn_comes_soon() or self.fast.may_still_give():
             return False
-        return self.actor_inbox.holds_only(lambda entry: entry is batch or isinstance(entry, AckBatch))
+        return self.fast.only_early()
 
     def consumer_waits(self) -> bool:
         """Whether a consumer's thread is waiting for a message."""
@@ -394,9 +284,9 @@ class QueueFrontEnd(FrontEnd):
 
     def settle(self, key: SettleKey, tag: int) -> None:
         """Ack, requeue or reject one delivery."""
-        inbox = self.actor_inbox
+        inbox, fast = self.actor_inbox, self.fast
         acks = key.outcome == "ack"
-        if acks and (self._early is not None or self._read_ahead is not None) and self._ack_early(key.channel, tag):
+        if acks and (fast.batch is not None or fast.ahead is not None) and fast.ack(key.channel, tag):
             return
         if not inbox.scheduled or not inbox.note(key, tag):
             if acks:
@@ -410,7 +300,7 @@ class QueueFrontEnd(FrontEnd):
             raise self.stopped_error()
         if key.outcome != "ack":
             self.actor_inbox.put(Letter(Call(lambda: self._settle(key, tags))))
-        elif len(tags) > 1 or self._early is None or not self._ack_early_range(key.channel, tags[0]):
+        elif len(tags) > 1 or self.fast.batch is None or not self.fast.ack_range(key.channel, tags[0]):
             self.actor_inbox.gather(key, tags, AckBatch, 0, wake=self._ack_needs_a_turn, several=True)
 
     def _settle(self, key: SettleKey, tags: Sequence[range]) -> None:
@@ -424,14 +314,7 @@ class QueueFrontEnd(FrontEnd):
     def has_work(self) -> bool:
         """Whether something waits that needs a turn now; acks and written messages may wait."""
         inbox = self.actor_inbox
-        return not inbox.empty() and (not inbox.holds_only(self._waits_on) or self._ack_needs_a_turn())
-
-    def _waits_on(self, entry: Entry) -> bool:
-        return isinstance(entry, AckBatch) or (
-            isinstance(entry, EarlyBatch)
-            and entry.written == len(entry.items)
-            and not (entry.waits and bool(self.deliveries))
-        )
+        return not inbox.empty() and (not inbox.holds_only(self.fast.may_wait) or self._ack_needs_a_turn())
 
     def _turn_comes_soon(self) -> bool:
         """Whether a turn is due soon; false once the queue has ended: late messages are answered by their sender."""
@@ -440,6 +323,10 @@ class QueueFrontEnd(FrontEnd):
     def _has_ready(self) -> bool:
         single = None if self._process is None else self._process.backing.single
         return single is None or single.state.length > 0
+
+    def _makes_wait(self) -> bool:
+        """Whether publishers wait for room, here or anywhere in the node."""
+        return bool(self.actor_inbox.weight >= self._credit.limit or self._waiting_publishers or self.gate.held)
 
     def needs_a_turn(self) -> bool:
         """Whether new messages need a turn of their own; not if they only wait for the next sync."""

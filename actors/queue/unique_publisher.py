@@ -23,6 +23,7 @@ from warren.actors.engines.queue.queue_turn import QueueTurn
 from warren.actors.engines.unique_keys import LOG_KIND, UniqueKeys
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_context import NodeContext
+from warren.actors.queue.queue_output import QueueOutput
 from warren.actors.runtime.future import Future
 from warren.queue_index.message.message_format import Envelope
 from warren.storage.errors import DataError, MessageError, NoRoomError
@@ -67,6 +68,9 @@ class KeyedQueue(Protocol):
     def clock(self) -> Clock: ...
 
     @property
+    def output(self) -> QueueOutput: ...
+
+    @property
     def declaration(self) -> QueueDeclaration: ...
 
     @property
@@ -76,10 +80,6 @@ class KeyedQueue(Protocol):
     def queue_turn(self) -> QueueTurn: ...
 
     def describe(self) -> str: ...
-
-    def refused(self, confirm: Future) -> None: ...
-
-    def not_safe(self, confirm: Future, error: NoRoomError) -> None: ...
 
     def stopped_error(self) -> Exception: ...
 
@@ -174,7 +174,7 @@ class UniquePublisher:
             if not safe_anyway:
                 levels.add(level)
         if refused:
-            self._actor.refused(confirm)
+            self._actor.output.refused(confirm)
         self._wait(_Waiting(confirm, awaited, tuple(duplicates), len(levels)), levels)
 
     def _sort_out(self, keys: Sequence[Key | None]) -> tuple[list[int], list[int], list[TakenKey], set[int]]:
@@ -283,7 +283,7 @@ class UniquePublisher:
             self.keys.make_safe([key for publish in due for key in publish.keys])
         except NoRoomError as error:
             for publish in due:
-                self._actor.not_safe(publish.confirm, error)
+                self._actor.output.not_safe(publish.confirm, error)
         except BaseException as error:
             for publish in due:
                 publish.confirm.fail(error)

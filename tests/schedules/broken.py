@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from warren.actors.queue.queue_front_end import QueueFrontEnd
+from warren.actors.queue.fast_paths import FastPaths
 from warren.actors.runtime import future as futures
 from warren.actors.runtime.future import Future
 from warren.actors.runtime.pool import PooledActor, ThreadPool
@@ -59,19 +59,19 @@ def _settle(future: Any, state: int, result: Any, *, only_first: bool = False) -
         callback(future)
 
 
-def _give_early(actor: Any) -> bool:
+def _give(paths: Any) -> bool:
     """If more waits than the consumer has room for, the consumer is not notified of what it got."""
     waiting: list[Future] = []
-    with actor.actor_inbox.lock:
-        batch = actor._early_batch()
-        if batch is None or actor._process is None or len(actor.deliveries) != 1:
+    with paths._inbox.lock:
+        batch = paths._batch_to_deliver()
+        if batch is None or paths._process is None or len(paths._deliveries) != 1:
             return False
-        (deliveries,) = actor.deliveries.values()
+        (deliveries,) = paths._deliveries.values()
         while batch.waits:
-            consumer = actor._process.lone_consumer(batch.delivered - batch.acked_count)
+            consumer = paths._process.lone_consumer(batch.delivered - batch.acked_count)
             if consumer is None:
                 return False
-            delivered = batch.deliver(consumer.channel, consumer.tag, actor._process.tags(consumer.channel))
+            delivered = batch.deliver(consumer.channel, consumer.tag, paths._process.tags(consumer.channel))
             if delivered is None:
                 return False
             waiting += deliveries.add(delivered)
@@ -86,7 +86,7 @@ BUGS: Final[dict[str, tuple[type, str, Callable[..., Any]]]] = {
     "an answer is missed by who begins to wait": (Future, "_wait", _wait),
     "an actor that ends leaves questions unanswered": (PooledActor, "_drain", _drain),
     "an answer is given without a lock": (Future, "_settle", _settle),
-    "a consumer sleeps beside what it was given": (QueueFrontEnd, "_give_early", _give_early),
+    "a consumer sleeps beside what it was given": (FastPaths, "give", _give),
 }
 
 

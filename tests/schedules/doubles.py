@@ -25,7 +25,7 @@ WITH_THREADING: Final = (
         "queue.deliveries",
         "clock",
         "runtime.shared",
-        "queue.shared_prefetch",
+        "queue.queue_consumers",
         "runtime.waiting_room",
         "delays.vhost_delays",
     ),

@@ -269,7 +269,7 @@ class Pair:
         del self.unacked[channel]
         self.subscriptions.pop(channel, None)
         actor = self.actor(queue)
-        actor.call_soon(lambda: actor.close_channel(channel))
+        actor.call_soon(lambda: actor.consumers.close_channel(channel))
         simulated = self.simulated.queues[queue]
         simulated.tell(simulated.close_channel, channel, channel)
         self.settle()

@@ -55,9 +55,12 @@ class Channel:
         if not self._actor.alive and isinstance(error := self._actor.stopped_error(), WrongProcessError):
             raise error
 
-    def get_early(self) -> Delivered | None:
-        """Return the message at the head, if it is available without a turn of the queue."""
-        return self._actor.get_early(self.name)
+    def get_early(self, most: int = 1) -> Delivered | None:
+        """Return up to ``most`` messages at the head, if they are available without a turn of the queue."""
+        return self._actor.fast.get(self.name, most, self._requeue)
+
+    def _requeue(self, delivered: Delivered) -> None:
+        self.settle_all("requeue", delivered.tags)
 
     def settle(self, outcome: str, tag: int) -> None:
         """Settle one delivery."""
@@ -106,7 +109,7 @@ class Channel:
         if not self._open or self._actor.actor_stopped.is_set():
             return 0
         self._open = False
-        requeued: int = yield call(self._actor, lambda: self._actor.close_channel(self.name, seen_up_to))
+        requeued: int = yield call(self._actor, lambda: self._actor.consumers.close_channel(self.name, seen_up_to))
         return requeued
 
     def __del__(self) -> None:

@@ -30,7 +30,7 @@ from warren.actors.engines.queue.queue_turn import BUFFER, BUFFER_BYTES, LOST
 from warren.actors.queue.deliveries import Deliveries
 from warren.actors.queue.inspecting import chosen_ids
 from warren.actors.queue.queue_actor import QueueActor
-from warren.actors.queue.shared_prefetch import SharedPrefetch
+from warren.actors.queue.queue_consumers import SharedPrefetch
 from warren.actors.runtime.future import Future
 from warren.aio import bridge
 from warren.amqp.errors import ProtocolError
@@ -501,7 +501,7 @@ class ChannelConsumers:
                 consumer.begins()
             with _UNLESS_GONE:
                 actor, name = consumer.through.actor, consumer.name
-                await bridge.answer(call(actor, lambda: actor.cancel_consumer(name)))
+                await bridge.answer(call(actor, lambda: actor.consumers.cancel(name)))
             self._give_back(consumer)
         elif consumer is not None:
             consumer.stop()
@@ -539,7 +539,7 @@ class ChannelConsumers:
                     limits = self._limits(consumer.prefetch, consumer.no_ack)
                     with _UNLESS_GONE:
                         actor = consumer.through.actor
-                        actor.call_soon(functools.partial(actor.set_prefetch, consumer.name, **limits))
+                        actor.call_soon(functools.partial(actor.consumers.set_prefetch, consumer.name, **limits))
         self._channel.send(c.Basic.QosOk())
         return None
 

@@ -89,11 +89,11 @@ class _RabbitTurn(QueueTurn):
 
     def set_duration_target(self, duration_s: float | None) -> None:
         self.process.backing.set_ram_duration_target(duration_s)
-        self._host.account_memory()
+        self._output.account_memory()
 
     def _report(self) -> None:
         self._reporting = True
-        self._host.report(self.process.backing.ram_duration(), pageable=True, resting=False)
+        self._output.report(self.process.backing.ram_duration(), pageable=True, resting=False)
 
     def _hibernate(self) -> None:
         self._report()
@@ -156,6 +156,7 @@ class SimulatedQueue(NeverFull):
         )
         self._turns = (_RabbitTurn if node.wakes_idle_queues else QueueTurn)(
             host=self,
+            output=self,
             process=self.process,
             stores=links,
             name=self.name,

@@ -119,13 +119,13 @@ class ConsumerVerbs:
         yield from self.begin()
         if self.channel.alive:
             actor = self.channel.actor
-            actor.call_soon(lambda: actor.set_prefetch(self.declaration.tag, prefetch))
+            actor.call_soon(lambda: actor.consumers.set_prefetch(self.declaration.tag, prefetch))
 
     def cancel(self) -> Steps[None]:
         """Ask for no more messages. What was delivered can still be taken and settled."""
         if self.channel.alive:
             actor = self.channel.actor
-            yield call(actor, lambda: actor.cancel_consumer(self.declaration.tag))
+            yield call(actor, lambda: actor.consumers.cancel(self.declaration.tag))
 
     def close(self, unseen: Iterable[DeliveredMessage] = ()) -> Steps[None]:
         """Cancel, and give back what was not settled. ``unseen``: the rest of a batch that was being handed out."""

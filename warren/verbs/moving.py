@@ -248,7 +248,7 @@ def _finish_later(channel: Channel, sent: list[tuple[list[range], Confirm]]) -> 
     def close() -> None:
         if channel.alive:
             actor = channel.actor
-            actor.call_soon(lambda: actor.close_channel(channel.name, _UNSEEN))
+            actor.call_soon(lambda: actor.consumers.close_channel(channel.name, _UNSEEN))
 
     def settle(tags: list[range], confirm: Any) -> None:
         if channel.alive and confirm.error is None:

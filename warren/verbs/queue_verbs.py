@@ -304,8 +304,7 @@ class QueueVerbs(MendingVerbs):
         Interrupted or cancelled, it takes none: those that were on their way go back.
         """
         channel, batches = self.own_channel(), list[Delivered]()
-        actor = channel.actor
-        if type(count) is int and count > 0 and (early := actor.get_early(channel.name, count)) is not None:
+        if type(count) is int and count > 0 and (early := channel.get_early(count)) is not None:
             batches = [early]
         else:
             batches = yield from self._fetch(channel, count)

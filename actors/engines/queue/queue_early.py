@@ -8,18 +8,56 @@ is *delivered early* is with its consumer before that, and one that is *read ahe
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
+from warren.actors.engines.queue.backing import Backing
 from warren.actors.engines.queue.consumers import Consumer
 from warren.actors.engines.queue.delivery_tags import DeliveryTags
 from warren.actors.engines.queue.effects import DeliveredEarly
-from warren.actors.engines.queue.pending_confirms import PendingConfirms
 from warren.actors.engines.queue.queue_deliveries import QueueDeliveries
 from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.queue.fetching import Fetched
+
+
+class PendingConfirms:
+    """The tokens of publishes that wait until their messages are safe, by level. Truth value: whether there are any.
+
+    A publisher's *token* stands for one call. A level reports publishes as safe in the order in which they arrived, so
+    each level has one line of tokens.
+    """
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, deque[object]] = {}
+
+    def __bool__(self) -> bool:
+        return any(self._waiting.values())
+
+    def add(self, level: int, token: object) -> None:
+        """Add the token of the last publish to that level."""
+        waiting = self._waiting.get(level)
+        if waiting is None:
+            waiting = self._waiting[level] = deque()
+        waiting.append(token)
+
+    def take_safe(self, backing: Backing) -> list[object]:
+        """Take the tokens of publishes that have become safe since the last call."""
+        tokens: list[object] = []
+        for level, waiting in self._waiting.items():
+            if waiting:
+                tokens += [waiting.popleft() for _ in backing.level(level).drain_confirmed()]
+        return tokens
+
+    def all(self) -> list[object]:
+        """Take every token, of each level in order."""
+        tokens = [token for waiting in self._waiting.values() for token in waiting]
+        self._waiting = {}
+        return tokens
 
 
 @attrs.define(eq=False, repr=False)

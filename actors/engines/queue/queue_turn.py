@@ -40,7 +40,7 @@ from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.queue.consumers import Consumer, Shared
 from warren.actors.engines.queue.effects import Delivered, DeliveredEarly, Effects
 from warren.actors.engines.queue.queue_process import QueueProcess
-from warren.actors.engines.queue.queue_turn_host import Clock, QueueStore, QueueTurnHost, Receiver
+from warren.actors.engines.queue.queue_turn_host import Clock, QueueStore, QueueTurnHost, QueueTurnOutput, Receiver
 from warren.actors.engines.queue.read_ahead import MOST_AHEAD, ReadAhead
 from warren.actors.engines.queue.sync_group import SyncGroup
 from warren.queue_index.message.message_format import Envelope
@@ -70,6 +70,7 @@ class QueueTurn:
     """One queue's turns. See the module's prose."""
 
     _host: QueueTurnHost
+    _output: QueueTurnOutput
     process: QueueProcess
     stores: Sequence[QueueStore]
     _name: Hashable
@@ -386,7 +387,7 @@ class QueueTurn:
         """Continue a reduction of memory that was cut short."""
         self._bump_told = False
         self.process.backing.resume()
-        self._host.account_memory()
+        self._output.account_memory()
 
     def set_duration_target(self, duration_s: float | None) -> None:
         """Set the memory monitor's target; pages at once if it fell. A resting queue releases what it can."""
@@ -394,8 +395,8 @@ class QueueTurn:
         if self.resting and duration_s is not None:
             self._hibernate()
             if not self.process.backing.is_pageable:
-                self._host.leave_monitor()
-        self._host.account_memory()
+                self._output.leave_monitor()
+        self._output.account_memory()
 
     # ── the end of a turn ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -447,7 +448,7 @@ class QueueTurn:
                 return
             if self._full_disk is not None:
                 self._full_disk = None
-                self._host.disk_has_room()
+                self._output.disk_has_room()
             for store in self.stores:
                 store.sync()
             self.settled = False
@@ -517,7 +518,7 @@ class QueueTurn:
         self.settled = True  # so that it is tried again
         if not self._sync_armed:
             self._arm_sync(self._full_disk.next_wait_ns())
-        self._host.disk_is_full(error, since_now=since_now)
+        self._output.disk_is_full(error, since_now=since_now)
         self._fail_waiting(error)
 
     def _fail_waiting(self, error: NoRoomError) -> None:
@@ -525,34 +526,34 @@ class QueueTurn:
         answered = {*effects.confirmed, *effects.refused}
         for token in [token for token in self.waiting if token not in answered]:
             del self.waiting[token]
-            self._host.not_safe(token, error)
+            self._output.not_safe(token, error)
 
     def tell(self, effects: Effects) -> None:
         """The second step: pass the turn's effects on."""
-        host = self._host
+        output = self._output
         self._hand_over_deliveries(effects)
         self._handed_over = 0
         for token in effects.confirmed:
             self.waiting.pop(token, None)
-            host.confirmed(token)
+            output.confirmed(token)
         for token in effects.refused:
             self.waiting.pop(token, None)
-            host.refused(token)
+            output.refused(token)
         for tag, tags in effects.lapsed:
             if (receiver := self.receivers.get(tag)) is not None:
-                host.lapsed(receiver, tags)
+                output.lapsed(receiver, tags)
         for tag in effects.cancelled:
             if (ended := self._drop(tag)) is not None:
-                host.consumer_cancelled(ended)
+                output.consumer_cancelled(ended)
         for batch in effects.dead_letters:
-            host.send_dead_letters(batch)
+            output.send_dead_letters(batch)
         unused = self.process.is_auto_delete_due
         if unused and not self._unused_told:
-            host.unused()
+            output.unused()
         self._unused_told = unused
         if self.process.backing.wants_bump and not self._bump_told:
             self._bump_told = True
-            host.call_soon(self.resume)
+            self._host.call_soon(self.resume)
 
     def _hand_over_deliveries(self, effects: Effects) -> None:
         """Give consumers the deliveries that were collected since the last call."""
@@ -569,7 +570,7 @@ class QueueTurn:
             self.turns += 1
             self._last_work_ns = self._clock.now_ns()
             self._arm_timers()
-            self._host.account_memory()
+            self._output.account_memory()
 
     # ── timers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -628,7 +629,9 @@ class QueueTurn:
 
     def _report(self) -> None:
         self._reporting = True
-        self._host.report(self.process.backing.ram_duration(), pageable=self.process.backing.is_pageable, resting=False)
+        self._output.report(
+            self.process.backing.ram_duration(), pageable=self.process.backing.is_pageable, resting=False
+        )
 
     def deadline_due(self) -> None:
         """Drop or dead-letter what is due."""
@@ -637,7 +640,7 @@ class QueueTurn:
         self.process.tick()
         expires_at_us = self.process.expires_at_us()
         if expires_at_us is not None and expires_at_us <= self._clock.wall_us():
-            self._host.unused()
+            self._output.unused()
 
     def idle_due(self) -> None:
         """Rest if idle for ``hibernate_after_ms`` and nothing waits to be safe. Else the turn's end sets the timer."""
@@ -651,7 +654,7 @@ class QueueTurn:
             self._last_work_ns = now_ns
             return
         self.worked = False
-        self._host.account_memory()
+        self._output.account_memory()
         self._host.cancel_timers()
         self._sync_armed = self._report_armed = self._reporting = False
         self._deadline_us = None
@@ -669,9 +672,9 @@ class QueueTurn:
 
     def _tell_of_rest(self) -> None:
         if self.process.backing.is_pageable:  # its duration is infinite, but the monitor can have it page
-            self._host.report(None, pageable=True, resting=True)
+            self._output.report(None, pageable=True, resting=True)
         else:
-            self._host.leave_monitor()
+            self._output.leave_monitor()
 
     def _hibernate(self) -> None:
         self.process.hibernate()

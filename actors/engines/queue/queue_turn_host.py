@@ -1,4 +1,5 @@
-"""What a queue's turn (:mod:`~warren.actors.engines.queue.queue_turn`) needs of its host, stores and consumers."""
+"""What a queue's turn (:mod:`~warren.actors.engines.queue.queue_turn`) needs of its host, its output, stores and
+consumers."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ class QueueStore(Protocol):
 
 
 class QueueTurnHost(Protocol):
-    """What a turn needs of its host."""
+    """The actor that has the turn: its inbox and its timers."""
 
     def has_more(self) -> bool:
         """Whether something waits in the inbox."""
@@ -61,11 +62,15 @@ class QueueTurnHost(Protocol):
     def cancel_timers(self) -> None:
         """Forget all timers."""
 
-    def account_memory(self) -> None:
-        """Account for the memory that the queue needs now."""
-
     def rested(self) -> None:
         """Called when the queue has released the memory that it does not need."""
+
+
+class QueueTurnOutput(Protocol):
+    """Where the results of a turn go."""
+
+    def account_memory(self) -> None:
+        """Account for the memory that the queue needs now."""
 
     def report(self, duration_s: float | None, *, pageable: bool, resting: bool) -> None:
         """Report to the memory monitor; its answer comes by ``set_duration_target``."""
