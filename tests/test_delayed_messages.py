@@ -368,13 +368,13 @@ def test_what_can_neither_be_published_nor_written_again_waits_for_room_all_of_i
     hand.files.fail("append", "*.delayed", error=DiskFullError, times=4)
     hand.advance(1)
     actor = hand.node._verbs.node.vhost("/").delayed().actor
-    assert len(actor._without_room) == 2
+    assert len(actor.output._without_room) == 2
     for entry in entries:
         hand.node._verbs.node.vhost("/").start_queue(entry)
     hand.advance(5)
-    assert not actor._without_room
+    assert not actor.output._without_room
     assert [taken(queue) for queue in queues] == [[b"x"], [b"x"]]
-    assert (actor._on_the_way, actor._on_the_way_bytes) == (0, 0)
+    assert (actor.output._on_the_way, actor.output._on_the_way_bytes) == (0, 0)
 
 
 def test_while_an_alarm_is_set_nothing_comes() -> None:
@@ -421,9 +421,9 @@ def test_messages_that_are_due_at_once_do_not_keep_other_actors_waiting(monkeypa
     order: list[int] = []
     publish, accept = DelayOutput._publish, QueueActor._publish
 
-    def published(actor: DelayOutput, messages: list[DueMessage]) -> None:
+    def published(output: DelayOutput, messages: list[DueMessage]) -> None:
         order.append(len(messages))
-        publish(actor, messages)
+        publish(output, messages)
 
     def accepted(actor: QueueActor, *arguments: Any) -> Any:
         order.append(-1)

@@ -22,12 +22,14 @@ import attrs
 from warren.actors.delays.delay_output import BATCH_MESSAGES, MOST_WAIT_MS, MS_NS, DelayOutput
 from warren.actors.engines.delays.delay_log import DelayLog, NewMessage
 from warren.actors.engines.full_disk import MAX_WAIT_NS
+from warren.actors.engines.restarts import What
 from warren.actors.log_events import log_event, logger
-from warren.actors.node.front_end import PublishBatch
+from warren.actors.node.front_end import FrontEnd, PublishBatch
 from warren.actors.node.node_context import NodeContext
 from warren.actors.queue.intake import CLOSED_WEIGHT, PublishKey
 from warren.actors.runtime.future import Confirm
 from warren.actors.runtime.inbox import PendingBatch
+from warren.actors.runtime.pool import ActorStoppedError
 from warren.queue_index.message.message_format import MSG_ID_BYTES, encode_many
 from warren.storage.errors import DiskFullError, NoRoomError, WarrenError
 
@@ -52,7 +54,7 @@ class Delayed:
     id_digests: Sequence[int]
 
 
-class DelayActor(DelayOutput):
+class DelayActor(FrontEnd):
     """Owns the delayed messages of one vhost."""
 
     def __init__(  # noqa: PLR0917
@@ -64,14 +66,51 @@ class DelayActor(DelayOutput):
         is_opening: Callable[[], bool],
         failed: Callable[[DelayActor, BaseException], None],
     ) -> None:
-        """``failed``: called when an error has stopped it; the others: see the base class."""
-        super().__init__(context, name, dispatch, is_opening)
+        """``name``: the vhost's; ``is_opening``: whether there may be queues that are not started yet; ``failed``:
+        called when an error has stopped it."""
+        super().__init__(context)
         self._directory = directory
+        self._name = name
+        self._dispatch = dispatch
+        self._is_opening = is_opening
         self._failed = failed
+        self._log: DelayLog | None = None
+        self._output: DelayOutput | None = None
+        self._error: BaseException | None = None
+        self._refuses = False
+        """Whether the disk was full for the last messages."""
         self._unconfirmed: list[Confirm] = []
         self._turn_armed = False
         self._sync_armed = False
         self._reclaim_armed = False
+
+    def describe(self) -> str:
+        return f"the delayed messages of vhost '{self._name}'"
+
+    @property
+    def trouble(self) -> What:
+        return ("delays", self._name)
+
+    def stopped_error(self) -> WarrenError:
+        if isinstance(self._error, WarrenError):
+            return self._error
+        if self._error is None:
+            return self._context.closing or ActorStoppedError(f"{self.describe()} have stopped")
+        return ActorStoppedError(f"{self.describe()} are down: {self._error}")
+
+    @property
+    def log(self) -> DelayLog:
+        """The log of messages. Use it in the actor's turns, except for what any thread may call."""
+        if self._log is None:
+            raise self.stopped_error()
+        return self._log
+
+    @property
+    def output(self) -> DelayOutput:
+        """What publishes due messages."""
+        if self._output is None:
+            raise self.stopped_error()
+        return self._output
 
     # ── any thread ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -109,6 +148,7 @@ class DelayActor(DelayOutput):
     def on_start(self) -> None:
         limit = min(self._context.engine.msg_store_file_size_limit, 1 << 31)
         self._log = DelayLog.open(self._context.files, self._directory, file_size_limit_bytes=limit)
+        self._output = DelayOutput(self, self._context, self._name, self._log, self._dispatch, self._is_opening)
 
     def on_batch(self, entry: PendingBatch) -> None:
         if not isinstance(entry, PublishBatch):
@@ -155,8 +195,8 @@ class DelayActor(DelayOutput):
             self._hurry = True  # a message that is waited for may not have been taken yet
         if self._unconfirmed:
             self._make_safe(hurry=hurry)
-        self._publish_due()
-        if not self._reclaim_armed and self.log.has_garbage and not self._is_closing:
+        self.output.publish_due()
+        if not self._reclaim_armed and self.log.has_garbage and not self.output.stopped:
             self._reclaim_armed = True
             self.call_soon(self._reclaim)
         if self._waiting_publishers:
@@ -187,7 +227,7 @@ class DelayActor(DelayOutput):
         self._hurry = True
 
     def _reclaim(self) -> None:
-        if self._is_closing:
+        if self.output.stopped:
             return
         try:
             self.log.reclaim()
@@ -228,11 +268,11 @@ class DelayActor(DelayOutput):
 
     def stop_publishing(self) -> None:
         """Stop publishing, because the queues are about to close."""
-        self._is_closing = True
+        self.output.stopped = True
 
     def close(self) -> None:
         """Make received messages safe, record the published ones, and close the files."""
-        self._is_closing = True
+        self.output.stopped = True
         if self._unconfirmed:
             self._make_safe(hurry=True)
         self.log.close()

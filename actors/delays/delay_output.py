@@ -1,4 +1,4 @@
-"""DelayOutput: the half of a vhost's delayed messages that publishes due ones. Incoming messages and closing are in
+"""DelayOutput: publishes the due messages of a vhost. Incoming messages and closing are in
 :mod:`warren.actors.delays.delay_actor`.
 
 Due messages are published like any others at that time: to the queues that the exchange then routes to. A message is
@@ -22,10 +22,9 @@ from warren.actors.engines.byte_budget import MESSAGE_BYTES
 from warren.actors.engines.delays.delay_log import DelayLog, DueMessage
 from warren.actors.engines.delays.publications import Run, runs_of
 from warren.actors.engines.full_disk import FIRST_WAIT_NS
-from warren.actors.engines.restarts import What
 from warren.actors.log_events import log_event, logger
-from warren.actors.node.front_end import FrontEnd
 from warren.actors.node.node_context import NodeContext
+from warren.actors.node.node_part import NodePart
 from warren.actors.queue.intake import PublishRefusedError, QueueGoneError
 from warren.actors.runtime.future import Confirm, Future
 from warren.actors.runtime.inbox import ControlCall
@@ -56,56 +55,40 @@ _DROPPED: Final = (PublishRefusedError, QueueGoneError)
 MS_NS: Final = 1_000_000
 
 
-class DelayOutput(FrontEnd):
-    """The outgoing half."""
+class DelayOutput:
+    """Publishes the due messages of one vhost. All methods are called in the actor's turns."""
 
-    def __init__(self, context: NodeContext, name: str, dispatch: Dispatch, is_opening: Callable[[], bool]) -> None:
-        """``name``: the vhost's; ``is_opening``: whether there may be queues that are not started yet."""
-        super().__init__(context)
-        self._name = name
+    def __init__(  # noqa: PLR0917
+        self,
+        actor: NodePart,
+        context: NodeContext,
+        vhost: str,
+        log: DelayLog,
+        dispatch: Dispatch,
+        is_opening: Callable[[], bool],
+    ) -> None:
+        """``is_opening``: whether there may be queues that are not started yet."""
+        self._actor = actor
+        self._context = context
+        self._vhost = vhost
+        self._log = log
         self._dispatch = dispatch
         self._is_opening = is_opening
-        self._log: DelayLog | None = None
-        self._error: BaseException | None = None
+        self.stopped = False
+        """Whether nothing more is to be published."""
         self._on_the_way = 0
         self._on_the_way_bytes = 0
-        self._is_closing = False
         self._armed_ms: int | None = None
         """The time of the next look, by the monotonic clock."""
         self._goes_on = False
         """Whether a turn that publishes more is scheduled."""
-        self._refuses = False
-        """Whether the disk was full for the last messages."""
         self._without_room: list[tuple[Run, BaseException]] = []
         """Messages that wait for room on the disk, and why they could not be published."""
 
-    def describe(self) -> str:
-        return f"the delayed messages of vhost '{self._name}'"
-
-    @property
-    def trouble(self) -> What:
-        return ("delays", self._name)
-
-    def stopped_error(self) -> WarrenError:
-        if isinstance(self._error, WarrenError):
-            return self._error
-        if self._error is None:
-            return self._context.closing or ActorStoppedError(f"{self.describe()} have stopped")
-        return ActorStoppedError(f"{self.describe()} are down: {self._error}")
-
-    @property
-    def log(self) -> DelayLog:
-        """The log of messages. Use it in the actor's turns, except for what any thread may call."""
-        if self._log is None:
-            raise self.stopped_error()
-        return self._log
-
-    # ── going ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _publish_due(self) -> None:
+    def publish_due(self) -> None:
         """Publish due messages, as far as there is room on the way, and set a timer for the next ones."""
-        log = self.log
-        if self._is_closing:
+        log = self._log
+        if self.stopped:
             return
         wall_ms = self._context.clock.wall_us() // 1000
         held = self._is_opening() or bool(self._context.gate.reasons) or bool(self._without_room)
@@ -133,7 +116,7 @@ class DelayOutput(FrontEnd):
         """Schedule another turn, after all waiting messages."""
         if not self._goes_on:
             self._goes_on = True
-            self.call_soon(self._gone_on)
+            self._actor.call_soon(self._gone_on)
 
     def _gone_on(self) -> None:
         """Do nothing more: the end of the turn publishes."""
@@ -143,12 +126,12 @@ class DelayOutput(FrontEnd):
         now_ms = self._context.clock.now_ns() // MS_NS
         if self._armed_ms is None or now_ms + wait_ms < self._armed_ms:
             self._armed_ms = now_ms + wait_ms
-            self.call_later("due", wait_ms * MS_NS, self._look, first=True)
+            self._actor.call_later("due", wait_ms * MS_NS, self._look, first=True)
 
     def _look(self) -> None:
         """Do nothing more: the end of the turn publishes."""
         self._armed_ms = None
-        self.log.write_removed()  # in case a full disk has prevented it
+        self._log.write_removed()  # in case a full disk has prevented it
 
     def _publish(self, taken: list[DueMessage]) -> None:
         unreadable: list[DueMessage] = []
@@ -156,7 +139,7 @@ class DelayOutput(FrontEnd):
             self._on_the_way += len(run.messages)
             self._on_the_way_bytes += run.size_bytes
             try:
-                targets = self._dispatch(self.describe(), run.exchange, run.routing_keys, run.headers)
+                targets = self._dispatch(self._actor.describe(), run.exchange, run.routing_keys, run.headers)
             except WarrenError as error:
                 self._come_back(run, error)
                 continue
@@ -166,7 +149,7 @@ class DelayOutput(FrontEnd):
             else:
                 self._send(run, [target for _, target in targets])
         if unreadable:
-            self.log.settle(unreadable)
+            self._log.settle(unreadable)
 
     def _send(self, run: Run, targets: list[Target]) -> None:
         """Send without holding any publisher, because the amount on the way is limited."""
@@ -206,7 +189,7 @@ class DelayOutput(FrontEnd):
 
     def _come_back(self, run: Run, error: BaseException | None) -> None:
         """Report, in any thread, whether messages are safe in their queues."""
-        tell(self.actor_ref, ControlCall(functools.partial(self._arrived, run, error)))
+        tell(self._actor.actor_ref, ControlCall(functools.partial(self._arrived, run, error)))
 
     def _arrived(self, run: Run, error: BaseException | None) -> None:
         count = len(run.messages)
@@ -214,28 +197,28 @@ class DelayOutput(FrontEnd):
             if error is not None:
                 _LOG.warning(
                     "%s: some of %d messages were dropped: %s",
-                    self.describe(),
+                    self._actor.describe(),
                     count,
                     error,
-                    extra=log_event("delayed_dropped", error, vhost=self._name, count=count),
+                    extra=log_event("delayed_dropped", error, vhost=self._vhost, count=count),
                 )
-            self.log.settle(run.messages)
+            self._log.settle(run.messages)
             self._have_arrived(run)
             return
-        if self._is_closing:
+        if self.stopped:
             return  # they are still there when it is opened again
         try:
-            self.log.postpone(run.messages, self._context.clock.wall_us() // 1000 + MOST_WAIT_MS)
+            self._log.postpone(run.messages, self._context.clock.wall_us() // 1000 + MOST_WAIT_MS)
         except NoRoomError as full:
             self._wait_for_room(full, run, error)
             return
         self._have_arrived(run)
         _LOG.warning(
             "%s: %d messages will be retried: %s",
-            self.describe(),
+            self._actor.describe(),
             count,
             error,
-            extra=log_event("delayed_postponed", error, vhost=self._name, count=count),
+            extra=log_event("delayed_postponed", error, vhost=self._vhost, count=count),
         )
 
     def _have_arrived(self, run: Run) -> None:
@@ -248,11 +231,11 @@ class DelayOutput(FrontEnd):
         if len(self._without_room) == 1:
             _LOG.warning(
                 "%s: waiting for disk space: %s",
-                self.describe(),
+                self._actor.describe(),
                 full,
-                extra=log_event("disk_full", full, part=self.describe()),
+                extra=log_event("disk_full", full, part=self._actor.describe()),
             )
-            self.call_later("room", FIRST_WAIT_NS, self._look_for_room)
+            self._actor.call_later("room", FIRST_WAIT_NS, self._look_for_room)
 
     def _look_for_room(self) -> None:
         waiting, self._without_room = self._without_room, []
