@@ -56,6 +56,7 @@ class Host:
         self.group = SyncGroup(self.settings.sync_interval_ms)
         self.turn = QueueTurn(
             host=self,
+            output=self,
             process=self.bench.queue,
             stores=[self.store],
             name="q",

@@ -75,34 +75,6 @@ class _Process(QueueProcess):
         return None
 
 
-class _RabbitTurn(QueueTurn):
-    """A RabbitMQ's queue. It reports without what it could page; a look at its memory is work for it.
-
-    When it comes to rest it reports a last time and keeps what it has in RAM.
-    """
-
-    __slots__ = ()
-
-    def resume(self) -> None:
-        self.worked = True
-        super().resume()
-
-    def set_duration_target(self, duration_s: float | None) -> None:
-        self.process.backing.set_ram_duration_target(duration_s)
-        self._output.account_memory()
-
-    def _report(self) -> None:
-        self._reporting = True
-        self._output.report(self.process.backing.ram_duration(), pageable=True, resting=False)
-
-    def _hibernate(self) -> None:
-        self._report()
-        self.process.backing.flush()
-
-    def _tell_of_rest(self) -> None:
-        """Do nothing: it has reported already."""
-
-
 Work = tuple[Callable[..., object], tuple[Any, ...]]
 """What is to be called in a turn, and its arguments."""
 
@@ -154,7 +126,7 @@ class SimulatedQueue(NeverFull):
             returned_log=(lambda _: RecordLog(node.files, returned_path, "returned")) if keeps_counts else None,
             sync=node.settings.sync != "os",
         )
-        self._turns = (_RabbitTurn if node.wakes_idle_queues else QueueTurn)(
+        self._turns = QueueTurn(
             host=self,
             output=self,
             process=self.process,
@@ -163,6 +135,7 @@ class SimulatedQueue(NeverFull):
             clock=node.time,
             settings=node.settings,
             sync_group=node.sync_group,
+            rests_as_rabbitmq=node.wakes_idle_queues,
         )
         self._turns.resting = node.wakes_idle_queues
         self._control: deque[Work] = deque()

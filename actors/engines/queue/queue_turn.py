@@ -77,6 +77,9 @@ class QueueTurn:
     _clock: Clock
     _settings: NodeSettings
     _sync_group: SyncGroup
+    _rests_as_rabbitmq: bool = False
+    """Whether a queue that comes to rest keeps what it has in RAM, and is woken to page it. A simulated RabbitMQ's
+    queues do this; the node's own release what they can, so that paging need not wake them."""
     receivers: dict[str, Any] = attrs.Factory(dict)
     """A :class:`Receiver` for each consumer, by tag."""
     _unbounded: dict[str, None] | None = None
@@ -386,13 +389,14 @@ class QueueTurn:
     def resume(self) -> None:
         """Continue a reduction of memory that was cut short."""
         self._bump_told = False
+        self.worked |= self._rests_as_rabbitmq
         self.process.backing.resume()
         self._output.account_memory()
 
     def set_duration_target(self, duration_s: float | None) -> None:
         """Set the memory monitor's target; pages at once if it fell. A resting queue releases what it can."""
         self.process.backing.set_ram_duration_target(duration_s)
-        if self.resting and duration_s is not None:
+        if self.resting and duration_s is not None and not self._rests_as_rabbitmq:
             self._hibernate()
             if not self.process.backing.is_pageable:
                 self._output.leave_monitor()
@@ -629,9 +633,9 @@ class QueueTurn:
 
     def _report(self) -> None:
         self._reporting = True
-        self._output.report(
-            self.process.backing.ram_duration(), pageable=self.process.backing.is_pageable, resting=False
-        )
+        backing = self.process.backing
+        pageable = backing.is_pageable or self._rests_as_rabbitmq
+        self._output.report(backing.ram_duration(), pageable=pageable, resting=False)
 
     def deadline_due(self) -> None:
         """Drop or dead-letter what is due."""
@@ -671,11 +675,17 @@ class QueueTurn:
         return True
 
     def _tell_of_rest(self) -> None:
+        if self._rests_as_rabbitmq:  # it has reported a last time
+            return
         if self.process.backing.is_pageable:  # its duration is infinite, but the monitor can have it page
             self._output.report(None, pageable=True, resting=True)
         else:
             self._output.leave_monitor()
 
     def _hibernate(self) -> None:
-        self.process.hibernate()
-        self._host.rested()
+        if self._rests_as_rabbitmq:
+            self._report()
+            self.process.backing.flush()
+        else:
+            self.process.hibernate()
+            self._host.rested()
