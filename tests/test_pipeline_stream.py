@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -458,13 +460,14 @@ def test_entries_that_are_built_anew_are_waited_for(store: Store, monkeypatch: p
     reader = reader_of(store.directory)
     end = reader.latestOffset({}, ALL)
     kept = f"{store.directory}/consumequeue"
-    monkeypatch.setattr(stream_reader.time, "sleep", lambda _: os.rename(f"{kept}.away", kept))
+    patched = SimpleNamespace(sleep=lambda _: os.rename(f"{kept}.away", kept), monotonic=time.monotonic)
+    monkeypatch.setattr(stream_reader, "time", patched)
     os.rename(kept, f"{kept}.away")
     assert reader.latestOffset(end, ALL) == end
     os.rename(kept, f"{kept}.away")
     assert len(rows_of(reader, {}, end)) == 10
     os.rename(kept, f"{kept}.away")
-    monkeypatch.setattr(stream_reader.time, "sleep", lambda _: None)
+    monkeypatch.setattr(stream_reader, "time", SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic))
     monkeypatch.setattr(stream_reader, "PATIENCE_S", 0.1)
     with pytest.raises(WarrenError, match="topic orders, queue 0, messages 0 to 9: its entries are gone"):
         reader.partitions({}, end)

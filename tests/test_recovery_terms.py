@@ -398,7 +398,7 @@ def erlang(script: str, *arguments: str) -> str:
     # With DETS_DEBUG, DETS checks every position it uses against a map of its own.
     environment = os.environ | {"DETS_DEBUG": "true", "ERL_CRASH_DUMP_BYTES": "0"}
     command = [executable, "-noshell", "-kernel", "logger_level", "warning", "-eval", script, "-extra", *arguments]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout + run.stderr
 
