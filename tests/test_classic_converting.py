@@ -68,6 +68,7 @@ MOMENTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("moved", "old_left_from"), MOMENTS)
 def test_a_crash_in_the_middle_loses_and_repeats_nothing(moved: int, old_left_from: int, tmp_path: Path) -> None:
     """v1 → v2: positions below ``moved`` are in ``.qi``, those from ``old_left_from`` on still in ``.idx``."""

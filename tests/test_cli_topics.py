@@ -142,6 +142,7 @@ def without_body(line: Json) -> Json:
 # ── inspect, in every state ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "state"), STATES, ids=[f"{scenario}:{state[0]}" for scenario, state in STATES])
 def test_every_state_is_inspected_as_the_original_recovers_it(
     scenario: str, state: tuple[str, str, list[Json], Json, str, Json], tmp_path: Path
@@ -432,6 +433,7 @@ def queries_of(answers: Json) -> Iterator[tuple[Json, list[str]]]:
         ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "state"), STATES, ids=[f"{scenario}:{state[0]}" for scenario, state in STATES])
 def test_queries_and_times_are_answered_as_the_original_does(
     scenario: str, state: tuple[str, str, list[Json], Json, str, Json], tmp_path: Path

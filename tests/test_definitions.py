@@ -486,6 +486,7 @@ def test_cut_off_at_every_operation(torn: bool, monkeypatch: pytest.MonkeyPatch)
                 assert kept(Definitions.open(heir.after_power_loss(random.Random(9)), DIRECTORY, bytes)) == after
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["append", "sync", "rename", "sync_directory", "create", "delete", "make_directory"])
 def test_a_save_that_failed_is_made_up_for_by_the_next_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(definitions_file, "MIN_LOG_BYTES", 300)

@@ -95,6 +95,7 @@ def test_what_groups_write_down_now_and_then_does_not_make_a_removed_directory_a
         node.close()
 
 
+@pytest.mark.slow
 def test_entries_of_a_message_that_is_not_safe_yet_do_not_make_a_removed_directory_anew() -> None:
     """A message was written to the file that is still open, and the first entry of its queue made the directory."""
     scene = scene_with()

@@ -332,6 +332,7 @@ STRANGE: tuple[str, ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", STRANGE, ids=lambda value: value[:20])
 def test_whatever_a_request_says_is_answered(api: Api, value: str) -> None:
     """With a status below 500, and the node goes on."""
@@ -473,6 +474,7 @@ def test_it_speaks_https_where_it_has_a_certificate(tmp_path: Path) -> None:
             assert "; Secure" in answer.headers["set-cookie"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "plain beside TLS"])
 def test_warren_serve_has_options_for_it(tls: bool, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "warren", "serve", str(tmp_path / "node"), "--port", "0", "--management-port", "0"]

@@ -173,6 +173,7 @@ def test_messages_are_published_browsed_got_moved_and_purged(browser: Browser, n
     node.queue("empty").purge()
 
 
+@pytest.mark.slow
 def test_messages_are_chosen_by_condition_and_taken_moved_and_deleted_one_by_one(
     browser: Browser, node: warren.Node
 ) -> None:

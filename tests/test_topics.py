@@ -267,6 +267,7 @@ def test_the_largest_message_there_can_be_is_stored_and_one_byte_more_refused(mo
     assert everything(topic) == [largest] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t", "t" * 100])
 @pytest.mark.parametrize("most", ["max_message_size", "mapped_file_size_commit_log"])
 def test_a_message_that_fits_only_without_its_delay_or_transaction_is_refused_at_once(name: str, most: str) -> None:

@@ -645,6 +645,7 @@ def crashed(files: MemoryFileSystem, rng: random.Random, rounds: int) -> None:
         used_store(files, rng, rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_no_crash_of_the_process_is_damage(seed: int) -> None:
     rng = random.Random(seed)
