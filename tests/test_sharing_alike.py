@@ -7,24 +7,25 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 import warren
 from tests.support.sharing_tools import Member
 from tests.support.waiting import wait_until
+from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.queue.intake import QueueGoneError
 from warren.client.calls import error_of, refusal_of
 from warren.errors import (
     BlockedError,
     DirectoryLostError,
-    DiskFullError,
+    NoRoomError,
     QueueDownError,
     VhostDownError,
     WarrenError,
 )
 from warren.queue_index.index.directory import VHOST_NAME_FILE
-from warren.storage.errors import NoRoomError
 
 LONG_S = 60.0
 
@@ -112,7 +113,19 @@ def exclusive_use(*, first: bool, second: bool) -> Situation:
     return situation
 
 
+def without_room(work: Callable[[warren.Topic], object]) -> Situation:
+    def situation(node: warren.Node, _: Path) -> object:
+        topic = node.topic("t", queues=1)
+        with patch.object(TopicStore, "append", side_effect=NoRoomError("no space left on device")):
+            return work(topic)
+
+    return situation
+
+
 SITUATIONS: tuple[Situation, ...] = (
+    without_room(lambda topic: topic.append(b"1").wait(LONG_S)),
+    without_room(lambda topic: topic.append_many([b"1", b"2"]).wait(LONG_S)),
+    without_room(lambda topic: topic.prepare(b"1", group="g")),
     in_a_removed_directory(lambda node, _: node.queue("new")),
     in_a_removed_directory(lambda node, _: node.exchange("new", "direct")),
     in_a_removed_directory(lambda node, queue: node.bind(queue, node.exchange("amq.direct"), "k")),
@@ -189,7 +202,7 @@ def test_a_guest_learns_that_the_vhost_is_down_and_why(verb: Callable[[warren.No
 
 
 def test_a_guest_gets_the_nearest_error_that_users_know() -> None:
-    for error, kind in ((NoRoomError("full"), DiskFullError), (QueueGoneError("gone"), QueueDownError)):
+    for error, kind in ((NoRoomError("full"), NoRoomError), (QueueGoneError("gone"), QueueDownError)):
         assert type(error_of(refusal_of(error))) is kind
 
 
