@@ -19,6 +19,7 @@ import attrs
 import pytest
 import typer.main
 
+import warren as package
 from tests.support import rocketmq_golden as golden
 from warren import cli
 from warren.actors.engines.topics.store_opening import load_store
@@ -352,6 +353,22 @@ def test_damage_in_the_middle_is_said_and_the_scan_goes_on_at_the_next_file(tmp_
     assert said.code == 1
     assert lost["queueOffset"] not in [line["queue_offset"] for line in said.lines]
     assert f"queue offset {lost['queueOffset']}: " in said.err
+
+
+def test_a_scan_that_ends_early_in_a_batch_is_damage(tmp_path: Path) -> None:
+    """All records of a batch have one time, so the checkpoint does not tell the last good one from the last one."""
+    with package.open(tmp_path / "node") as node:
+        place = node.topic("events", queues=1).append_many([b"m%d" % number for number in range(40)]).wait()[5]
+    store = tmp_path / "node" / "topics"
+    with open(store / "commitlog" / f"{0:020d}", "r+b") as log:
+        log.seek(place.physical_offset)
+        log.write(bytes(60))
+    said = warren("topic", "scan", store)
+    assert (said.code, len(said.lines)) == (1, 5)
+    assert "the messages after that are left out" in said.err
+    said = warren("topic", "scan", "--salvage", store)
+    assert (said.code, len(said.lines)) == (1, 39)
+    assert f"offset {place.physical_offset}: damaged record" in said.err
 
 
 def test_a_changed_body_is_read_and_marked(tmp_path: Path) -> None:

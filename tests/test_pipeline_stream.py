@@ -32,7 +32,7 @@ from warren.pipeline.stream_reader import Offsets, TopicStreamReader, rationed
 from warren.pipeline.stream_rows import read_rows
 from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES
 from warren.salvage.rocketmq.store import open_rocketmq
-from warren.storage.errors import StorageError, WarrenError
+from warren.storage.errors import DataError, StorageError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.topic_settings import TopicSettings
 from warren.tables.options import ReadOptions
@@ -427,6 +427,31 @@ def test_behind_a_body_that_is_damaged_nothing_is_read_and_recovery_cuts_there(s
     store.append(0, 1)
     later = reader.latestOffset({}, ALL)
     assert [row["body"] for row in rows_of(reader, {}, later)][2:] == [b"orders:0:2", b"orders:0:10"]
+
+
+@pytest.mark.parametrize(
+    ("was_closed", "inside", "octets"),
+    [(False, 4, b"\xda\xa3\x20\xac"), (True, 4, b"\xda\xa3\x20\xac"), (True, 0, b"\0\0\0\7"), (True, 0, bytes(60))],
+    ids=["format-killed", "format-closed", "size-closed", "zeros-closed"],
+)
+def test_a_bad_record_that_no_crash_explains_stops_the_query(
+    store: Store, was_closed: bool, inside: int, octets: bytes
+) -> None:
+    store.append(0, 10)
+    entry = store.store.queues["orders", 0].entries(3, 1)[0]
+    if was_closed:
+        store.store.close()
+    else:
+        store.crash()
+    at = int(entry["physical_offset"])
+    with open(f"{store.directory}/commitlog/{0:020d}", "r+b") as log:
+        log.seek(at + inside)
+        log.write(octets)
+    for fail_on_data_loss in ("true", "false"):
+        reader = reader_of(store.directory, failOnDataLoss=fail_on_data_loss)
+        for _ in range(2):
+            with pytest.raises(DataError, match=f"offset {at}: .*a stream would miss what follows"):
+                reader.latestOffset({}, ALL)
 
 
 def test_an_old_entry_behind_the_end_of_a_queue_is_none(store: Store) -> None:
