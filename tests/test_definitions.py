@@ -148,6 +148,7 @@ def test_the_default_exchange_can_neither_be_bound_nor_unbound() -> None:
         lambda: exchange("x" * 256),
         lambda: exchange("é" * 128),
         lambda: exchange("\ud800"),
+        lambda: exchange("\udcc3\udca9"),  # the bytes of another text
         lambda: exchange(7),  # type: ignore[arg-type]
         lambda: exchange("x", durable=1),
         lambda: exchange("x", arguments={"alternate-exchange": 7}),

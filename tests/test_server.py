@@ -194,6 +194,21 @@ def test_an_unknown_delivery_tag_closes_the_channel(here: Served) -> None:
         assert caught.value.reply_text == "PRECONDITION_FAILED - unknown delivery tag 7"
 
 
+@pytest.mark.parametrize("multiple", [False, True])
+def test_a_client_that_settles_what_multiple_has_settled_gets_its_channel_closed(here: Served, multiple: bool) -> None:
+    with here.connection() as connection:
+        channel = connection.channel()
+        channel.queue_declare("q")
+        for _ in range(2):
+            channel.basic_publish("", "q", b"")
+            channel.basic_get("q")
+        channel.basic_ack(2, multiple=True)
+        channel.basic_ack(1, multiple=multiple)
+        with pytest.raises(ChannelClosedByBroker) as caught:
+            channel.basic_qos(prefetch_count=1)
+        assert caught.value.reply_text == "PRECONDITION_FAILED - unknown delivery tag 1"
+
+
 def test_immediate_closes_the_connection(here: Served) -> None:
     with here.connection() as connection:
         channel = connection.channel()

@@ -25,7 +25,7 @@ from warren.actors.engines.errors import AccessRefusedError, NotFoundError
 from warren.actors.log_events import log_event, logger
 from warren.aio import bridge
 from warren.amqp.connection import Connection
-from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError
+from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError, cut_text
 from warren.amqp.framing import LARGE_BYTES, MethodRun
 from warren.amqp.methods import method_of
 from warren.amqp.own_methods import DISK_FULL, HANDING_OVER, PROTOCOL, PROTOCOL_PROPERTY, VERSION_PROPERTY
@@ -298,7 +298,7 @@ class ClientConnection(asyncio.Protocol):
     def tell_blocked(self) -> None:
         """Tell the client about an alarm, once a publish waits for it; a guest of the directory at once."""
         gate = self.node.gate
-        if not gate.reasons or not self.capabilities.get("connection.blocked"):
+        if not gate.reasons or self.capabilities.get("connection.blocked") is not True:
             return
         reason = f"low on {' & '.join(sorted(gate.reasons, reverse=True))}"
         if self.is_owner and gate.disk_is_full:
@@ -410,7 +410,7 @@ class ClientConnection(asyncio.Protocol):
     def _refuse_login(self, mechanism: str, *, tells: bool) -> None:
         """Close after a while, with the reason if ``tells`` and the client can be told. As in RabbitMQ, this is for a
         user that may not log in, not for a malformed response."""
-        if tells and self.capabilities.get("authentication_failure_close"):
+        if tells and self.capabilities.get("authentication_failure_close") is True:
             text = (
                 f"{NAMES[ACCESS_REFUSED]} - Login was refused using authentication mechanism {mechanism}. "
                 "For details see the broker logfile."
@@ -526,8 +526,8 @@ class ClientConnection(asyncio.Protocol):
             extra=log_event("connection_closed", connection=self.name, code=code, reason=text, vhost=self.vhost),
         )
         class_id, method_id = divmod(method_index, 1 << 16)
-        close = method_of(c.Connection.Close, reply_code=code, reply_text=text, class_id=class_id, method_id=method_id)
-        self.engine.send(0, close)
+        self.engine.send(0, method_of(c.Connection.Close, reply_code=code, reply_text=cut_text(text), class_id=class_id,
+                                      method_id=method_id))  # fmt: skip
         for channel in self.channels.values():
             channel.abandon()
         self._wait_for_close()

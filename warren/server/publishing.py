@@ -43,7 +43,7 @@ NO_ROUTE: Final = 312
 _CONFIRMS: Final[dict[tuple[bool, bool], c.Basic.Ack | c.Basic.Nack]] = {
     (True, False): c.Basic.Ack(),
     (True, True): c.Basic.Ack(multiple=True),
-    (False, False): c.Basic.Nack(requeue=False),
+    (False, False): c.Basic.Nack(requeue=True),
 }
 """Acks and nacks, of one message or of all up to it."""
 _CACHED_ENVELOPES: Final = 256
