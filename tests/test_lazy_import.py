@@ -109,8 +109,8 @@ SERVE = "import warren.cli, warren.commands.serve"
         (
             INSPECT,
             "data",
-            90,
-            59,
+            91,
+            60,
             TOPICS | {"asyncio", "pykka", "rich", "warren.handles.node", "numpy.ma", "pamqp", "tarfile"},
         ),
         (SERVE, "data", 240, 184, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
