@@ -422,6 +422,8 @@ class QueueTurn:
             process.drain_confirms()
         elif self.waiting or self.settled or (hurry and self._is_store_full):
             self._sync(hurry=hurry)
+        else:
+            process.drain_confirms()  # of publishers that did not wait until a full disk had room
         return process.drain_effects()
 
     def most_at_once(self) -> int:
@@ -445,9 +447,7 @@ class QueueTurn:
                 process.drain_confirms()
                 self._wait_for_room(error)
                 return
-            if self._full_disk is not None:
-                self._full_disk = None
-                self._host.disk_has_room()
+            self._note_room()
             for store in self.stores:
                 store.sync()
             self.settled = False
@@ -482,6 +482,7 @@ class QueueTurn:
         except NoRoomError as error:
             self._wait_for_room(error)
             raise
+        self._note_room()
         self.settled = False
 
     @property
@@ -519,6 +520,11 @@ class QueueTurn:
             self._arm_sync(self._full_disk.next_wait_ns())
         self._host.disk_is_full(error, since_now=since_now)
         self._fail_waiting(error)
+
+    def _note_room(self) -> None:
+        if self._full_disk is not None:
+            self._full_disk = None
+            self._host.disk_has_room()
 
     def _fail_waiting(self, error: NoRoomError) -> None:
         effects = self.process.effects
