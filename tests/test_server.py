@@ -17,6 +17,7 @@ from pika.exceptions import (
     AMQPConnectionError,
     ChannelClosedByBroker,
     ConnectionClosedByBroker,
+    NackError,
     ProbableAccessDeniedError,
     ProbableAuthenticationError,
     UnroutableError,
@@ -127,6 +128,38 @@ def test_a_message_that_cannot_be_read_keeps_those_behind_it_from_nobody(tmp_pat
         channel.basic_consume("q", lambda channel, method, properties, body: got.append(body), auto_ack=True)
         events_until(channel.connection, lambda: len(got) >= 4)
         assert got == [b"0", b"2", b"3", b"4"]
+
+
+def test_what_a_queue_that_is_down_should_have_got_is_not_confirmed(tmp_path: Path) -> None:
+    """It was confirmed, to clients and to guests' exchanges, and was nowhere."""
+    with warren.open(tmp_path / "node") as node:
+        good, bad = node.queue("good"), node.queue("bad")
+        both = node.exchange("both", "fanout")
+        node.bind(good, both)
+        node.bind(bad, both)
+        bad.publish(b"x").wait()
+    (journal,) = (tmp_path / "node").glob("msg_stores/vhosts/*/queues/*/journal.jif")
+    journal.write_bytes(b"\xff" * 500)
+    with warren.open(tmp_path / "node", share=True) as host, warren.open(tmp_path / "node", share=True) as guest:
+        for node in (host, guest):
+            with pytest.raises(warren.errors.WarrenError, match=r"journal\.jif"):
+                node.exchange("both").publish(b"1").wait()
+            with pytest.raises(warren.errors.WarrenError, match=r"journal\.jif"):
+                node.publish_to(["good", "bad"], b"2").wait()
+        address, port = host.serve(port=0).addresses[0]
+        parameters = pika.ConnectionParameters(address, port)
+        with pika.BlockingConnection(parameters) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            for exchange, mandatory in (("", False), ("", True), ("both", False), ("both", True)):
+                with pytest.raises(NackError):
+                    channel.basic_publish(exchange, "bad", b"3", PERSISTENT, mandatory=mandatory)
+            transactional = connection.channel()
+            transactional.tx_select()
+            transactional.basic_publish("", "bad", b"4", PERSISTENT)
+            with pytest.raises(ChannelClosedByBroker, match="partial tx completion"):
+                transactional.tx_commit()
+        assert [message.body for message in host.queue("good").browse()][-2:] == [b"3", b"3"]
 
 
 def test_a_limit_of_the_whole_channel_is_of_all_its_consumers_together(here: Served) -> None:

@@ -37,7 +37,7 @@ from warren.actors.runtime.future import Confirm, Future, UniqueConfirm
 from warren.actors.runtime.inbox import Call, Entry, PendingBatch
 from warren.actors.runtime.interrupts import uninterrupted
 from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
-from warren.storage.errors import WarrenError
+from warren.storage.errors import DirectoryLostError, WarrenError
 
 if TYPE_CHECKING:
     from warren.actors.queue.unique_publisher import Key
@@ -97,7 +97,7 @@ class QueueFrontEnd(FrontEnd):
         return {"vhost": self.declaration.vhost, "queue": self.declaration.name}
 
     def stopped_error(self) -> WarrenError:
-        if isinstance(self._error, QueueGoneError | WrongProcessError):
+        if isinstance(self._error, QueueGoneError | WrongProcessError | DirectoryLostError):
             return self._error
         if self._error is not None:
             return QueueDownError(f"{self.describe()} is down: {self._error}")
