@@ -16,7 +16,7 @@ from warren import Consumer, Delivery, Queue
 from warren.actors.messages import SetDurationTarget
 from warren.actors.queue.early_deliveries import MOST_EARLY
 from warren.actors.queue.intake import SettleKey
-from warren.errors import DirectoryLostError, DiskFullError, QueueDownError, StorageError, UnknownTagError
+from warren.errors import DirectoryLostError, DiskFullError, StorageError, UnknownTagError
 
 
 def about_to_sync(name: str = "q", **declared: object) -> tuple[HandNode, Queue]:
@@ -698,7 +698,7 @@ def test_a_directory_that_is_gone_confirms_nothing(tmp_path: Path) -> None:
         queue.publish(b"1").wait()
     shutil.rmtree(path)
     for confirm in (queue.publish(b"2"), queue.publish(b"3")):
-        with pytest.raises(QueueDownError, match="removed or replaced"):
+        with pytest.raises(DirectoryLostError, match="removed or replaced"):
             confirm.wait()
     with pytest.raises(DirectoryLostError):
         node.close()
