@@ -330,7 +330,7 @@ def test_a_queue_that_refuses_says_so(api: Api) -> None:
 
 STRANGE: tuple[str, ...] = (
     "null", "[]", "{}", '"x"', "-1", "1.5", "true", "1e999", '"\\ud800"', '{"a": null}', '{"a": [1, {}]}',
-    str(1 << 80), '"' + "x" * 300 + '"', "[" * 200 + "]" * 200, '"\\u0000"', '"\\udcff"',
+    str(1 << 80), '"' + "x" * 300 + '"', "[" * 200 + "]" * 200, '"\\u0000"',
 )  # fmt: skip
 
 
