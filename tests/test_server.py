@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pika
 import pytest
@@ -28,11 +30,13 @@ import warren.aio
 from tests.support.server_tools import Served, events_until, served
 from tests.support.waiting import wait_until
 from warren.actors.engines.declared.users import Users
+from warren.actors.node.node_actor import NodeActor
+from warren.actors.node.node_errors import UnsavedError
 from warren.server import ServerSettings
 from warren.server.confirms import Confirms, Settled
 from warren.server.sasl import Credentials, SaslError, credentials
 from warren.server.server import ListenError
-from warren.storage.errors import SettingsError
+from warren.storage.errors import DirectoryLostError, SettingsError
 from warren.verbs.steps import run
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -160,6 +164,30 @@ def test_what_a_queue_that_is_down_should_have_got_is_not_confirmed(tmp_path: Pa
             with pytest.raises(ChannelClosedByBroker, match="partial tx completion"):
                 transactional.tx_commit()
         assert [message.body for message in host.queue("good").browse()][-2:] == [b"3", b"3"]
+
+
+def test_a_node_whose_directory_is_removed_disconnects_its_clients_and_lets_none_in(tmp_path: Path) -> None:
+    with (
+        contextlib.suppress(DirectoryLostError),  # at the end
+        served(tmp_path / "node") as here,
+        here.connection() as connection,
+    ):
+        channel = connection.channel()
+        channel.confirm_delivery()
+        (tmp_path / "node").rename(tmp_path / "away")
+        with pytest.raises(DirectoryLostError):
+            here.node.queue("q")
+        with pytest.raises(ConnectionClosedByBroker, match="CONNECTION_FORCED - vhost '/' is down"):
+            channel.basic_publish("", "q", b"1", PERSISTENT)
+        with pytest.raises(ProbableAccessDeniedError, match="vhost '/' is down"):
+            here.connection().__enter__()
+
+
+def test_a_client_that_closes_its_connection_gets_the_answer_even_if_its_exclusive_queues_stay(here: Served) -> None:
+    with here.connection() as connection:
+        connection.channel().queue_declare("mine", exclusive=True)
+        with patch.object(NodeActor, "release", side_effect=UnsavedError("not saved")):
+            connection.close()
 
 
 def test_a_limit_of_the_whole_channel_is_of_all_its_consumers_together(here: Served) -> None:

@@ -14,11 +14,13 @@ import pytest
 import warren
 from tests.support.sharing_tools import Member
 from tests.support.waiting import wait_until
+from warren.actors.engines.queue.queue_turn import QueueTurn
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.queue.intake import QueueGoneError
 from warren.client.calls import error_of, refusal_of
 from warren.errors import (
     BlockedError,
+    DataError,
     DirectoryLostError,
     NoRoomError,
     QueueDownError,
@@ -97,6 +99,15 @@ def after_its_deletion(work: Callable[[warren.Queue], object]) -> Situation:
     return situation
 
 
+def a_queue_that_fails_under_its_consumer(node: warren.Node, _: Path) -> object:
+    queue = node.queue("q")
+    with patch.object(QueueTurn, "purge", side_effect=DataError("journal.jif", 0, "damaged")):
+        consumer = queue.consume()
+        with pytest.raises(DataError):
+            queue.purge()
+        return consumer.receive(LONG_S)
+
+
 def exclusive_use(*, first: bool, second: bool) -> Situation:
     def situation(node: warren.Node, _: Path) -> object:
         queue, other = node.queue("q"), node.queue("other")
@@ -136,6 +147,7 @@ SITUATIONS: tuple[Situation, ...] = (
     after_its_deletion(lambda queue: queue.purge()),
     after_its_deletion(len),
     after_its_deletion(lambda queue: queue.stats()),
+    a_queue_that_fails_under_its_consumer,
     exclusive_use(first=True, second=False),
     exclusive_use(first=False, second=True),
     a_full_queue,
@@ -178,7 +190,8 @@ def test_a_guest_does_not_go_on_in_a_directory_that_replaced_its_own(tmp_path: P
     with pytest.raises(DirectoryLostError, match="removed or replaced since it was opened"):
         queue.publish(b"2").wait(LONG_S)
     assert os.listdir(place) == []
-    guest.close()
+    with pytest.raises(DirectoryLostError, match="removed or replaced since it was opened"):
+        guest.close()
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class QueueEntry:
         if self.deleted:
             return QueueGoneError(f"{self.declaration} was deleted")
         if isinstance(self.error, DirectoryLostError):
-            return self.error
+            return self.error.with_traceback(None)  # each raise would add to it
         if self.error is not None:
             return QueueDownError(f"{self.declaration} is down: {self.error}")
         return self._actor.stopped_error() if self._actor is not None else QueueDownError(f"{self.declaration} is down")

@@ -98,7 +98,7 @@ class QueueFrontEnd(FrontEnd):
 
     def stopped_error(self) -> WarrenError:
         if isinstance(self._error, QueueGoneError | WrongProcessError | DirectoryLostError):
-            return self._error
+            return self._error.with_traceback(None)  # each raise would add to it
         if self._error is not None:
             return QueueDownError(f"{self.describe()} is down: {self._error}")
         return self._context.closing or ActorStoppedError(f"{self.describe()} is gone")

@@ -385,7 +385,10 @@ class Subscription(DeliverySlot):
 
     def receive(self, event: Any, later: Later) -> None:
         if isinstance(getattr(event, "method", None), c.Basic.Cancel):
-            self._end_deliveries(QueueGoneError(f"queue '{self.queue}' in vhost '{self.vhost}' was deleted"), later)
+            reason, self.refusal = self.refusal, None
+            if not isinstance(reason, WarrenError):
+                reason = QueueGoneError(f"queue '{self.queue}' in vhost '{self.vhost}' was deleted")
+            self._end_deliveries(reason, later)
         else:
             super().receive(event, later)
 

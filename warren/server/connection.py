@@ -220,18 +220,20 @@ class ClientConnection(asyncio.Protocol):
         """Give back everything that the client held, once what it sent has been handled."""
         try:
             await self._share.all_done()
-            await self._release_channels()
+            await self._give_back()
+        finally:
+            self.server.discard(self)
+
+    async def _give_back(self) -> None:
+        """Give back everything that the client held. An error is logged: the connection ends all the same."""
+        try:
+            for channel in list(self.channels.values()):
+                await channel.finish()
+            self.channels.clear()
             if self.vhost:
                 await bridge.run(self.node.change(lambda actor: actor.release(self)))
         except Exception as error:
             _LOG.info("%s: %s", self.name, error, extra=log_event("connection_failed", error, connection=self.name))
-        finally:
-            self.server.discard(self)
-
-    async def _release_channels(self) -> None:
-        for channel in list(self.channels.values()):
-            await channel.finish()
-        self.channels.clear()
 
     def flush(self) -> None:
         """Send pending data."""
@@ -423,7 +425,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _open(self, vhost: str) -> None:
         method_index = c.Connection.Open.index
-        is_down = vhost in self.node.actor.down
+        is_down = vhost in self.node.actor.down or self.node.actor.actor_stopped.is_set()
         if vhost not in self.node.actor.vhosts and not is_down:
             self._fail(NOT_ALLOWED, f"NOT_ALLOWED - vhost {vhost} not found", method_index)
         elif is_down and not self.is_owner:  # a guest gets the reason from each of its verbs
@@ -451,8 +453,7 @@ class ClientConnection(asyncio.Protocol):
             self.engine.send(number, method_of(c.Channel.OpenOk, channel_id=""))
 
     async def _closed(self) -> None:
-        await self._release_channels()
-        await bridge.run(self.node.change(lambda actor: actor.release(self)))
+        await self._give_back()
         if self.engine.state is State.CLOSING:
             self.engine.send(0, c.Connection.CloseOk())
             self._lingers = True

@@ -29,6 +29,7 @@ from warren.actors.engines.queue.effects import Delivered
 from warren.actors.engines.queue.queue_turn import BUFFER, BUFFER_BYTES, LOST
 from warren.actors.queue.deliveries import Deliveries
 from warren.actors.queue.inspecting import chosen_ids
+from warren.actors.queue.intake import QueueGoneError
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.shared_prefetch import SharedPrefetch
 from warren.actors.runtime.future import Future
@@ -36,7 +37,7 @@ from warren.aio import bridge
 from warren.amqp.errors import ProtocolError
 from warren.amqp.methods import method_of, text_of
 from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Credit, Settle
-from warren.client.calls import packed
+from warren.client.calls import packed, refused
 from warren.handles.channel import Channel
 from warren.queue_index.message.amqp_tables import is_integer, type_name
 from warren.queue_index.message.contents import Content, contents_of, counted_contents_of, pieces
@@ -420,9 +421,9 @@ class ChannelConsumers:
             try:
                 next_consumer = line.advance(consumer) if consumer.deliveries.in_order else consumer
                 delivered = None if next_consumer is None else next_consumer.deliveries.take_now()
-            except WarrenError:
+            except WarrenError as error:
                 consumer.ended = True
-                self.lost(consumer)
+                self.lost(consumer, error)
                 return
             if next_consumer is None or delivered is None:
                 break
@@ -477,9 +478,9 @@ class ChannelConsumers:
         method, tags = consumer.method_for(piece), range(tag, tag + count)
         channel.connection.engine.deliver(channel.number, method, tags, piece.properties, piece.bodies)
 
-    def lost(self, consumer: ServerConsumer | StreamConsumer) -> None:
+    def lost(self, consumer: ServerConsumer | StreamConsumer, error: WarrenError) -> None:
         """Cancel all consumers of a queue that is gone or has failed, in the order of their tags. The client
-        that deleted it gets its answer first."""
+        that deleted it gets its answer first. A guest of the directory also gets the error of a queue that failed."""
         ended = {tag: member for tag, member in self.by_tag.items() if member.queue == consumer.queue}
         for member in ended.values():
             member.ended = True
@@ -490,6 +491,8 @@ class ChannelConsumers:
                 if isinstance(member, ServerConsumer):
                     self._not_sent(member)
                 del self.by_tag[tag]
+                if self._channel.connection.is_owner and not isinstance(error, QueueGoneError):
+                    self._channel.afterwards(functools.partial(self._channel.send, refused(error)))
                 if self._channel.connection.capabilities.get("consumer_cancel_notify") is True:
                     self._channel.afterwards(functools.partial(self._channel.send, c.Basic.Cancel(tag, True)))
 

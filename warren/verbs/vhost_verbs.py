@@ -289,7 +289,6 @@ class VhostVerbs(Performer):
             return (yield from self._publish_to_later(queues, as_body(body), properties, block, timeout))
         key = publish_key(self.name, "", queue_names, properties)
         node = self.node
-        node.check_process()
         sent: Confirm | None = yield publishing(
             node,
             lambda: [entry.actor for entry in node.queues(self.name, queue_names)],

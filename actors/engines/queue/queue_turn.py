@@ -422,8 +422,6 @@ class QueueTurn:
             process.drain_confirms()
         elif self.waiting or self.settled or (hurry and self._is_store_full):
             self._sync(hurry=hurry)
-        else:
-            process.drain_confirms()  # of publishers that did not wait until a full disk had room
         return process.drain_effects()
 
     def most_at_once(self) -> int:
@@ -525,6 +523,7 @@ class QueueTurn:
         if self._full_disk is not None:
             self._full_disk = None
             self._host.disk_has_room()
+            self.process.drain_confirms()  # of publishers that did not wait for it
 
     def _fail_waiting(self, error: NoRoomError) -> None:
         effects = self.process.effects
