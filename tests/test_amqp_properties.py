@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.queue_index.message.amqp_tables import LongInteger, LongString, Timestamp
+from warren.queue_index.message.amqp_tables import LongInteger, LongString, SingleFloat, Timestamp, UnsignedInteger
 from warren.queue_index.properties import (
     Properties,
     decode_properties,
@@ -39,10 +39,10 @@ VALUES = {
     "s": (b"s\xff\xff", -1),
     "u": (b"u\xff\xff", 65535),
     "I": (b"I\xff\xff\xff\xff", -1),
-    "i": (b"i\xff\xff\xff\xff", 4294967295),
+    "i": (b"i\xff\xff\xff\xff", UnsignedInteger(4294967295)),
     "l": (b"l" + b"\xff" * 8, LongInteger(-1)),
     "L": (b"L" + b"\xff" * 8, LongInteger(-1)),
-    "f": (b"f\x3f\xc0\0\0", 1.5),
+    "f": (b"f\x3f\xc0\0\0", SingleFloat(1.5)),
     "d": (b"d\x3f\xb9\x99\x99\x99\x99\x99\x9a", 0.1),
     "D": (b"D\2\xff\xff\xff\xfb", Decimal("-0.05")),
     "D, the largest scale": (b"D\xff\0\0\0\5", Decimal("5E-255")),

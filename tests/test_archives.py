@@ -80,6 +80,7 @@ def test_every_kind_is_read_from_a_file_whatever_it_is_called(
     assert warren("verify", tmp_path / name).exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_read_from_a_pipe(kind: str, sound: bytes, expected: bytes, tmp_path: Path) -> None:
     (tmp_path / "archive").write_bytes(KINDS[kind](sound))

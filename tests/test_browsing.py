@@ -87,6 +87,7 @@ def test_pages_of_any_size_are_what_one_go_shows(seed: int) -> None:
     assert queue.status() == before | {"disk_reads": queue.status()["disk_reads"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_the_last_of_a_queue_of_all_parts_are_found_without_reading_a_message(seed: int) -> None:
     queue = queue_of_all_parts(seed)

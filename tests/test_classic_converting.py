@@ -25,7 +25,7 @@ from warren.queue_index.index.record_format import ACK, DELIVER
 from warren.salvage.classic.classic_converting import ClassicConvertingDirectory
 from warren.salvage.classic.classic_v2 import ClassicV2Directory
 from warren.salvage.inspect import inspect_source
-from warren.salvage.queue_directory import IndexColumns
+from warren.salvage.queue_directory import Finding, IndexColumns
 from warren.salvage.source import open_source
 
 COUNT = 20
@@ -68,6 +68,7 @@ MOMENTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("moved", "old_left_from"), MOMENTS)
 def test_a_crash_in_the_middle_loses_and_repeats_nothing(moved: int, old_left_from: int, tmp_path: Path) -> None:
     """v1 → v2: positions below ``moved`` are in ``.qi``, those from ``old_left_from`` on still in ``.idx``."""
@@ -165,14 +166,20 @@ def test_a_body_that_is_missing_in_the_store_is_said_once(tmp_path: Path) -> Non
     (queue.vhost / "msg_store_persistent" / "0.rdq").unlink()
     assert [one.kind for one in messages_at(tmp_path)[1]] == ["missing body"]
     assert set(bodies_at(tmp_path)) == {0, 2}
+    problems: list[Finding] = []
+    with open_source(str(tmp_path)) as source:
+        inspect_source(source, problems.append)
+    assert [one.kind for one in problems] == ["missing body"]
 
 
 def test_inspect_says_what_is_left_of_the_old_index(tmp_path: Path) -> None:
     queue = V2QueueOnDisk(tmp_path, entries=8)
     old_index(queue, [position for position in positions() if position >= 8])
     new_index(queue, [position for position in positions() if position < 10])
+    problems: list[Finding] = []
     with open_source(str(tmp_path)) as source:
-        (found,) = inspect_source(source)["vhosts"][0]["queues"]
+        (found,) = inspect_source(source, problems.append)["vhosts"][0]["queues"]
+    assert problems == []
     assert (found["type"], found["version"], found["kind"]) == ("classic", 2, "rabbitmq-classic-v2")
     assert found["ready"] == len(positions())
     assert found["bytes"] == sum(len(body(position)) for position in positions())

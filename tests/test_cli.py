@@ -127,6 +127,7 @@ def test_inspecting_draws_with_rich_and_with_nothing_else(data: Path) -> None:
     assert libraries <= BASE | FORMATS | RICH | {"pamqp"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [["export"], ["verify"], ["queues", "--json"], ["consume", "--no-ack"], ["definitions"], ["top", "--json"]],
@@ -169,6 +170,7 @@ def test_commands_start_in_a_few_times_what_numpy_takes(data: Path) -> None:
 # ── a reader that goes away ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

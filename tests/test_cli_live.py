@@ -181,6 +181,7 @@ def test_the_end_is_looked_at_with_a_condition(data: Path) -> None:
         assert "colour" in refused("tail", data, name, "--where", "colour = 'red'")
 
 
+@pytest.mark.slow
 def test_following_a_queue_from_two_terminals(data: Path) -> None:
     taker, looker = begun("consume", data, "orders", "-f"), begun("tail", data, "orders", "-f")
     waits(data)
@@ -306,6 +307,7 @@ def test_messages_are_read_and_found_without_a_group(data: Path) -> None:
     assert answer("topic", "groups", data) == []
 
 
+@pytest.mark.slow
 def test_following_a_topic_for_a_group_and_without(data: Path) -> None:
     member, looker = begun("topic", "consume", data, "events", "-g", "g", "-f"), begun("tail", data, "events", "-f")
     waits(data)
@@ -408,6 +410,7 @@ def test_a_rocketmqs_store_answers_too(scenario: str) -> None:
 # ── what is wrong ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

@@ -19,6 +19,7 @@ import attrs
 import pytest
 import typer.main
 
+import warren as package
 from tests.support import rocketmq_golden as golden
 from warren import cli
 from warren.actors.engines.topics.store_opening import load_store
@@ -142,6 +143,7 @@ def without_body(line: Json) -> Json:
 # ── inspect, in every state ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "state"), STATES, ids=[f"{scenario}:{state[0]}" for scenario, state in STATES])
 def test_every_state_is_inspected_as_the_original_recovers_it(
     scenario: str, state: tuple[str, str, list[Json], Json, str, Json], tmp_path: Path
@@ -353,6 +355,22 @@ def test_damage_in_the_middle_is_said_and_the_scan_goes_on_at_the_next_file(tmp_
     assert f"queue offset {lost['queueOffset']}: " in said.err
 
 
+def test_a_scan_that_ends_early_in_a_batch_is_damage(tmp_path: Path) -> None:
+    """All records of a batch have one time, so the checkpoint does not tell the last good one from the last one."""
+    with package.open(tmp_path / "node") as node:
+        place = node.topic("events", queues=1).append_many([b"m%d" % number for number in range(40)]).wait()[5]
+    store = tmp_path / "node" / "topics"
+    with open(store / "commitlog" / f"{0:020d}", "r+b") as log:
+        log.seek(place.physical_offset)
+        log.write(bytes(60))
+    said = warren("topic", "scan", store)
+    assert (said.code, len(said.lines)) == (1, 5)
+    assert "the messages after that are left out" in said.err
+    said = warren("topic", "scan", "--salvage", store)
+    assert (said.code, len(said.lines)) == (1, 39)
+    assert f"offset {place.physical_offset}: damaged record" in said.err
+
+
 def test_a_changed_body_is_read_and_marked(tmp_path: Path) -> None:
     store = tmp_path / "store"
     shutil.copytree(golden.directory("basic-clean"), store)
@@ -432,6 +450,7 @@ def queries_of(answers: Json) -> Iterator[tuple[Json, list[str]]]:
         ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "state"), STATES, ids=[f"{scenario}:{state[0]}" for scenario, state in STATES])
 def test_queries_and_times_are_answered_as_the_original_does(
     scenario: str, state: tuple[str, str, list[Json], Json, str, Json], tmp_path: Path

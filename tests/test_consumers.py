@@ -208,6 +208,14 @@ def test_tags_against_a_dict() -> None:
                 part = range(low, low + rng.randrange(1, 8))
                 if rng.random() < 0.3:
                     wanted = [tag for tag in model if tag <= low or low == 0]
+                    known = low < tags.next_tag
+                    call = lambda: tags.take_present_up_to(low)  # noqa: B023, E731
+                elif rng.random() < 0.3:
+                    wanted = [tag for tag in part if tag in model]
+                    known = low > 0 and part.stop <= tags.next_tag
+                    call = lambda: tags.take_present([part])  # noqa: B023, E731
+                elif rng.random() < 0.3:
+                    wanted = [tag for tag in model if tag <= low or low == 0]
                     known = low == 0 or low in model
                     call = lambda: tags.take_up_to(low)  # noqa: B023, E731
                 else:

@@ -257,6 +257,7 @@ def test_a_failed_operation_comes_out_and_loses_nothing(work: Callable[[Life], N
         assert_promises_are_kept(life.files.after_process_crash(), life.models)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [flushes, compaction, paging, stops])
 def test_a_full_disk_comes_out_and_loses_nothing(work: Callable[[Life], None]) -> None:
     for room in range(0, 4000, 80 * every(4)):
@@ -332,6 +333,7 @@ def all_but_one(numbers: list[int]) -> Iterator[list[int]]:
         yield numbers[:place] + numbers[place + 1 :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 def test_a_flipped_bit_comes_out_or_harms_one_message(clean: bool) -> None:
     """Our error, or messages that are right and in order.

@@ -254,6 +254,7 @@ WRONG_USES: dict[tuple[str, ...], int] = {
     ("export_definitions", "/no/such/file"): 65,
     ("delete_user", "nobody"): 67,
     ("change_password", "nobody", "x"): 67,
+    ("clear_password", "nobody"): 69,
     ("set_permissions", "nobody", ".*", ".*", ".*"): 67,
     ("set_user_tags", "nobody", "x"): 67,
     ("set_user_limits", "nobody", '{"max-connections":1}'): 69,

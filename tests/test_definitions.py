@@ -148,6 +148,7 @@ def test_the_default_exchange_can_neither_be_bound_nor_unbound() -> None:
         lambda: exchange("x" * 256),
         lambda: exchange("é" * 128),
         lambda: exchange("\ud800"),
+        lambda: exchange("\udcc3\udca9"),  # the bytes of another text
         lambda: exchange(7),  # type: ignore[arg-type]
         lambda: exchange("x", durable=1),
         lambda: exchange("x", arguments={"alternate-exchange": 7}),
@@ -486,6 +487,7 @@ def test_cut_off_at_every_operation(torn: bool, monkeypatch: pytest.MonkeyPatch)
                 assert kept(Definitions.open(heir.after_power_loss(random.Random(9)), DIRECTORY, bytes)) == after
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["append", "sync", "rename", "sync_directory", "create", "delete", "make_directory"])
 def test_a_save_that_failed_is_made_up_for_by_the_next_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(definitions_file, "MIN_LOG_BYTES", 300)

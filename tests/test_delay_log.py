@@ -148,6 +148,7 @@ def life(files: MemoryFileSystem, said: Promises) -> None:
         log.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True])
 def test_a_crash_at_every_operation_loses_nothing_that_was_promised_and_brings_back_nothing_that_is_gone(
     power: bool,
@@ -354,6 +355,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_many_that_wait_take_hardly_any_memory(tmp_path: Path) -> None:
     count = 1_000_000 if EFFORT != "quick" else 100_000
     command = [sys.executable, "-c", MEASURED, str(tmp_path), str(count)]

@@ -403,6 +403,7 @@ def test_a_full_disk_refuses_what_is_to_wait_and_keeps_what_waits() -> None:
     assert taken(queue) == [b"after", b"before"]
 
 
+@pytest.mark.slow
 def test_many_that_are_due_at_once_come_in_batches_and_all() -> None:
     hand = hand_node()
     queue = hand.node.queue("jobs")

@@ -46,6 +46,7 @@ def open_below(directory: Path) -> int:
     return sum(link.startswith(str(directory)) for link in links)
 
 
+@pytest.mark.slow
 def test_five_hundred_files_share_fifty_descriptors_between_threads(tmp_path: Path) -> None:
     files, cache = bounded(50)
     handles = [files.open_append(f"{tmp_path}/{n}") for n in range(500)]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -91,7 +92,7 @@ def test_a_process_that_dies_may_let_go_of_the_node_before_it_lets_go_of_a_vhost
         if len(waits) == 3:
             dying.release()
 
-    monkeypatch.setattr(filesystem.time, "sleep", sleep)
+    monkeypatch.setattr(filesystem, "time", SimpleNamespace(sleep=sleep))
     with warren.open(tmp_path) as node:
         assert [one.body for one in node.queue("q").browse()] == [b"1"]
     assert len(waits) == 3
@@ -101,7 +102,7 @@ def test_who_has_a_vhost_by_itself_is_waited_for_a_second_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(filesystem.time, "sleep", waits.append)
+    monkeypatch.setattr(filesystem, "time", SimpleNamespace(sleep=waits.append))
     with warren.open(tmp_path):
         pass
     [vhost] = (tmp_path / "msg_stores" / "vhosts").glob("*")

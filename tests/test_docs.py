@@ -112,6 +112,7 @@ def runnable() -> list[Any]:
     return [pytest.param(page, marks=marks(page), id=name_of(page)) for page in RUNNABLE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", runnable())
 def test_the_python_of_a_page_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
@@ -175,6 +176,7 @@ def test_the_newcomers_table_names_classes_in_the_files_that_define_them() -> No
     assert not elsewhere
 
 
+@pytest.mark.slow
 def test_the_picture_of_the_rooms_is_what_the_imports_are() -> None:
     """Otherwise: python docs/draw_rooms.py."""
     drawing = runpy.run_path(str(DOCS / "draw_rooms.py"))

@@ -416,6 +416,7 @@ def _work_off(jobs: DurableQueue, done: DurableQueue, count: int) -> None:
         jobs.task_done()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_of_multiprocessing_share_a_queue(tmp_path: Path, method: str) -> None:
     context = multiprocessing.get_context(method)

@@ -24,6 +24,7 @@ def test_in_a_group(number, record_property):
 """
 
 
+@pytest.mark.slow
 def test_tests_of_a_group_and_of_a_file_run_in_one_process(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

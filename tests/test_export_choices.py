@@ -35,6 +35,7 @@ def lines(*arguments: str | Path, exit_code: int = 0, command: tuple[str, ...] =
     return [json.loads(line) for line in result.stdout_bytes.decode().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [DEAD_LETTERS, QUORUM, SEGMENTS], ids=lambda path: path.name)
 @pytest.mark.parametrize(
     ("condition", "holds"),
@@ -56,6 +57,7 @@ def test_a_condition_chooses_lines_and_changes_none(source: Path, condition: str
     assert lines(source, "--where", condition) == [line for line in everything if holds(line)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [DEAD_LETTERS, SEGMENTS], ids=lambda path: path.name)
 def test_a_limit_is_the_first_of_them(source: Path, tmp_path: Path) -> None:
     everything = lines(source)

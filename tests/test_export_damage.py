@@ -1,4 +1,4 @@
-"""What verify knows of a damaged directory, export says: no message is missing without a word."""
+"""What verify knows of a damaged directory, export and inspect say: no message is missing without a word."""
 
 from __future__ import annotations
 
@@ -117,6 +117,8 @@ def test_export_says_what_verify_knows_of_an_index(situation: str, v1: QueueOnDi
     result = warren("export", tmp_path)
     assert (said_of(result), seq_ids(result), result.exit_code) == (expected, left, 1)
     assert warren("verify", tmp_path).exit_code == 1
+    inspected = warren("inspect", tmp_path)
+    assert (said_of(inspected), inspected.exit_code) == (expected, 0)
 
 
 V2_DAMAGE: dict[str, tuple[Callable[[V2QueueOnDisk], object], bool, set[str], list[int]]] = {
@@ -159,6 +161,8 @@ def test_export_says_what_verify_knows_of_an_index_of_version_2(
     result = warren("export", tmp_path)
     assert (said_of(result), seq_ids(result), result.exit_code) == (expected, left, 1)
     assert warren("verify", tmp_path).exit_code == 1
+    inspected = warren("inspect", tmp_path)
+    assert (said_of(inspected), inspected.exit_code) == (expected, 0)
 
 
 def test_what_a_sound_directory_may_have_left_over_is_not_said(v1: QueueOnDisk, tmp_path: Path) -> None:
@@ -166,6 +170,25 @@ def test_what_a_sound_directory_may_have_left_over_is_not_said(v1: QueueOnDisk, 
     (v1.path / "9.idx").write_bytes(bytes(64))
     result = warren("export", tmp_path)
     assert (result.stderr, result.exit_code, seq_ids(result)) == ("", 0, EVERY)
+    assert warren("inspect", tmp_path).stderr == ""
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_inspect_says_how_many_bodies_are_missing(version: int, tmp_path: Path) -> None:
+    if version == 1:
+        queue = VhostOnDisk(tmp_path).queue(b"q")
+        for seq_id in range(3):
+            queue.bodyless(seq_id, b"m" * 16, 5)
+        path = queue.path
+    else:
+        stored = V2QueueOnDisk(tmp_path)
+        for position in range(3):
+            stored.publish(position)
+        os.truncate(stored.store(0), 64)
+        path = stored.index(0).parent
+    result = warren("inspect", tmp_path)
+    assert (said_of(result), result.exit_code) == ({f"missing body: {path.name}"}, 0)
+    assert "the index has 3 messages whose bodies are not there" in result.stderr
 
 
 def test_a_thousand_findings_of_one_kind_are_a_few_lines(tmp_path: Path) -> None:

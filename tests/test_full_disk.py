@@ -90,15 +90,76 @@ def test_a_store_with_one_file_gives_its_space_back_when_it_is_drained() -> None
     again.node.close()
 
 
-def test_a_close_on_a_full_disk_makes_room_for_acks_first() -> None:
-    scene = hand_node(MemoryFileSystem(random.Random(0)), seed=0)
-    queue = scene.node.queue("q")
-    queue.publish_many([BIG] * 50).wait()
-    scene.run()
-    fill(scene)
-    refuse(scene, queue, BIG)
+def drain(queue: Queue) -> None:
     while (message := queue.get()) is not None:
         message.ack()
+
+
+EMPTYING: dict[str, Callable[[Queue], object]] = {
+    "get": drain,
+    "purge": lambda queue: queue.purge(),
+    "remove": lambda queue: queue.remove(where="size >= 0"),
+}
+
+
+@pytest.mark.parametrize("priorities", [None, 2])
+@pytest.mark.parametrize("sync", ["os", "group"])
+@pytest.mark.parametrize("empty", EMPTYING.values(), ids=EMPTYING.keys())
+def test_a_journal_gives_its_space_back_when_its_queue_is_emptied(
+    empty: Callable[[Queue], object], sync: str, priorities: int | None
+) -> None:
+    scene = hand_node(MemoryFileSystem(random.Random(0)), seed=0, sync=sync)
+    queue = scene.node.queue("q", arguments={} if priorities is None else {"x-max-priority": priorities})
+    for priority in (None,) if priorities is None else range(priorities + 1):
+        queue.publish_many([b"s" * 3000] * 100, priority=priority).wait()
+    scene.run()
+    fill(scene)
+    refuse(scene, queue, b"small")
+    empty(queue)
+    scene.advance(20)
+    assert scene.node.memory()["alarms"] == []
+    assert scene.files.used_bytes < 100_000
+    queue.publish(b"room again").wait()
+    files = scene.kill()
+    again = hand_node(files, seed=1)
+    assert bodies(again.node.queue("q")) == [b"room again"]
+    again.node.close()
+
+
+def test_a_level_that_is_empty_makes_room_for_another() -> None:
+    scene = hand_node(MemoryFileSystem(random.Random(0)), seed=0)
+    queue = scene.node.queue("q", arguments={"x-max-priority": 1})
+    queue.publish(b"held", priority=1).wait()
+    queue.publish_many([b"s" * 3000] * 100, priority=0).wait()
+    held = queue.get()
+    drain(queue)
+    queue.sync()
+    fill(scene)
+    queue.publish(b"high", priority=1).wait()
+    assert scene.node.memory()["alarms"] == []
+    held.nack()
+    assert bodies(queue) == [b"held", b"high"]
+    scene.node.close()
+
+
+def test_what_was_removed_without_room_to_write_it_down_is_said_to_be_unsafe() -> None:
+    scene, queue = filled()
+    with pytest.raises(DiskFullError, match=r"^3 messages have left the queue, but a crash .* would bring back"):
+        queue.remove(where="size < 4000", limit=3)
+    assert bodies(queue) == [body for number, body in enumerate(BODIES) if number not in {1, 2, 4}]
+    scene.files.capacity_bytes = None
+    scene.node.close()
+
+
+@pytest.mark.parametrize("body", [b"s" * 3000, BIG], ids=["in the index", "in the store"])
+def test_a_close_on_a_full_disk_makes_room_for_acks_first(body: bytes) -> None:
+    scene = hand_node(MemoryFileSystem(random.Random(0)), seed=0)
+    queue = scene.node.queue("q")
+    queue.publish_many([body] * 50).wait()
+    scene.run()
+    fill(scene)
+    refuse(scene, queue, body)
+    drain(queue)
     scene.node.close()
     again = hand_node(scene.files, seed=1)
     assert bodies(again.node.queue("q")) == []

@@ -80,6 +80,7 @@ def digest(rows: list[list[Any]]) -> str:
     return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
+@pytest.mark.slow
 def test_index_is_what_the_brokers_own_modules_read(archive: Path) -> None:
     views = manifest_of(archive)["broker_view"]["vhosts"]
     with open_source(str(archive)) as source:

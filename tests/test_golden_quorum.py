@@ -114,6 +114,7 @@ def test_bodies_and_sizes_are_what_was_published(archive: Path) -> None:
             assert message["redelivered"] is (message["delivery_count"] > 0)
 
 
+@pytest.mark.slow
 def test_nothing_of_a_sound_directory_is_damaged(archive: Path) -> None:
     with open_source(str(archive)) as source:
         findings = list(verify_source(source))

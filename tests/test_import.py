@@ -322,6 +322,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_kill_loses_nothing(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "f.jsonl", *(text("q", str(n)) for n in range(3000)))
     ran = subprocess.run([sys.executable, "-c", KILLED, "import", file, tmp_path / "node"], check=False, cwd=PROJECT)
@@ -341,6 +342,7 @@ def test_a_file_that_has_changed_is_another_one(tmp_path: Path) -> None:
     assert bodies(tmp_path / "node", "q") == [b"1", b"2"]
 
 
+@pytest.mark.slow
 def test_stdin_and_pipes(tmp_path: Path) -> None:
     program: list[str | Path] = [sys.executable, "-m", "warren.cli", "import", "-", tmp_path / "node"]
     for lines, more in ((b'{"queue": "q", "body": "MQ=="}\n', []), (b"2\n\n3", ["--format", "bodies", "--queue", "q"])):

@@ -196,6 +196,7 @@ def test_an_import_that_points_down_is_fine(module: str, source: str) -> None:
     assert violations(module, source) == []
 
 
+@pytest.mark.slow
 def test_no_module_of_tests_imports_another() -> None:
     """What tests share stands in ``tests/support``."""
     for path in sorted((PROJECT / "tests").rglob("*.py")):

@@ -571,6 +571,7 @@ def test_power_may_be_lost_at_any_operation() -> None:
             life.check(life.files.after_power_loss(random.Random(1000 * number + seed)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step_by_step", [False, True], ids=["at once", "in steps"])
 def test_a_recovery_may_die_at_any_operation(step_by_step: bool) -> None:
     for life in lives(torn=True):

@@ -45,6 +45,7 @@ for name in sys.argv[1:]:
 """The other libraries are imported once; of ours, a name's process imports what that name needs."""
 
 
+@pytest.mark.slow
 def test_every_name_is_imported_when_it_is_used_be_it_the_first() -> None:
     modules = ("aio", "engine", "errors")  # which need no import of their own
     said = dict(line.split() for line in run(EACH_ALONE, *warren.__all__, *modules).splitlines())
@@ -108,8 +109,8 @@ SERVE = "import warren.cli, warren.commands.serve"
         (
             INSPECT,
             "data",
-            90,
-            59,
+            91,
+            60,
             TOPICS | {"asyncio", "pykka", "rich", "warren.handles.node", "numpy.ma", "pamqp", "tarfile"},
         ),
         (SERVE, "data", 240, 185, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),

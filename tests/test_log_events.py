@@ -54,6 +54,7 @@ def names_in(node: ast.expr) -> list[str]:
     return []
 
 
+@pytest.mark.slow
 def test_every_log_call_says_which_event_it_is() -> None:
     used: set[str] = set()
     for where, call in log_calls():
@@ -168,6 +169,7 @@ def test_what_json_does_not_know_is_text_and_tracebacks_are_in_one_line() -> Non
     assert said["exception"].splitlines()[-1] == "ZeroDivisionError: division by zero"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_format", ["json", "text"])
 def test_a_server_logs_to_stderr_in_the_form_that_was_asked_for(tmp_path: Path, log_format: str) -> None:
     command = [sys.executable, "-m", "warren", "serve", str(tmp_path / "data"), "--host", "0.0.0.0", "--port", "0"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +12,11 @@ import pytest
 
 import warren
 from tests.support.runtime_tools import DATA, HandNode, hand_node
+from tests.support.waiting import wait_until
 from warren.actors.topics.commit_log_actor import DISPATCH_DELAY_MS
 from warren.storage.errors import DirectoryLostError, WarrenError
+
+LONG_S = 60.0
 
 WAYS: dict[str, Callable[[HandNode], object]] = {
     "publish": lambda scene: scene.node.queue("q", passive=True).publish(b"2").wait(),
@@ -81,6 +86,99 @@ def test_a_real_directory_that_is_removed(tmp_path: Path) -> None:
     assert not (tmp_path / "node").exists()
 
 
+REAL_VERBS: dict[str, Callable[[warren.Node], object]] = {
+    "publish": lambda node: node.queue("q").publish(b"2").wait(LONG_S),
+    "publish to an exchange": lambda node: node.exchange("x").publish(b"2").wait(LONG_S),
+    "publish to queues": lambda node: node.publish_to(["q"], b"2").wait(LONG_S),
+    "publish later": lambda node: node.queue("q").publish(b"2", delay=60).wait(LONG_S),
+    "get": lambda node: node.queue("q").get(),
+    "consume": lambda node: node.queue("q").consume(),
+    "browse": lambda node: next(iter(node.queue("q").browse())),
+    "delayed": lambda node: node.delayed(),
+    "append": lambda node: node.topic("t").append(b"2").wait(LONG_S),
+    "read": lambda node: node.topic("t").reader("g").read(1, timeout=LONG_S),
+    "queues": lambda node: node.queues(),
+    "failed queues": lambda node: node.failed_queues,
+    "memory": lambda node: node.memory(),
+    "stats": lambda node: node.stats(),
+}
+
+
+def outcome(verb: Callable[[warren.Node], object], node: warren.Node) -> object:
+    """What it returns, or the class of its error."""
+    try:
+        return verb(node)
+    except WarrenError as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("role", ["host", "guest"])
+def test_every_verb_says_that_the_directory_was_removed(role: str, tmp_path: Path) -> None:
+    host = warren.open(tmp_path / "node", share=True)
+    node = host if role == "host" else warren.open(tmp_path / "node", share=True)
+    queue, exchange, topic = node.queue("q"), node.exchange("x", "fanout"), node.topic("t")
+    node.bind(queue, exchange)
+    queue.publish_many([b"1"] * 3).wait(LONG_S)
+    topic.append(b"1").wait(LONG_S)
+    delivered, consumer = queue.get(), node.queue("empty").consume()
+    assert delivered is not None
+    handles = REAL_VERBS | {
+        "wait for a message": lambda _: consumer.receive(LONG_S),
+        "ack": lambda _: (delivered.ack(), queue.sync()),
+        "publish with the queue": lambda _: queue.publish(b"2").wait(LONG_S),
+        "publish with the exchange": lambda _: exchange.publish(b"2").wait(LONG_S),
+        "publish many": lambda _: exchange.publish_many([b"2", b"3"]).wait(LONG_S),
+        "count": lambda _: len(queue),
+        "append with the topic": lambda _: topic.append(b"2").wait(LONG_S),
+        "close": lambda _: node.close(),
+    }
+    (tmp_path / "node").rename(tmp_path / "elsewhere")
+    with pytest.raises(DirectoryLostError):
+        host.queue("new")
+    outcomes = {name: outcome(verb, node) for name, verb in handles.items()}
+    assert outcomes == dict.fromkeys(handles, DirectoryLostError)
+    with contextlib.suppress(DirectoryLostError):
+        host.close()
+
+
+def test_a_publisher_that_waits_for_the_end_of_an_alarm_gets_the_error(tmp_path: Path) -> None:
+    node = warren.open(tmp_path / "node", disk_free_limit=1 << 60)
+    queue, errors = node.queue("q"), list[Exception]()
+
+    def publish() -> None:
+        try:
+            queue.publish(b"1").wait(LONG_S)
+        except WarrenError as error:
+            errors.append(error)
+
+    publisher = threading.Thread(target=publish, daemon=True)
+    publisher.start()
+    wait_until(lambda: node._running.gate.held, "it waits")
+    (tmp_path / "node").rename(tmp_path / "elsewhere")
+    with pytest.raises(DirectoryLostError):
+        node.queue("new")
+    publisher.join(LONG_S)
+    assert [type(error) for error in errors] == [DirectoryLostError]
+    with pytest.raises(DirectoryLostError):
+        node.close()
+
+
+def test_an_error_that_is_raised_again_and_again_does_not_grow() -> None:
+    scene = scene_with()
+    queue = scene.node.queue("q")
+    scene.files.delete_tree(DATA)
+    with pytest.raises(WarrenError):
+        queue.sync()
+    scene.run()
+    for verb in (queue.get, lambda: queue.publish(b"2"), lambda: scene.node.queue("new")):
+        depths = []
+        for _ in range(3):
+            with pytest.raises(DirectoryLostError) as raised:
+                verb()
+            depths.append(len(raised.traceback))
+        assert len(set(depths)) == 1
+
+
 def test_what_groups_write_down_now_and_then_does_not_make_a_removed_directory_anew(tmp_path: Path) -> None:
     node = warren.open(tmp_path / "node")
     topic = node.topic("t")
@@ -95,6 +193,7 @@ def test_what_groups_write_down_now_and_then_does_not_make_a_removed_directory_a
         node.close()
 
 
+@pytest.mark.slow
 def test_entries_of_a_message_that_is_not_safe_yet_do_not_make_a_removed_directory_anew() -> None:
     """A message was written to the file that is still open, and the first entry of its queue made the directory."""
     scene = scene_with()

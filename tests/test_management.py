@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pika
@@ -20,6 +21,7 @@ import trustme
 
 import warren
 from tests.support.management_tools import Api
+from tests.support.server_tools import served
 from tests.support.waiting import wait_until
 from warren import management
 from warren.management import ManagementSettings
@@ -332,6 +334,7 @@ STRANGE: tuple[str, ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", STRANGE, ids=lambda value: value[:20])
 def test_whatever_a_request_says_is_answered(api: Api, value: str) -> None:
     """With a status below 500, and the node goes on."""
@@ -428,6 +431,20 @@ def test_it_runs_in_the_loop_of_a_server_and_shows_its_clients(tmp_path: Path) -
         assert not node._running.hosted
 
 
+def test_a_connection_is_closed_with_a_long_reason(tmp_path: Path) -> None:
+    with served(tmp_path / "node", ServerSettings(management=ManagementSettings(management_tcp_port=0))) as here:
+        assert here.server.management is not None
+        with here.connection() as client, Api(here.server.management.url) as api:
+            (name,) = (quote(one["name"]) for one in api.get("/connections"))
+            url = f"{api.url}/api/connections/{name}"
+            answer = httpx.delete(url, auth=("guest", "guest"), headers={"x-reason": "r" * 300})
+            assert answer.status_code == 204
+            with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+                client.process_data_events(5)
+    text = closed.value.reply_text
+    assert (text[:23], text[-4:], len(text)) == ("CONNECTION_FORCED - rrr", "r...", 255)
+
+
 def test_who_connects_and_asks_nothing_is_let_go(tmp_path: Path) -> None:
     settings = ManagementSettings(management_tcp_port=0, management_tcp_request_timeout=100)
     with warren.open(tmp_path / "node") as node, management.serve(node, settings) as server:
@@ -473,6 +490,7 @@ def test_it_speaks_https_where_it_has_a_certificate(tmp_path: Path) -> None:
             assert "; Secure" in answer.headers["set-cookie"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "plain beside TLS"])
 def test_warren_serve_has_options_for_it(tls: bool, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "warren", "serve", str(tmp_path / "node"), "--port", "0", "--management-port", "0"]
@@ -605,6 +623,26 @@ def test_a_path_is_split_before_it_is_decoded() -> None:
     assert found("/a/%2F/c%20d") == ("/a/:x/:y", {"x": "/", "y": "c d"})
     assert found("/b") is None
     assert found("/a/x/y/z") is None
+
+
+def test_an_argument_that_is_no_utf8_survives_a_backup() -> None:
+    key = {"k": b"\xff\xfe"}
+    with (
+        warren.open(":memory:") as old,
+        warren.open(":memory:") as new,
+        management.serve(old, port=0) as from_here,
+        management.serve(new, port=0) as to_there,
+        Api(from_here.url) as source,
+        Api(to_there.url) as target,
+    ):
+        old.bind(old.queue("q"), old.exchange("h", "headers"), arguments=key)
+        backup = source.get("/definitions")
+        assert backup["bindings"] == old.definitions()["bindings"]
+        assert source.ask("POST", "/definitions", backup).status == 204
+        assert len(old.definitions()["bindings"]) == 1, "it was there already"
+        assert target.ask("POST", "/definitions", old.definitions()).status == 204
+        new.exchange("h").publish(b"routed", headers=key).wait()
+        assert len(new.queue("q")) == 1
 
 
 def test_definitions_come_back_as_they_went(api: Api, tmp_path: Path) -> None:

@@ -173,6 +173,7 @@ def test_messages_are_published_browsed_got_moved_and_purged(browser: Browser, n
     node.queue("empty").purge()
 
 
+@pytest.mark.slow
 def test_messages_are_chosen_by_condition_and_taken_moved_and_deleted_one_by_one(
     browser: Browser, node: warren.Node
 ) -> None:
@@ -339,6 +340,29 @@ def test_on_a_phone_numbers_come_first_and_nothing_is_cut(phone: Browser, tmp_pa
             phone.execute_script(f"location.hash = '#/{address}'")
             below = waited(phone, drawn).rect["y"]
             assert phone.find_element(By.CSS_SELECTOR, ".numbers").rect["y"] < below
+
+
+def test_the_smallest_phone_shows_pages_without_sideways_scrolling(browser: Browser) -> None:
+    screen = {"width": 320, "height": 568, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    try:
+        for page, text in (("queues", "jobs"), ("queue/%2F/jobs", "Browse"), ("exchanges", "amq.topic")):
+            browser.execute_script(f"location.hash = '#/{page}'")
+            waited(browser, "tbody th, main button", text)
+            assert browser.execute_script("return document.documentElement.scrollWidth") == 320, page
+        links = browser.find_elements(By.CSS_SELECTOR, "nav a")
+        assert all(one.is_displayed() and one.rect["x"] + one.rect["width"] <= 320 for one in links)
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("name", ["nosuch", "__proto__", "constructor", "toString", "valueOf"])
+def test_an_address_that_is_no_page_shows_the_queues(browser: Browser, name: str) -> None:
+    browser.execute_script("localStorage.setItem('theme', arguments[0])", name)
+    browser.execute_script("location.hash = `#/${arguments[0]}`; location.reload()", name)
+    waited(browser, "tbody th", "jobs")
+    assert browser.find_element(By.ID, "status").text == ""
+    assert browser.find_element(By.ID, "theme").text == "Theme: auto"
 
 
 def test_a_log_scale_says_so_and_a_rate_of_zero_is_0(browser: Browser) -> None:

@@ -131,6 +131,7 @@ async def test_messages_are_removed_by_condition_or_function_or_id_up_to_a_limit
         await done(queue.remove(ids=["all"]))
 
 
+@pytest.mark.slow
 @both_ways
 async def test_all_levels_of_a_priority_queue_are_walked(node: Any) -> None:
     queue = await done(node.queue("q", arguments={"x-max-priority": 3}))
@@ -420,6 +421,7 @@ def moving_lives(torn: bool) -> Any:
             return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("power", [False, True])
 def test_a_move_that_is_cut_off_anywhere_leaves_every_message_in_one_queue_or_in_both(torn: bool, power: bool) -> None:

@@ -109,6 +109,7 @@ def assert_it_goes_on(store: MessageStore) -> None:
 WORKS = [roll_over, empty_a_file, compact_all, stop]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("work", WORKS)
 def test_what_was_issued_survives_the_process(work: Callable[[Life], None], torn: bool) -> None:
@@ -125,6 +126,7 @@ def test_what_was_synced_survives_a_power_loss(work: Callable[[Life], None]) -> 
             recover(after, promises, promises.synced - promises.removed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [compact_all, empty_a_file])
 def test_a_recovery_may_crash_too(work: Callable[[Life], None]) -> None:
     for number, (files, promises) in enumerate(crashes(work, torn=True)):

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warren.actors.engines.declared.name_patterns import NamePattern, _Automaton, _parsed, _Part
+from warren.actors.engines.declared import name_patterns
+from warren.actors.engines.declared.name_patterns import (
+    NamePattern,
+    UnsupportedPatternError,
+    _Automaton,
+    _parsed,
+    _Part,
+)
 from warren.actors.engines.declared.permissions import Permissions
 from warren.actors.engines.declared.policies import Policy
 from warren.actors.engines.errors import ArgumentsError
@@ -56,10 +63,29 @@ def test_what_needs_backtracking_is_refused(pattern: str) -> None:
         Permissions(pattern, "", "")
 
 
-@pytest.mark.parametrize("pattern", ["((a{99}){99}|b)*", "(?:(?:a|aa|aaa){1,30}b?){10}!", "(?=a{999}b{9})"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "((a{99}){99}|b)*",
+        "(?:(?:a|aa|aaa){1,30}b?){10}!",
+        "(?=a{999}b{9})",
+        "(){999999999}",
+        "((){1000}){1000}",
+        "(){0,999999999}",
+    ],
+)
 def test_an_expression_that_is_too_large_is_refused(pattern: str) -> None:
     with pytest.raises(ArgumentsError, match="too large: more than 1000 states"):
         Permissions(pattern, "", "")
+
+
+@pytest.mark.parametrize("part", ["a", "a|", "(?=a)", "[a]"])
+def test_an_expression_that_is_too_long_is_refused_before_it_is_parsed(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(name_patterns, "_translated", None)
+    with pytest.raises(UnsupportedPatternError, match="too large: more than 1000 states"):
+        NamePattern(part * 4001)
 
 
 def test_look_around_is_refused_where_only_re2_matches() -> None:

@@ -370,6 +370,7 @@ def test_a_queue_that_cannot_be_closed_does_not_keep_the_others_from_it() -> Non
 # ── ten thousand queues ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durable", [True, False])
 def test_what_it_costs_to_declare_a_queue_does_not_rise_with_how_many_there_are(durable: bool) -> None:
     scene = hand_node(check_invariants=False)

@@ -366,6 +366,7 @@ def test_an_exclusive_queue_is_its_owners_alone() -> None:
 # ── crashes while something is declared or deleted ──────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_crash_while_something_is_changed_leaves_it_done_or_not(change: str, power: bool) -> None:

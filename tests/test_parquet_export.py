@@ -136,6 +136,7 @@ def test_without_pyarrow_it_is_said_in_one_line(node: Path, tmp_path: Path) -> N
     assert ran.stderr == 'warren: --format parquet: needs pyarrow: pip install "warrenmq[parquet]"\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["jsonl", "parquet"])
 def test_a_full_disk_leaves_what_was_there(node: Path, vhost: VhostOnDisk, tmp_path: Path, output_format: str) -> None:
     out = tmp_path / "out"
@@ -155,6 +156,7 @@ def run(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["jsonl", "parquet"])
 def test_an_interrupt_leaves_what_was_there(node: Path, tmp_path: Path, output_format: str) -> None:
     out = tmp_path / "out"

@@ -58,6 +58,7 @@ def answers() -> Iterator[None]:
 ALL = [rabbitmq_node(scenario) for scenario in RABBITMQ] + [rocketmq_node(scenario) for scenario in ROCKETMQ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition_bytes", [1, 1 << 30])
 def test_all_golden_nodes_in_one_load_have_the_lines_of_the_single_machine(
     tmp_path: Path, partition_bytes: int
@@ -113,6 +114,7 @@ def test_a_task_that_is_done_twice_leaves_nothing_behind(tmp_path: Path, output_
     assert {path.name for path in tmp_path.iterdir()} == {"once", "twice"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition_bytes", [1, 1 << 30])
 @pytest.mark.parametrize(
     ("condition", "holds"),
@@ -191,6 +193,7 @@ def unreadable_record(seq_id: int) -> bytes:
 LOG_FILES = sorted((Path(rocketmq_node("crash-recovery")) / "commitlog").iterdir())[:4]
 
 
+@pytest.mark.slow
 @settings(max_examples=times(15, quick=5))
 @given(
     chunk_bytes=st.integers(300, 20_000),

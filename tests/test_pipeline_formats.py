@@ -96,6 +96,7 @@ def verified(path: str) -> list[Row]:
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @every
 def test_messages_are_the_lines_of_the_export(path: Path) -> None:
     node = golden_node(path)
@@ -104,6 +105,7 @@ def test_messages_are_the_lines_of_the_export(path: Path) -> None:
     assert {row["delivery_count"] is None for row in rows} <= {path.parent.name == V2}
 
 
+@pytest.mark.slow
 @each(V2_ARCHIVES + QUICK)
 def test_any_partitions_give_the_same_rows(path: Path) -> None:
     for table in ("messages", "index"):
@@ -111,6 +113,7 @@ def test_any_partitions_give_the_same_rows(path: Path) -> None:
         assert read_rows(table, golden_node(path), partition_bytes=1, batch_bytes=5000) == rows
 
 
+@pytest.mark.slow
 @most
 def test_queues_are_those_of_inspect(path: Path) -> None:
     node = golden_node(path)
@@ -125,6 +128,7 @@ def test_queues_are_those_of_inspect(path: Path) -> None:
     assert messages == Counter({(row["vhost"], row["queue"], row["priority"]): row["ready"] for row in rows})
 
 
+@pytest.mark.slow
 @most
 def test_findings_are_those_of_verify(path: Path) -> None:
     assert read_rows("findings", golden_node(path)) == verified(golden_node(path))
@@ -288,6 +292,7 @@ def test_a_quorum_folder_alone_is_a_node(tmp_path: Path) -> None:
 # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition_bytes", [1, 1 << 30])
 def test_an_export_of_all_nodes_has_the_lines_of_the_single_machine(tmp_path: Path, partition_bytes: int) -> None:
     nodes = [*(golden_node(path) for path in V2_ARCHIVES + QUICK), all_kinds()]

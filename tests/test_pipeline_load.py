@@ -47,6 +47,7 @@ def batches_of(rows: list[Json], rows_each: int = 7) -> Iterator[pa.RecordBatch]
         yield numbered.slice(at, rows_each)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", RABBITMQ)
 def test_a_golden_node_comes_back_as_it_was_exported(tmp_path: Path, scenario: str) -> None:
     exported(tmp_path / "first", rabbitmq_node(scenario))

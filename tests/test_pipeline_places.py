@@ -141,6 +141,7 @@ def test_spark_reads_from_s3(s3: S3, spark: SparkSession) -> None:
     assert renamed(found, remote("broker-1") + "/", rabbitmq_node(QUEUES)) == read_rows("queues", rabbitmq_node(QUEUES))
 
 
+@pytest.mark.slow
 def test_globs_on_s3_match_as_those_of_a_disk_do(s3: S3) -> None:
     assert names(remote("broker-*")) == [remote("broker-1"), remote("broker-2")]
     assert names(remote("broker-*/")) == [remote("broker-1/"), remote("broker-2/")]

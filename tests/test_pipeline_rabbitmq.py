@@ -57,6 +57,7 @@ def only(table: str, *columns: str) -> StructType:
 # ── all golden directories ───────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", RABBITMQ)
 def test_messages_are_the_lines_of_the_export(scenario: str) -> None:
     path = rabbitmq_node(scenario)
@@ -154,6 +155,7 @@ def test_any_partitions_give_the_same_rows(scenario: str, table: str, partition_
     assert read_rows(table, path, partition_bytes=partition_bytes, batch_bytes=batch_bytes) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", NAMES)
 def test_segments_of_a_queue_in_tasks_of_their_own_give_the_same_rows(table: str) -> None:
     for scenario in ("05-clean-segments-2048", "06-crash-segments-16384"):
@@ -231,6 +233,7 @@ def test_neighbours_of_one_length_in_segment_and_journal(embedded: bool, place: 
     check_messages(rows, str(place))
 
 
+@pytest.mark.slow
 @settings(max_examples=times(20))
 @given(st.integers(0, 1 << 32), st.just(1) | st.integers(1, 4000), st.integers(1, 2000))
 def test_any_directory_gives_the_same_rows_however_it_is_cut(seed: int, partition_bytes: int, batch_bytes: int) -> None:

@@ -119,6 +119,7 @@ def _told(compared: dict[str, Json]) -> dict[str, Json]:
     return compared | {"file": "index/…"} if is_ours else compared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ROCKETMQ)
 @pytest.mark.parametrize("range_bytes", [None, 1000, 7000])
 def test_a_golden_store_is_rebuilt_as_on_one_machine(scenario: str, range_bytes: int | None, tmp_path: Path) -> None:

@@ -147,6 +147,7 @@ def test_every_table_of_a_golden_store_after_its_recovery_is_what_the_commands_s
 VARIANTS = [(name, variant) for name in ROCKETMQ for variant in golden.manifest(name).get("variants", [])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "variant"), VARIANTS, ids=[f"{name}-{variant['name']}" for name, variant in VARIANTS]
 )
@@ -385,6 +386,7 @@ def store(tmp_path: Path) -> str:
     return shutil.copytree(small_store(0), str(tmp_path / "store"))
 
 
+@pytest.mark.slow
 def test_any_partition_and_batch_bytes_give_the_same_rows(store: str) -> None:
     assert_tables_agree(store, {"maxMessageSize": "2000"})
     with open_rocketmq(store, {}) as opened:
@@ -496,6 +498,7 @@ FILTERS: list[tuple[str, list[Filter], Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "filters", "is_wanted"), FILTERS, ids=[str(each[:2]) for each in FILTERS])
 def test_a_filter_loses_no_row_that_it_wants(table: str, filters: list[Filter], is_wanted: Any, store: str) -> None:
     rows = read_rows(table, store, partition_bytes=3000, set="maxMessageSize=2000", filters=filters)
@@ -677,6 +680,7 @@ def spread() -> Iterator[str]:
             yield golden.directory(scenario, "after")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_reads_all_golden_stores_in_one_load(spark: SparkSession) -> None:
     """In a quick run every fourth."""

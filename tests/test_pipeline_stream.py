@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,7 +32,7 @@ from warren.pipeline.stream_reader import Offsets, TopicStreamReader, rationed
 from warren.pipeline.stream_rows import read_rows
 from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES
 from warren.salvage.rocketmq.store import open_rocketmq
-from warren.storage.errors import StorageError, WarrenError
+from warren.storage.errors import DataError, StorageError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.topic_settings import TopicSettings
 from warren.tables.options import ReadOptions
@@ -427,6 +429,31 @@ def test_behind_a_body_that_is_damaged_nothing_is_read_and_recovery_cuts_there(s
     assert [row["body"] for row in rows_of(reader, {}, later)][2:] == [b"orders:0:2", b"orders:0:10"]
 
 
+@pytest.mark.parametrize(
+    ("was_closed", "inside", "octets"),
+    [(False, 4, b"\xda\xa3\x20\xac"), (True, 4, b"\xda\xa3\x20\xac"), (True, 0, b"\0\0\0\7"), (True, 0, bytes(60))],
+    ids=["format-killed", "format-closed", "size-closed", "zeros-closed"],
+)
+def test_a_bad_record_that_no_crash_explains_stops_the_query(
+    store: Store, was_closed: bool, inside: int, octets: bytes
+) -> None:
+    store.append(0, 10)
+    entry = store.store.queues["orders", 0].entries(3, 1)[0]
+    if was_closed:
+        store.store.close()
+    else:
+        store.crash()
+    at = int(entry["physical_offset"])
+    with open(f"{store.directory}/commitlog/{0:020d}", "r+b") as log:
+        log.seek(at + inside)
+        log.write(octets)
+    for fail_on_data_loss in ("true", "false"):
+        reader = reader_of(store.directory, failOnDataLoss=fail_on_data_loss)
+        for _ in range(2):
+            with pytest.raises(DataError, match=f"offset {at}: .*a stream would miss what follows"):
+                reader.latestOffset({}, ALL)
+
+
 def test_an_old_entry_behind_the_end_of_a_queue_is_none(store: Store) -> None:
     """RocketMQ's recovery lets such entries stay; what they point at belongs to others by now."""
     store.append(0, 5)
@@ -458,13 +485,14 @@ def test_entries_that_are_built_anew_are_waited_for(store: Store, monkeypatch: p
     reader = reader_of(store.directory)
     end = reader.latestOffset({}, ALL)
     kept = f"{store.directory}/consumequeue"
-    monkeypatch.setattr(stream_reader.time, "sleep", lambda _: os.rename(f"{kept}.away", kept))
+    patched = SimpleNamespace(sleep=lambda _: os.rename(f"{kept}.away", kept), monotonic=time.monotonic)
+    monkeypatch.setattr(stream_reader, "time", patched)
     os.rename(kept, f"{kept}.away")
     assert reader.latestOffset(end, ALL) == end
     os.rename(kept, f"{kept}.away")
     assert len(rows_of(reader, {}, end)) == 10
     os.rename(kept, f"{kept}.away")
-    monkeypatch.setattr(stream_reader.time, "sleep", lambda _: None)
+    monkeypatch.setattr(stream_reader, "time", SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic))
     monkeypatch.setattr(stream_reader, "PATIENCE_S", 0.1)
     with pytest.raises(WarrenError, match="topic orders, queue 0, messages 0 to 9: its entries are gone"):
         reader.partitions({}, end)

@@ -47,12 +47,14 @@ def counted(rows: list[Row]) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row.values()) for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", [*RABBITMQ, *ROCKETMQ])
 def test_the_table_of_findings_is_what_one_machine_finds(scenario: str) -> None:
     path = rabbitmq_node(scenario) if scenario in RABBITMQ else rocketmq_node(scenario)
     assert read_rows("findings", path) == on_one_machine(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damaged_nodes_have_findings(name: str, tmp_path: Path) -> None:
     scenario, spoil = DAMAGE[name]
@@ -65,6 +67,7 @@ def test_damaged_nodes_have_findings(name: str, tmp_path: Path) -> None:
     assert after - before, "the damage is found"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", FUZZED)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fuzzed_nodes_have_the_findings_of_one_machine(scenario: str, seed: int, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ pytest_plugins = ("pytester",)
 PLUGIN = ("-p", "no:warren", "-p", "warren.pytest_plugin", "-p", "no:cacheprovider")
 
 
+@pytest.mark.slow
 def test_each_test_has_a_server_of_its_own_that_clients_and_the_test_see(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -48,6 +49,7 @@ def test_each_test_has_a_server_of_its_own_that_clients_and_the_test_see(pyteste
     result.assert_outcomes(passed=3)
 
 
+@pytest.mark.slow
 def test_each_test_has_a_node_of_its_own_in_memory_whose_messages_it_sees(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -91,6 +93,7 @@ def test_each_test_has_a_node_of_its_own_in_memory_whose_messages_it_sees(pytest
     result.stdout.fnmatch_lines(["*warren_node: what became of messages*", "queue 'jobs':", "  b'one' published"])
 
 
+@pytest.mark.slow
 def test_processes_that_share_the_tests_share_no_node(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -106,6 +109,7 @@ def test_processes_that_share_the_tests_share_no_node(pytester: pytest.Pytester)
     pytester.runpytest_subprocess(*PLUGIN, "-p", "xdist", "-n", "2").assert_outcomes(passed=6)
 
 
+@pytest.mark.slow
 def test_the_plugin_says_what_its_fixture_is(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess(*PLUGIN, "--fixtures", "-v")
     result.stdout.fnmatch_lines(["warren_broker*", "*A server that speaks AMQP 0-9-1 as RabbitMQ does*"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import random
 from collections.abc import Callable
 
 import attrs
@@ -37,12 +38,13 @@ from tests.support.index_tools import (
 )
 from warren.queue_index.index.queue_index import QueueIndex
 from warren.queue_index.index.record_matrix import RecordMatrix
+from warren.queue_index.index.recovery import open_clean
 from warren.queue_index.index.segment_file import read_segment
 from warren.queue_index.index.segment_journal import SegmentJournal
 from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.queue.run import Run
 from warren.queue_index.queue.variable_queue import VariableQueue
-from warren.storage.errors import DataError, DiskFullError, StorageError
+from warren.storage.errors import DataError, DiskFullError, NoRoomError, StorageError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
 
@@ -489,6 +491,99 @@ def test_a_full_disk_in_a_flush_loses_nothing_that_was_synced(files: MemoryFileS
         index.flush()
     files.capacity_bytes = None
     assert unacked(recover(files.after_process_crash())) == [Position(n) for n in range(16)]
+
+
+def test_a_journal_whose_messages_are_acked_gives_its_room_back_on_a_full_disk(
+    files: MemoryFileSystem, index: QueueIndex
+) -> None:
+    publish(index, run_of(0, 8), run_of(8, 4))
+    index.sync()
+    files.capacity_bytes = files.used_bytes
+    publish(index, run_of(12))
+    with pytest.raises(NoRoomError):
+        index.sync()
+    index.deliver([range(13)])
+    index.ack([range(13)])
+    index.sync()
+    assert (index.no_room, index.safe_ticket) == (None, index.written_ticket)
+    assert files.contents() == {NAME_FILE: b"VHOST: /\nQUEUE: q\n", JOURNAL: b""}
+    assert unacked(recover(files.after_process_crash())) == []
+
+
+def test_what_is_unacked_moves_into_segments_if_the_journal_finds_no_room(
+    files: MemoryFileSystem, index: QueueIndex
+) -> None:
+    publish(index, run_of(0, 8), run_of(8, 4))
+    index.sync()
+    index.deliver([range(7)])
+    index.ack([range(7)])
+    publish(index, run_of(12, 2))
+    files.capacity_bytes = files.used_bytes + 2 * SEGMENT_PUBLISH_BYTES
+    with pytest.raises(NoRoomError):
+        index.sync()
+    assert sorted(files.contents()) == [NAME_FILE, JOURNAL]
+    index.deliver([range(8, 14)])
+    index.ack([range(8, 14)])
+    index.sync()
+    assert files.read(JOURNAL) == b""
+    assert unacked(recover(files.after_process_crash())) == [Position(7)]
+
+
+@pytest.mark.parametrize("end", ["clean", "killed", "without power"])
+def test_acks_after_a_flush_that_had_room_for_a_part_are_not_forgotten(
+    files: MemoryFileSystem, index: QueueIndex, end: str
+) -> None:
+    publish(index, run_of(0, 8), run_of(8, 8))
+    index.sync()
+    files.sync_all()  # the directories above
+    files.capacity_bytes = files.used_bytes + 9 * SEGMENT_PUBLISH_BYTES
+    with pytest.raises(NoRoomError):
+        index.flush()
+    index.deliver([range(7)])
+    index.ack([range(7)])
+    index.sync()
+    files.capacity_bytes = None
+    if end == "clean":
+        counts = index.close()
+        again = new_index(files)
+        open_clean(files, again, counts)
+    else:
+        again = recover(files.after_process_crash() if end == "killed" else files.after_power_loss(random.Random(1)))
+    again.check_invariants()
+    assert [position.seq_id for position in unacked(again)] == [*range(7, 16)]
+
+
+def test_a_clean_stop_after_a_flush_that_only_deleted_a_segment_leaves_no_ack_without_one(
+    files: MemoryFileSystem, index: QueueIndex
+) -> None:
+    publish(index, run_of(0, 8, embedded=False))
+    index.flush()
+    publish(index, run_of(8, 8))
+    index.deliver([range(8)])
+    index.ack([range(8)])
+    index.sync()
+    files.capacity_bytes = files.used_bytes
+    with pytest.raises(NoRoomError):
+        index.flush()
+    with pytest.raises(NoRoomError):
+        index.close()
+    files.capacity_bytes = None
+    counts = index.close()
+    again = new_index(files)
+    open_clean(files, again, counts)
+    assert unacked(again) == [Position(n) for n in range(8, 16)]
+
+
+def test_a_late_ack_needs_no_room_if_its_segment_is_deleted(files: MemoryFileSystem) -> None:
+    index = new_index(files, DELIVERING)
+    index.publish(run_of(0), 0)  # flushed before its deliver
+    publish(index, run_of(1, 7))
+    index.sync()
+    files.capacity_bytes = files.used_bytes
+    publish(index, run_of(8, 4))
+    index.ack([range(12)])
+    index.sync()
+    assert files.contents() == {NAME_FILE: b"VHOST: /\nQUEUE: q\n", JOURNAL: b""}
 
 
 # Handles

@@ -276,16 +276,34 @@ def test_unknown_tag_changes_nothing() -> None:
     bench.publish(*bodies(4))
     bench.got(4, ack_required=True)
     bench.queue.ack("get", [range(2, 3)])
-    for tags in ([range(1, 3)], [range(4, 6)], [range(1, 2), range(1, 2)], [range(1)]):
+    for tags in ([range(4, 6)], [range(1, 2), range(5, 6)], [range(1)]):
         with pytest.raises(UnknownTagError):
             bench.queue.ack("get", tags)
-    with pytest.raises(UnknownTagError):
-        bench.queue.ack_up_to("get", 2)
+    for tag in (5, -1):
+        with pytest.raises(UnknownTagError):
+            bench.queue.ack_up_to("get", tag)
     with pytest.raises(UnknownTagError):
         bench.queue.ack("another", [range(1, 2)])
     assert bench.queue.unacked == 3
     bench.queue.ack_up_to("get", 0)
     assert bench.queue.depth == 0
+
+
+def test_what_is_settled_already_is_left_out_of_a_settlement() -> None:
+    bench = Bench({"x-dead-letter-exchange": "dlx"})
+    bench.publish(*bodies(8))
+    bench.got(8, ack_required=True)
+    bench.queue.ack_up_to("get", 3)
+    bench.queue.ack_up_to("get", 2)
+    bench.queue.ack("get", [range(1, 5), range(4, 5)])
+    assert bench.queue.unacked == 4
+    bench.queue.nack("get", [range(2, 6)], requeue=True)
+    bench.queue.retry("get", [range(5, 7)])
+    bench.queue.nack("get", [range(1, 8)], requeue=False)
+    bench.queue.nack_up_to("get", 7, requeue=False)
+    bench.queue.check_invariants()
+    assert bench.queue.unacked == 1
+    assert [len(batch.publications) for batch in bench.queue.drain_effects().dead_letters] == [1]
 
 
 def test_closed_channel_gives_back_what_it_had_and_takes_its_consumers_along() -> None:

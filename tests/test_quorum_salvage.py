@@ -27,7 +27,7 @@ from tests.support.quorum_logs import (
     usr,
 )
 from tests.support.quorum_state import state_term
-from tests.support.quorum_tools import OPENING, QuorumNode, Record
+from tests.support.quorum_tools import OPENING, QuorumNode, Record, config_text
 from warren.salvage.export import Selection, export_source
 from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum import node as quorum_node
@@ -98,6 +98,28 @@ def test_the_brokers_own_log_is_no_queue(data: Path) -> None:
     coordination.wal(1, records(SECOND, plain_log(1)))
     assert [line["queue"] for line in exported(data)[0]] == ["orders"] * 5
     assert warren("inspect", data / "coordination").exit_code == 2
+
+
+@pytest.mark.parametrize("inner", [NODE, f"{NODE}/{SECOND.decode()}", "moved"])
+def test_the_brokers_own_logs_are_not_read_and_no_damage(tmp_path: Path, inner: str) -> None:
+    coordination = QuorumNode(RealFileSystem(), str(tmp_path / "coordination" / NODE))
+    for uid, machine in ((ORDERS, "khepri_machine"), (SECOND, "rabbit_stream_coordinator")):
+        coordination.write(f"{uid.decode()}/config", config_text(b"/", b"own", uid, machine=machine))
+    coordination.wal(1, records(SECOND, [*plain_log(1), usr((Atom("new_stream"), b"s"))]))
+    if inner == "moved":
+        shutil.move(tmp_path / "coordination" / NODE, tmp_path / inner)
+    path = tmp_path / ("" if inner == "moved" else "coordination") / inner
+    result = warren("verify", path, "--json")
+    report = json.loads(result.stdout)
+    expected = ["rabbit_stream_coordinator"] if path.name == SECOND.decode() else ["khepri", "rabbit_stream"]
+    assert (result.exit_code, report["damage"], report["leftover"]) == (0, 0, 0)
+    assert [(finding["kind"], finding["severity"]) for finding in report["findings"]] == [
+        ("log not read", "unread")
+    ] * len(expected)
+    for finding, machine in zip(report["findings"], expected, strict=True):
+        assert f"the log of a {machine}" in finding["detail"]
+    exported = warren("export", path)
+    assert (exported.exit_code, exported.stdout, exported.stderr.count("log not read")) == (0, "", len(expected))
 
 
 def test_a_folder_with_any_other_config_is_nothing(tmp_path: Path) -> None:
@@ -230,6 +252,8 @@ def test_a_log_that_ends_before_what_was_applied_is_cut_short(data: Path, node: 
     ]
     assert findings[0].detail == "the log ends at entry 3, but meta.dets says that entry 6 was applied"
     assert ("log cut short", "damage") in verified(data)
+    result = warren("inspect", data)
+    assert (result.exit_code, result.stderr.count("\n"), "log cut short" in result.stderr) == (0, 1, True)
 
 
 @pytest.mark.parametrize("is_empty", [False, True])

@@ -131,13 +131,13 @@ def test_what_was_not_acked_is_unacked() -> None:
     scene.node.close()
 
 
-def test_an_ack_that_comes_twice_is_refused_as_ever(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_ack_that_comes_twice_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
     scene, queue = backlog(10)
     held = one_by_one(queue, 5)
     queue._verbs.own_channel().settle("ack", held[3].delivery_tag)
     queue._verbs.own_channel().settle("ack", held[3].delivery_tag)
     scene.run()
-    assert "unknown delivery tag" in caplog.text
+    assert not caplog.text
     assert (len(queue), actor_of(queue).process.unacked) == (5, 4)
     scene.node.close()
 

@@ -279,6 +279,7 @@ def test_a_queue_that_sleeps_is_not_woken_and_has_no_rows() -> None:
     assert [int(step) for step in column(record, "step", "busy")][:67] == list(range(67))
 
 
+@pytest.mark.slow
 def test_a_thousand_sleeping_queues_are_not_even_told(monkeypatch: pytest.MonkeyPatch) -> None:
     hand = recorded_node(check_invariants=False)
     queues = [hand.node.queue(f"queue-{number}") for number in range(1000)]
@@ -405,6 +406,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_node_s_record_can_be_read_up_to_its_last_row_group(tmp_path: Path) -> None:
     path, data = tmp_path / "run.parquet", tmp_path / "data"
     child = subprocess.Popen([sys.executable, "-c", CHILD, data, path], stdout=subprocess.PIPE, cwd=tmp_path)

@@ -398,11 +398,12 @@ def erlang(script: str, *arguments: str) -> str:
     # With DETS_DEBUG, DETS checks every position it uses against a map of its own.
     environment = os.environ | {"DETS_DEBUG": "true", "ERL_CRASH_DUMP_BYTES": "0"}
     command = [executable, "-noshell", "-kernel", "logger_level", "warning", "-eval", script, "-extra", *arguments]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout + run.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 5, 256, 257, 1300])
 def test_real_dets_opens_changes_compacts_and_empties_what_was_written(tmp_path: Path, count: int) -> None:
     there = queues(count)
@@ -451,6 +452,7 @@ CHANGE_AND_LEAVE_OPEN = r"""
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 40, 300, 3000])
 def test_what_survives_in_a_table_left_open_is_what_the_real_repair_finds(tmp_path: Path, count: int) -> None:
     copy = tmp_path / "left-open.dets"

@@ -410,8 +410,7 @@ def test_to_settle_what_has_lapsed_means_nothing() -> None:
     bench.queue.ack("c", [range(1, 2)])
     assert len(bench.delivered()) == 3, "they are out anew, under other tags"
     bench.queue.ack("c", [range(2, 6)])
-    with pytest.raises(UnknownTagError):
-        bench.queue.ack("c", [range(2, 3)])
+    bench.queue.ack("c", [range(2, 3)])
     bench.queue.check_invariants()
     assert bench.queue.depth == 1
 

@@ -249,6 +249,7 @@ def coming_back(hand: HandNode, counts: dict[bytes, int]) -> None:
     hand.node.close()
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_operation_loses_no_message_and_no_count_that_was_safe() -> None:
     whole = hand_node()
     coming_back(whole, {})

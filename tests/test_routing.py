@@ -484,6 +484,7 @@ def test_routing_agrees_with_the_model_whatever_comes_and_goes(
                         node.table.route(exchange, key, headers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "arguments"), [("direct", {}), ("fanout", {}), ("topic", {}), ("headers", {"k": 1})])
 def test_readers_in_other_threads_see_what_stays_while_the_rest_changes(kind: str, arguments: dict[str, Any]) -> None:
     node = Node("stays", *(f"q{number}" for number in range(20)))

@@ -96,6 +96,7 @@ def test_who_waits_for_a_length_has_an_answer_though_the_queue_ends(end: str) ->
     assert length.get() == (0 if end == "delete" else 4999)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_what_a_queue_that_is_not_durable_left_never_becomes_a_durable_one(seed: int) -> None:
     """A kill within the opening that clears such queues' files away, at each of its operations."""

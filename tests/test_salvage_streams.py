@@ -43,6 +43,13 @@ def test_export_of_one_queue_does_not_mention_streams(data: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
 
 
+def test_a_stream_that_is_asked_for_as_a_queue_is_named_as_not_read(data: Path) -> None:
+    result = warren("export", data, "--queue", "events")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "no queue 'events' (one that was never written to has no directory); streams not read: 2" in result.stderr
+    assert STREAM in result.stderr
+
+
 @pytest.mark.parametrize("inner", ["", "stream", f"stream/{STREAM}"])
 def test_streams_are_unread_wherever_the_path_points(data: Path, inner: str) -> None:
     report = json.loads(warren("verify", data / inner, "--json").stdout)

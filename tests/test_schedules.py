@@ -36,6 +36,7 @@ def test_no_order_of_a_nodes_threads_breaks_a_promise(tried: Count) -> None:
     tried(Tried.SCHEDULES, count)
 
 
+@pytest.mark.slow
 def test_an_order_can_be_repeated() -> None:
     for seed in range(6):
         first = drawn_schedule(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pika
 import pytest
@@ -17,6 +19,7 @@ from pika.exceptions import (
     AMQPConnectionError,
     ChannelClosedByBroker,
     ConnectionClosedByBroker,
+    NackError,
     ProbableAccessDeniedError,
     ProbableAuthenticationError,
     UnroutableError,
@@ -27,11 +30,13 @@ import warren.aio
 from tests.support.server_tools import Served, events_until, served
 from tests.support.waiting import wait_until
 from warren.actors.engines.declared.users import Users
+from warren.actors.node.node_actor import NodeActor
+from warren.actors.node.node_errors import UnsavedError
 from warren.server import ServerSettings
 from warren.server.confirms import Confirms, Settled
 from warren.server.sasl import Credentials, SaslError, credentials
 from warren.server.server import ListenError
-from warren.storage.errors import SettingsError
+from warren.storage.errors import DirectoryLostError, SettingsError
 from warren.verbs.steps import run
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -129,6 +134,62 @@ def test_a_message_that_cannot_be_read_keeps_those_behind_it_from_nobody(tmp_pat
         assert got == [b"0", b"2", b"3", b"4"]
 
 
+def test_what_a_queue_that_is_down_should_have_got_is_not_confirmed(tmp_path: Path) -> None:
+    """It was confirmed, to clients and to guests' exchanges, and was nowhere."""
+    with warren.open(tmp_path / "node") as node:
+        good, bad = node.queue("good"), node.queue("bad")
+        both = node.exchange("both", "fanout")
+        node.bind(good, both)
+        node.bind(bad, both)
+        bad.publish(b"x").wait()
+    (journal,) = (tmp_path / "node").glob("msg_stores/vhosts/*/queues/*/journal.jif")
+    journal.write_bytes(b"\xff" * 500)
+    with warren.open(tmp_path / "node", share=True) as host, warren.open(tmp_path / "node", share=True) as guest:
+        for node in (host, guest):
+            with pytest.raises(warren.errors.WarrenError, match=r"journal\.jif"):
+                node.exchange("both").publish(b"1").wait()
+            with pytest.raises(warren.errors.WarrenError, match=r"journal\.jif"):
+                node.publish_to(["good", "bad"], b"2").wait()
+        address, port = host.serve(port=0).addresses[0]
+        parameters = pika.ConnectionParameters(address, port)
+        with pika.BlockingConnection(parameters) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            for exchange, mandatory in (("", False), ("", True), ("both", False), ("both", True)):
+                with pytest.raises(NackError):
+                    channel.basic_publish(exchange, "bad", b"3", PERSISTENT, mandatory=mandatory)
+            transactional = connection.channel()
+            transactional.tx_select()
+            transactional.basic_publish("", "bad", b"4", PERSISTENT)
+            with pytest.raises(ChannelClosedByBroker, match="partial tx completion"):
+                transactional.tx_commit()
+        assert [message.body for message in host.queue("good").browse()][-2:] == [b"3", b"3"]
+
+
+def test_a_node_whose_directory_is_removed_disconnects_its_clients_and_lets_none_in(tmp_path: Path) -> None:
+    with (
+        contextlib.suppress(DirectoryLostError),  # at the end
+        served(tmp_path / "node") as here,
+        here.connection() as connection,
+    ):
+        channel = connection.channel()
+        channel.confirm_delivery()
+        (tmp_path / "node").rename(tmp_path / "away")
+        with pytest.raises(DirectoryLostError):
+            here.node.queue("q")
+        with pytest.raises(ConnectionClosedByBroker, match="CONNECTION_FORCED - vhost '/' is down"):
+            channel.basic_publish("", "q", b"1", PERSISTENT)
+        with pytest.raises(ProbableAccessDeniedError, match="vhost '/' is down"):
+            here.connection().__enter__()
+
+
+def test_a_client_that_closes_its_connection_gets_the_answer_even_if_its_exclusive_queues_stay(here: Served) -> None:
+    with here.connection() as connection:
+        connection.channel().queue_declare("mine", exclusive=True)
+        with patch.object(NodeActor, "release", side_effect=UnsavedError("not saved")):
+            connection.close()
+
+
 def test_a_limit_of_the_whole_channel_is_of_all_its_consumers_together(here: Served) -> None:
     with here.channel() as channel:
         got: list[tuple[str, int]] = []
@@ -192,6 +253,21 @@ def test_an_unknown_delivery_tag_closes_the_channel(here: Served) -> None:
         with pytest.raises(ChannelClosedByBroker) as caught:
             channel.basic_qos(prefetch_count=1)
         assert caught.value.reply_text == "PRECONDITION_FAILED - unknown delivery tag 7"
+
+
+@pytest.mark.parametrize("multiple", [False, True])
+def test_a_client_that_settles_what_multiple_has_settled_gets_its_channel_closed(here: Served, multiple: bool) -> None:
+    with here.connection() as connection:
+        channel = connection.channel()
+        channel.queue_declare("q")
+        for _ in range(2):
+            channel.basic_publish("", "q", b"")
+            channel.basic_get("q")
+        channel.basic_ack(2, multiple=True)
+        channel.basic_ack(1, multiple=multiple)
+        with pytest.raises(ChannelClosedByBroker) as caught:
+            channel.basic_qos(prefetch_count=1)
+        assert caught.value.reply_text == "PRECONDITION_FAILED - unknown delivery tag 1"
 
 
 def test_immediate_closes_the_connection(here: Served) -> None:

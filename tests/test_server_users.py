@@ -116,6 +116,28 @@ def test_the_real_one_says_the_same(tmp_path: Path) -> None:
         assert [(code, text.replace("is down", "is deleted")) for code, text in seen] == SEEN
 
 
+def test_a_close_whose_reason_is_too_long_for_it_is_cut(tmp_path: Path) -> None:
+    name = "v" * 255
+    with warren.open(tmp_path / "data") as node:
+        node.add_user("bob", "secret")
+        side = Side(node.serve(ServerSettings(port=0)).addresses[0][1], {})
+        seen = [close_reason(lambda: side.connect(vhost=name))]
+        node.vhost(name)
+        seen.append(close_reason(lambda: side.connect(vhost=name)))
+        node.set_permissions("bob", ".*", ".*", ".*", vhost=name)
+        node.set_vhost_limits({"max-connections": 1}, vhost=name)
+        connections = [side.connect(vhost=name)]
+        seen.append(close_reason(lambda: side.connect(vhost=name)))
+        node.set_vhost_limits({"max-connections": -1}, vhost=name)
+        connections.append(side.connect(vhost=name))
+        node.delete_vhost(name)
+        seen += [close_reason(lambda one=one: one.process_data_events(5)) for one in connections]  # type: ignore[misc]
+    texts = ["vhost", "access to vhost '", "access to vhost '", "vhost '", "vhost '"]
+    assert [code for code, _ in seen] == [530, 530, 530, 320, 320]
+    assert [text.partition(" - ")[2].partition("vvv")[0].rstrip() for _, text in seen] == texts
+    assert {(len(text), text[-4:]) for _, text in seen} == {(255, "v...")}
+
+
 def refused(work: Callable[[], object]) -> tuple[int, str]:
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
         work()

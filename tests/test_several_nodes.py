@@ -148,6 +148,40 @@ def test_a_node_that_runs_is_listed_and_not_read(volume: Path) -> None:
         assert warren("export", volume, "--node", FIRST).exit_code == 0
 
 
+@pytest.mark.parametrize("target", [FIRST, "../outside"])
+def test_a_link_to_a_node_is_no_node_of_its_own(volume: Path, target: str) -> None:
+    """Whether its name comes before that of the directory or after; of two links to another place one counts."""
+    if target != FIRST:
+        shutil.move(volume / "mnesia" / FIRST, volume / "outside")
+    for link in ("current", "the-first"):
+        (volume / "mnesia" / link).symlink_to(target)
+    assert len(listed(volume / "mnesia")) == 2
+    exported = lines(warren("export", volume / "mnesia", "--node", "all").stdout)
+    assert len(exported) == sum(COUNTS.values())
+    if target == FIRST:
+        assert listed(volume) == EXPECTED
+    shutil.rmtree(volume / "mnesia" / SECOND)
+    with open_source(str(volume / "mnesia")) as source:
+        assert [queue.summary().ready for vhost in source.vhosts for queue in vhost.queues] == [COUNTS[FIRST]]
+
+
+def test_the_list_says_what_was_lost_of_a_node_and_what_is_not_read(volume: Path) -> None:
+    first, second = (volume / "mnesia" / name for name in (FIRST, SECOND))
+    node = QuorumNode(RealFileSystem(), str(first / "quorum" / NODE))
+    node.meta({ORDERS: 6})
+    node.wal(1, records(ORDERS, plain_log(1)[:2]))
+    stream = second / "stream" / "__events_1795847813505985842"
+    stream.mkdir(parents=True)
+    (stream / f"{0:020}.segment").write_bytes(b"OSIL" + bytes(4))
+    result = warren("inspect", volume, "--json")
+    report = json.loads(result.stdout)["nodes"]
+    assert (result.exit_code, [node["messages"] for node in report]) == (0, [0, COUNTS[SECOND]])
+    problems = [f"{first}: log cut short", f"{second}: streams not read"]
+    assert [node["problem"] for node in report] == problems
+    assert warren("inspect", volume).stderr == "".join(f"warren: {problem}\n" for problem in problems)
+    assert f", 0 messages, {problems[0]})" in warren("export", volume).stderr
+
+
 def test_the_library_says_that_one_of_several_nodes_has_to_be_named(volume: Path) -> None:
     with pytest.raises(DataError, match=f"2 nodes \\(mnesia/{FIRST}, mnesia/{SECOND}\\)"), open_source(str(volume)):
         pass

@@ -12,7 +12,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -47,6 +47,7 @@ from warren.errors import (
     QueueDownError,
     ResourceLockedError,
     StorageError,
+    UnknownTagError,
     UnroutableError,
     WrongProcessError,
 )
@@ -159,6 +160,82 @@ def test_the_host_refuses_to_settle_what_it_has_not_delivered(guest: Node) -> No
     channel.settle_all("ack", range(1, 41))
     wait_until(lambda: not channel.alive, "the channel is open")
     wait_until(lambda: len(queue) == 40, "they did not go back")
+
+
+SETTLE_AGAIN: dict[str, tuple[Callable[[warren.Queue, Sequence[warren.Delivery]], object], tuple[int, int]]] = {
+    "ack": (lambda _, messages: messages[0].ack(), (1, 4)),
+    "nack": (lambda _, messages: messages[0].nack(), (1, 4)),
+    "reject": (lambda _, messages: messages[0].reject(), (1, 4)),
+    "retry": (lambda _, messages: messages[0].retry(), (1, 4)),
+    "retry after a time": (lambda _, messages: messages[0].retry(5), (1, 4)),
+    "ack multiple": (lambda _, messages: messages[0].ack(multiple=True), (1, 4)),
+    "nack multiple": (lambda _, messages: messages[0].nack(multiple=True), (1, 4)),
+    "ack all": (lambda queue, messages: queue.ack(messages), (0, 3)),
+    "nack all": (lambda queue, messages: queue.nack(messages), (0, 4)),
+    "ack a list": (lambda queue, messages: queue.ack(list(messages)), (0, 3)),
+    "ack up to": (lambda queue, messages: queue.ack_up_to(messages[0].delivery_tag), (1, 4)),
+}
+"""Ways to settle messages of which the first two are settled already, with the unacked messages and all messages that
+are left of 6."""
+
+
+@pytest.mark.parametrize("again", SETTLE_AGAIN)
+@pytest.mark.parametrize("first", ["ack multiple", "ack up to"])
+@pytest.mark.parametrize("whose", ["host", "guest"])
+def test_settling_what_multiple_has_settled_has_no_effect(
+    host: Node, guest: Node, whose: str, first: str, again: str
+) -> None:
+    queue = (host if whose == "host" else guest).queue("q")
+    queue.publish_many([b"%d" % number for number in range(6)]).wait(60)
+    messages = queue.get_many(3)
+    if first == "ack multiple":
+        messages[1].ack(multiple=True)
+    else:
+        queue.ack_up_to(messages[1].delivery_tag)
+    settle, left = SETTLE_AGAIN[again]
+    settle(queue, messages)
+    queue.sync()
+    counts = queue.stats()
+    assert (counts["messages_unacknowledged"], counts["messages"]) == left
+    messages[2].ack()
+    queue.sync()
+    assert queue.stats()["messages_unacknowledged"] == 0
+
+
+@pytest.mark.parametrize("whose", ["host", "guest"])
+def test_a_consumer_goes_on_when_what_multiple_has_settled_is_settled_again(
+    host: Node, guest: Node, whose: str
+) -> None:
+    queue = (host if whose == "host" else guest).queue("q")
+    queue.publish_many([b"%d" % number for number in range(6)]).wait(60)
+    with queue.consume(prefetch=3, timeout=60) as consumer:
+        first, second = next(consumer), next(consumer)
+        second.ack(multiple=True)
+        first.ack()
+        for number in range(2, 6):
+            message = next(consumer)
+            assert (message.body, message.redelivered) == (b"%d" % number, False)
+            message.ack()
+
+
+@pytest.mark.parametrize("whose", ["host", "guest"])
+def test_ack_up_to_a_tag_that_was_never_given_is_refused_and_changes_nothing(
+    host: Node, guest: Node, whose: str
+) -> None:
+    queue = (host if whose == "host" else guest).queue("q")
+    with pytest.raises(UnknownTagError, match="unknown delivery tag 1"):
+        queue.ack_up_to(1)
+    queue.publish_many([b"0", b"1"]).wait(60)
+    (message,) = queue.get_many(1)
+    for tag in (message.delivery_tag + 1, 999, -1):
+        with pytest.raises(UnknownTagError, match=f"unknown delivery tag {tag}"):
+            queue.ack_up_to(tag)
+    assert queue.stats()["messages_unacknowledged"] == 1
+    message.ack()
+    queue.ack_up_to(message.delivery_tag)
+    queue.ack_up_to(0)
+    queue.sync()
+    assert queue.stats()["messages"] == 1
 
 
 def test_acks_leave_though_nobody_asks_for_anything_more(host: Node, guest: Node) -> None:
@@ -764,6 +841,11 @@ def test_whoever_has_a_message_from_a_get_can_settle_it_no_more(guest: Node) -> 
     assert again.redelivered
     delivery.ack()
     assert queue.stats()["messages"] == 1
+    hang_up(guest)
+    queue.ack_up_to(again.delivery_tag)
+    assert queue.stats()["messages"] == 1
+    again = queue.get(timeout=60)
+    assert again is not None
     again.ack()
     wait_until(lambda: queue.stats()["messages"] == 0, "it did not come to that")
 
@@ -924,6 +1006,7 @@ def test_a_forked_child_cannot_settle_what_its_parent_got(host: Node, guest: Nod
             lambda: queue.nack(batch),
             lambda: queue.ack(listed),
             lambda: queue.nack(listed),
+            lambda: queue.ack_up_to(one.delivery_tag),
         ):
             with pytest.raises(WrongProcessError):
                 settle()

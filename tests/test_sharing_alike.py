@@ -7,24 +7,27 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 import warren
 from tests.support.sharing_tools import Member
 from tests.support.waiting import wait_until
+from warren.actors.engines.queue.queue_turn import QueueTurn
+from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.queue.intake import QueueGoneError
 from warren.client.calls import error_of, refusal_of
 from warren.errors import (
     BlockedError,
+    DataError,
     DirectoryLostError,
-    DiskFullError,
+    NoRoomError,
     QueueDownError,
     VhostDownError,
     WarrenError,
 )
 from warren.queue_index.index.directory import VHOST_NAME_FILE
-from warren.storage.errors import NoRoomError
 
 LONG_S = 60.0
 
@@ -96,6 +99,15 @@ def after_its_deletion(work: Callable[[warren.Queue], object]) -> Situation:
     return situation
 
 
+def a_queue_that_fails_under_its_consumer(node: warren.Node, _: Path) -> object:
+    queue = node.queue("q")
+    with patch.object(QueueTurn, "purge", side_effect=DataError("journal.jif", 0, "damaged")):
+        consumer = queue.consume()
+        with pytest.raises(DataError):
+            queue.purge()
+        return consumer.receive(LONG_S)
+
+
 def exclusive_use(*, first: bool, second: bool) -> Situation:
     def situation(node: warren.Node, _: Path) -> object:
         queue, other = node.queue("q"), node.queue("other")
@@ -112,7 +124,19 @@ def exclusive_use(*, first: bool, second: bool) -> Situation:
     return situation
 
 
+def without_room(work: Callable[[warren.Topic], object]) -> Situation:
+    def situation(node: warren.Node, _: Path) -> object:
+        topic = node.topic("t", queues=1)
+        with patch.object(TopicStore, "append", side_effect=NoRoomError("no space left on device")):
+            return work(topic)
+
+    return situation
+
+
 SITUATIONS: tuple[Situation, ...] = (
+    without_room(lambda topic: topic.append(b"1").wait(LONG_S)),
+    without_room(lambda topic: topic.append_many([b"1", b"2"]).wait(LONG_S)),
+    without_room(lambda topic: topic.prepare(b"1", group="g")),
     in_a_removed_directory(lambda node, _: node.queue("new")),
     in_a_removed_directory(lambda node, _: node.exchange("new", "direct")),
     in_a_removed_directory(lambda node, queue: node.bind(queue, node.exchange("amq.direct"), "k")),
@@ -123,6 +147,7 @@ SITUATIONS: tuple[Situation, ...] = (
     after_its_deletion(lambda queue: queue.purge()),
     after_its_deletion(len),
     after_its_deletion(lambda queue: queue.stats()),
+    a_queue_that_fails_under_its_consumer,
     exclusive_use(first=True, second=False),
     exclusive_use(first=False, second=True),
     a_full_queue,
@@ -165,7 +190,8 @@ def test_a_guest_does_not_go_on_in_a_directory_that_replaced_its_own(tmp_path: P
     with pytest.raises(DirectoryLostError, match="removed or replaced since it was opened"):
         queue.publish(b"2").wait(LONG_S)
     assert os.listdir(place) == []
-    guest.close()
+    with pytest.raises(DirectoryLostError, match="removed or replaced since it was opened"):
+        guest.close()
 
 
 @pytest.mark.parametrize(
@@ -189,7 +215,7 @@ def test_a_guest_learns_that_the_vhost_is_down_and_why(verb: Callable[[warren.No
 
 
 def test_a_guest_gets_the_nearest_error_that_users_know() -> None:
-    for error, kind in ((NoRoomError("full"), DiskFullError), (QueueGoneError("gone"), QueueDownError)):
+    for error, kind in ((NoRoomError("full"), NoRoomError), (QueueGoneError("gone"), QueueDownError)):
         assert type(error_of(refusal_of(error))) is kind
 
 

@@ -364,6 +364,7 @@ def test_a_move_takes_expiries_and_levels_along(tmp_path: Path) -> None:
 # ── kills ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "before", "twice"), [(SAVE, True, 250), (SAVE, False, 0), (SYNC, True, 0), (SYNC, False, 250)]
 )
@@ -380,6 +381,7 @@ def test_a_copy_that_is_killed_goes_on_where_the_destination_had_confirmed(
     assert len(there) == 3000 + twice  # what was on the way
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("step", [ACK, SYNC])
 def test_a_move_that_is_killed_loses_nothing(step: str, before: bool, tmp_path: Path) -> None:

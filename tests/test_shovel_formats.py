@@ -87,6 +87,7 @@ def test_a_copy_changes_nothing_at_its_source(tmp_path: Path) -> None:
 # ── going on ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("archive", [MIXED_V2, MIXED_QUORUM, CONSUMERS, LIMITS], ids=lambda path: path.name[:8])
 def test_a_copy_in_pieces_copies_each_message_once(archive: Path, tmp_path: Path) -> None:
     expected = exported(archive)
@@ -105,6 +106,7 @@ def test_the_order_of_the_test_is_not_that_of_the_log() -> None:
     assert len(set(order)) == len(order) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [SAVE, SYNC])
 @pytest.mark.parametrize("before", [True, False])
 def test_a_copy_that_is_killed_loses_nothing(step: str, before: bool, tmp_path: Path) -> None:
@@ -117,6 +119,7 @@ def test_a_copy_that_is_killed_loses_nothing(step: str, before: bool, tmp_path: 
     assert (arrived - expected).total() <= window
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_refused_and_gone_on_with_until_all_is_there(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)

@@ -60,6 +60,7 @@ def check(recording: Recording) -> None:
     assert off <= shape_tolerance(recording), said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_broker_pages_as_the_simulation_does(name: str) -> None:
     check(load(DATA / f"{name}.json.gz"))

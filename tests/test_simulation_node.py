@@ -62,6 +62,7 @@ def spans(result: Result, begins: str) -> list[tuple[float, float]]:
     return list(zip(starts, [mark.at_s for mark in result.marks if mark.kind == begins + "-ends"], strict=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when_blocked", ["wait", "skip"])
 def test_the_memory_alarm_blocks_publishers_until_consumers_have_made_room(when_blocked: str) -> None:
     flood = attrs.evolve(FLOOD, when_blocked=when_blocked)
@@ -203,6 +204,7 @@ def test_a_consumer_that_gives_back_a_share_handles_those_again() -> None:
     assert q["requeued"] == pytest.approx(q["published"], rel=0.15)
 
 
+@pytest.mark.slow
 def test_a_consumer_that_acks_nothing_takes_no_more_than_its_buffer_ahead() -> None:
     consumer = ConsumerSpec(queue="q", rate=100, no_ack=True)
     publisher = PublisherSpec(queue="q", rate=1000, body=100, end=5)
@@ -212,6 +214,7 @@ def test_a_consumer_that_acks_nothing_takes_no_more_than_its_buffer_ahead() -> N
     assert of(result)["ready"] > 2500
 
 
+@pytest.mark.slow
 def test_a_purge_leaves_what_is_unacked() -> None:
     consumer = ConsumerSpec(queue="q", rate=0.05, prefetch=7)
     simulation, result = run(
@@ -319,6 +322,7 @@ def test_messages_at_the_start_of_a_priority_queue_and_of_one_with_a_ttl() -> No
 # ── groups, and how finely time is cut ──────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_group_that_is_summed_is_the_sum_of_its_queues() -> None:
     publisher, consumer = PublisherSpec(queue="g", rate=20, body=STORED), ConsumerSpec(queue="g", rate=10)
     frames = []
@@ -332,6 +336,7 @@ def test_a_group_that_is_summed_is_the_sum_of_its_queues() -> None:
     assert (summed["queues"] == 5).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [500, STORED])
 def test_ten_milliseconds_of_granularity_show_nearly_what_single_messages_show(body: int) -> None:
     pictures = []
@@ -351,6 +356,7 @@ def test_ten_milliseconds_of_granularity_show_nearly_what_single_messages_show(b
     assert of(pictures[0])["latency_p50_s"] == pytest.approx(of(pictures[1])["latency_p50_s"], rel=0.03)
 
 
+@pytest.mark.slow
 def test_a_quiet_queue_sleeps_and_one_that_is_told_in_a_round_wakes_only_where_it_is_woken() -> None:
     awake = {}
     for wakes in (False, True):

@@ -49,6 +49,7 @@ def one_consumer(rho: float, messages: int, service: Service, seed: int = 1) -> 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("service", "c2", "messages"), [("exponential", 1.0, 100_000), ("constant", 0.0, 60_000)])
 def test_mean_number_and_mean_wait_are_within_2_percent_of_the_formula(
     service: Service, c2: float, messages: int

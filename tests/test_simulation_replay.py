@@ -114,6 +114,7 @@ def columns(record: RecordedNode, result: Result, name: str, queue: str = "order
 # ── the states follow ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_the_simulated_states_follow_the_recorded_ones_through_paging_and_back() -> None:
     """Within an interval the record does not say when: so to a tenth of a second's messages, or 3 %."""
     record, _ = recorded_backlog()

@@ -202,6 +202,7 @@ def test_larger_bodies_need_more_memory_and_a_higher_ratio_pages_later(swept: Sw
     assert first.isna()[2]
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_bytes_as_none(swept: Sweep, tmp_path: Path) -> None:
     counts: list[int] = []
     run_grid(SMALL, VARY, processes=2, progress=counts.append).save(tmp_path / "two")
@@ -246,6 +247,7 @@ def test_a_column_of_values_has_the_kind_that_all_of_them_have(values: tuple[Any
 # ── what fails ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_point_that_fails_while_it_runs_is_a_row_with_its_error(processes: int) -> None:
     points = list(points_of(SMALL, axes_of({"seed": [1, 2, 3]})))
@@ -278,6 +280,7 @@ class _Deadly:
         return os._exit, (9,)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_costs_its_own_point_alone() -> None:
     axes = axes_of({"seed": [1, 2, 3]})
     points = list(points_of(attrs.evolve(SMALL, length=0.5, step=0.5), axes))
@@ -326,6 +329,7 @@ def test_a_program_needs_no_guard_around_its_sweep(tmp_path: Path) -> None:
     assert all(30 < int(count) < 80 for count in counts.strip("[]").split(","))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
 def test_nothing_goes_on_without_the_program_that_began_it(how: signal.Signals, tmp_path: Path) -> None:
     running = psutil.Popen(

@@ -41,6 +41,7 @@ def grouped(how: str) -> Result:
     return simulate(attrs.evolve(GROUP, queues=queues))
 
 
+@pytest.mark.slow
 def test_a_groups_row_is_its_queues_rows_added_up() -> None:
     each, whole = grouped("each"), grouped("sum")
     assert whole.names == ["alone", "many", "idle"]
@@ -86,6 +87,7 @@ def test_queues_that_nothing_happens_to_are_looked_at_once(monkeypatch: pytest.M
     assert (result.node["queues_awake"] == 1).all()
 
 
+@pytest.mark.slow
 def test_large_bodies_that_come_one_at_a_time_share_their_memory() -> None:
     scenario = Scenario(
         length=30,

@@ -273,6 +273,7 @@ def test_bodies_that_nobody_asks_for_are_not_kept(place: Path, monkeypatch: pyte
     assert asked == [False, True, True]
 
 
+@pytest.mark.slow
 def test_who_wants_ten_rows_does_not_read_the_directory_to_its_end(place: Path, opened: list[str]) -> None:
     with_queues(place, *(b"q%03d" % number for number in range(300)))
     with connect_to(in_pieces(place, partition_bytes=1)) as connection:

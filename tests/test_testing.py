@@ -185,7 +185,7 @@ def test_a_message_is_waited_for_until_another_thread_has_published_it(node: Tes
 
 def test_who_waits_in_vain_is_told_what_was_there_instead(node: TestNode) -> None:
     queue = node.queue("jobs")
-    queue.publish(b"other", headers={"n": 1})
+    queue.publish(b"other", headers={"n": 1}).wait()
     messages = node.messages("jobs")
     with pytest.raises(AssertionError) as caught:
         messages.wait_for("acked", 2, headers={"n": 2}, timeout=0.01)

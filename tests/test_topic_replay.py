@@ -176,6 +176,7 @@ def restarted_now_and_then(seed: int, how: str) -> Callable[[TopicStore, Callabl
     return between
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between", [dispatched_at_once, dispatched_at_the_end])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_same_puts_write_the_same_bytes(scenario: str, between: Any, tmp_path: Path) -> None:
@@ -183,6 +184,7 @@ def test_the_same_puts_write_the_same_bytes(scenario: str, between: Any, tmp_pat
     compare(scenario, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["stop", "kill"])
 @pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name != "default-index"])
 def test_restarts_between_the_puts_do_not_show(scenario: str, how: str, tmp_path: Path) -> None:

@@ -163,11 +163,22 @@ def test_a_record_of_version_2_is_kept_by_a_recovery() -> None:
 
 def test_a_record_of_an_unknown_format_refuses_the_store_before_anything_is_cut() -> None:
     store = crashed_store_with(magic=0xDAA320AF)
+    assert_refused_at(store, 107)
+
+
+def test_adjacent_records_of_unknown_formats_refuse_the_store_before_anything_is_cut() -> None:
+    store = crashed_store_with(magic=0xDAA320B0)
+    first = store.commit_log.record(0)
+    store.commit_log.mapped.write(0, encode(attrs.evolve(first, magic=0xDAA320AF)))
+    assert_refused_at(store, 0)
+
+
+def assert_refused_at(store: TopicStore, offset: int) -> None:
     path = "/store/commitlog/00000000000000000000"
     before = store.files.open_read(path).pread(4096, 0)
     with pytest.raises(DataError, match=r"unknown format \(magic 0xDAA320AF\)") as failure:
         reopened(store)
-    assert (failure.value.path, failure.value.offset) == (path, 107)
+    assert (failure.value.path, failure.value.offset) == (path, offset)
     assert store.files.open_read(path).pread(4096, 0) == before
 
 

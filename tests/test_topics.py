@@ -29,7 +29,13 @@ from warren.actors.node.node_actor import Probes
 from warren.actors.node.node_context import BlockedError
 from warren.actors.node.node_errors import TopicsDownError
 from warren.actors.runtime.pool import ActorStoppedError
-from warren.msg_store.commit_log.commit_log_format import MAX_PROPERTIES_BYTES, RecordError
+from warren.msg_store.commit_log.commit_log_format import (
+    MAX_PROPERTIES_BYTES,
+    MESSAGE_MAGIC_V2,
+    RecordError,
+    decode,
+    encode,
+)
 from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES
 from warren.queue_index.topics.key_index import KeyIndex
 from warren.storage.errors import DirectoryLockedError, DiskFullError, MessageError, StorageError
@@ -254,6 +260,32 @@ def test_what_cannot_be_stored_is_refused_and_changes_nothing() -> None:
     assert topic.append(b"fine", queue=0).wait().physical_offset == 0
 
 
+def test_a_long_topic_of_rocketmq_5_can_be_read_but_not_appended_to() -> None:
+    hand = opened()
+    hand.node.topic("short", queues=1).append(b"first").wait()
+    files = hand.kill()
+    path = f"/data/topics/commitlog/{0:020d}"
+    first = decode(files.read(path), 0)
+    long = "L" * 200
+    record = attrs.evolve(first, topic=long, physical_offset=first.size, body=b"long", magic=MESSAGE_MAGIC_V2)
+    files.open_append(path).pwrite(encode(record), first.size)
+    node = opened(files, hand.clock).node
+    assert node.topics() == {"short": 1, long: 1}
+    topic = node.topic(long)
+    assert everything(topic, "group") == [b"long"]
+    assert topic.get(0, 0).body == b"long"
+    for refused in (
+        lambda: topic.append(b"x"),
+        lambda: topic.append(b"x", delay=1),
+        lambda: topic.append_many([b"x"]),
+        lambda: topic.prepare(b"x"),
+    ):
+        with pytest.raises(MessageError, match="200 characters"):
+            refused()
+    with pytest.raises(TopicNameError):
+        node.topic("M" * 200)
+
+
 @pytest.mark.parametrize("most", ["max_message_size", "mapped_file_size_commit_log"])
 def test_the_largest_message_there_can_be_is_stored_and_one_byte_more_refused(most: str) -> None:
     hand = opened(**{most: 4096})
@@ -267,6 +299,7 @@ def test_the_largest_message_there_can_be_is_stored_and_one_byte_more_refused(mo
     assert everything(topic) == [largest] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t", "t" * 100])
 @pytest.mark.parametrize("most", ["max_message_size", "mapped_file_size_commit_log"])
 def test_a_message_that_fits_only_without_its_delay_or_transaction_is_refused_at_once(name: str, most: str) -> None:

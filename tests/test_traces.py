@@ -48,6 +48,7 @@ def test_state_and_results_are_the_brokers_after_every_operation(path: Path) -> 
         running.queue.check_invariants()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [pytest.param(path, id=name.removesuffix(".json")) for name, path in PATHS])
 def test_a_trace_without_its_answers_replays_the_same(path: Path) -> None:
     trace = load(path)

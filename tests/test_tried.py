@@ -30,6 +30,7 @@ def test_that_does_not_search():
 """
 
 
+@pytest.mark.slow
 def test_what_passed_is_added_up_over_all_processes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PROJECT), prepend=os.pathsep)
     monkeypatch.setenv("WARREN_TRIED", "tried.json")

@@ -99,6 +99,7 @@ def _crashed(operations: int) -> Iterator[tuple[int, Life, MemoryFileSystem]]:
         yield operation, life, life.scene.kill()
 
 
+@pytest.mark.slow
 def test_a_crash_at_every_operation_of_the_next_start() -> None:
     """What the next process calls safe is safe: here a duplicate whose first message was never called safe."""
     for operation, life, files in _crashed(operations_of(Life.live)):
@@ -217,6 +218,7 @@ def test_of_two_messages_that_a_crash_leaves_each_keeps_the_key() -> None:
     again.node.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["append", "sync", "rename", "truncate", "make_directory"])
 def test_a_disk_that_fails_once_at_the_keys_log_loses_no_promise(kind: str) -> None:
     """The queue restarts from its files if it must; what was confirmed holds."""

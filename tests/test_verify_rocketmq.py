@@ -12,15 +12,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
 import pytest
 
 from tests.support import rocketmq_golden as golden
 from tests.support.cli_tools import warren
-from tests.support.topic_log import batch
+from tests.support.topic_log import HERE, batch
 from warren.actors.engines.topics.store_opening import load_store
 from warren.actors.engines.topics.topic_store import TopicStore
-from warren.msg_store.commit_log.commit_log_format import PREPARED
+from warren.msg_store.commit_log.commit_log_format import PREPARED, Record, header_bytes
 from warren.salvage.queue_directory import Finding
+from warren.salvage.rocketmq.reading import salvaged_records
 from warren.salvage.rocketmq.verify_store import verify_store
 from warren.storage.faults import SimulatedCrash
 from warren.storage.java_hash import java_hash
@@ -645,6 +647,7 @@ def crashed(files: MemoryFileSystem, rng: random.Random, rounds: int) -> None:
         used_store(files, rng, rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_no_crash_of_the_process_is_damage(seed: int) -> None:
     rng = random.Random(seed)
@@ -662,6 +665,57 @@ def test_no_power_loss_is_damage_but_of_what_it_tore_out_of_the_middle(seed: int
     crashed(files, rng, rng.randrange(60))
     lost = {"damaged record", "wrong checksum", "missing blank record", "invalid entry"}
     assert {one.kind for one in own_damage(files.after_power_loss(rng))} <= lost, f"seed {seed}"
+
+
+BATCH_DAMAGE = {
+    "magic": (4, b"\xda\xa3\x20\xac"),
+    "size": (0, b"\0\0\0\7"),
+    "body": (header_bytes(0), b"??"),
+    "zeros": (0, bytes(60)),
+}
+"""Where in a record, and what is there then."""
+
+
+def closed_batch(damage: str, row: int) -> MemoryFileSystem:
+    """A store that was closed after one batch of 40, in which one record was damaged then."""
+    files = MemoryFileSystem()
+    store = load_store(files, "/store", OWN, new_index_name=lambda: "2" * 17)
+    store.start()
+    bodies = [b"m%03d" % number for number in range(40)]
+    appended = store.append(attrs.evolve(batch("orders", *bodies), born_host=HERE), 1_700_000_000_000)
+    store.close()
+    inside, data = BATCH_DAMAGE[damage]
+    files.open_append(f"/store/commitlog/{0:020d}").pwrite(data, int(appended.physical_offsets[row]) + inside)
+    return files
+
+
+@pytest.mark.parametrize("row", [0, 5, 39])
+@pytest.mark.parametrize("damage", BATCH_DAMAGE)
+def test_one_damaged_record_of_a_batch_is_damage_and_the_others_are_found(damage: str, row: int) -> None:
+    files = closed_batch(damage, row)
+    assert own_damage(files) != []
+    items = list(salvaged_records(files, "/store", OWN))
+    assert any(item.severity == "damage" for item in items if isinstance(item, Finding))
+    bodies = {item.body for item in items if isinstance(item, Record)}
+    assert {b"m%03d" % number for number in range(40) if number != row} <= bodies
+
+
+def test_what_rocketmq_cut_off_before_a_clean_stop_is_left_over() -> None:
+    files = MemoryFileSystem()
+    store = load_store(files, "/store", OWN, new_index_name=lambda: "2" * 17)
+    store.start()
+    for number in range(20):
+        store.append(batch("orders", b"m%d" % number), 1_700_000_000_000 + number)
+    store.dispatch()
+    first_bad = int(store.queues["orders", 2].entries(10, 1)["physical_offset"][0])
+    store.abandon()
+    files.open_append(f"/store/commitlog/{0:020d}").pwrite(b"?", first_bad + 4)
+    settings = attrs.evolve(OWN, rebuild_after_crash=False)
+    store = load_store(files, "/store", settings, new_index_name=lambda: "3" * 17)
+    store.start()
+    assert store.commit_log.end == first_bad
+    store.close()
+    assert own_damage(files) == []
 
 
 def test_a_write_that_was_torn_is_left_over() -> None:

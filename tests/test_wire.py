@@ -14,8 +14,8 @@ from pamqp import commands as c
 
 from tests.support.amqp_differential import own_server, real_server
 from tests.support.broker import requires_broker
-from tests.support.wire import Wire, method
-from tests.support.wire_cases import VALUES, all_cases, long, publish, reply, short
+from tests.support.wire import PROTOCOL_HEADER, Wire, method
+from tests.support.wire_cases import VALUES, all_cases, long, publish, raw, reply, short
 from warren.amqp.framing import PUBLISH, contents
 from warren.amqp.methods import encode_arguments, method_of
 
@@ -93,7 +93,8 @@ def test_consumers_of_one_queue_on_one_channel_get_its_messages_in_its_order(por
 
 def test_a_dead_letter_has_the_headers_that_its_message_had_byte_by_byte(port: int) -> None:
     arguments = {"x-message-ttl": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
-    nested = short("y") + b"b\xff" + short("z") + b"A" + long(b"s\xff\xfeB\xff")
+    wide = b"L" + VALUES["L"]
+    nested = short("y") + b"b\xff" + short("w") + wide + short("z") + b"A" + long(b"s\xff\xfeB\xff" + wide)
     values = [kind.encode() + value for kind, value in VALUES.items()] + [b"F" + long(nested)]
     with Wire(port) as wire:
         wire.log_in()
@@ -105,6 +106,64 @@ def test_a_dead_letter_has_the_headers_that_its_message_had_byte_by_byte(port: i
             wire.send(publish(b"\x20\0" + long(short("n") + value)))
             header = ast.literal_eval(wire.read_to("1 header").removeprefix("1 header "))
             assert short("n") + value.replace(b"L", b"l") + short("x-death") in header
+
+
+def test_a_rejected_publish_has_the_flag_requeue_in_its_nack(port: int) -> None:
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    with Wire(port) as wire:
+        wire.log_in()
+        wire.send(method(c.Queue.Declare(queue="wire-0000", exclusive=True, arguments=arguments)))
+        wire.send(method(c.Confirm.Select()), publish())
+        wire.read_to("1 Basic.Ack")
+        wire.send(publish())
+        assert "'requeue': True" in wire.read_to("1 Basic.Nack")
+
+
+def start_ok(capabilities: bytes = b"", response: bytes = b"\0guest\0guest", locale: bytes = b"en_US") -> bytes:
+    properties = short("capabilities") + b"F" + long(capabilities)
+    return raw(10, 11, long(properties) + short("PLAIN") + long(response) + short(locale), 0)
+
+
+def answer_to(wire: Wire, start_ok: bytes) -> str:
+    wire.send(PROTOCOL_HEADER)
+    wire.read_to("0 Connection.Start")
+    wire.send(start_ok)
+    return wire.read_to("0 Connection.Tune", "0 Connection.Close", "end")
+
+
+TUNE_OK = method(c.Connection.TuneOk(2047, 131072, 0), 0)
+
+
+@pytest.mark.parametrize("value", [b"t\1", b"t\0", b"I\0\0\0\1", b"S\0\0\0\4true"])
+def test_only_a_true_truth_value_is_a_capability(port: int, value: bytes) -> None:
+    names = ("authentication_failure_close", "consumer_cancel_notify")
+    capabilities = b"".join(short(name) + value for name in names)
+    with Wire(port) as wire:
+        is_told = answer_to(wire, start_ok(capabilities, b"\0guest\0wrong")).startswith("0 Connection.Close")
+    with Wire(port) as wire:
+        assert answer_to(wire, start_ok(capabilities)).startswith("0 Connection.Tune")
+        wire.send(TUNE_OK, method(c.Connection.Open("/"), 0))
+        wire.read_to("0 Connection.OpenOk")
+        wire.send(method(c.Channel.Open()), method(c.Queue.Declare(queue="q")))
+        wire.send(method(c.Basic.Consume(queue="q", consumer_tag="t")))
+        wire.read_to("1 Basic.ConsumeOk")
+        wire.send(method(c.Queue.Delete(queue="q")))
+        wire.read_to("1 Queue.DeleteOk")
+        wire.send(method(c.Channel.Flow(True)))
+        wire.read_to("1 Basic.Cancel" if is_told else "1 Channel.FlowOk")
+        is_cancelled = any(one.startswith("1 Basic.Cancel") for one in wire.told)
+    assert [is_told, is_cancelled] == [value == b"t\1"] * 2
+
+
+def test_short_strings_of_methods_on_channel_0_are_utf8(port: int) -> None:
+    with Wire(port) as wire:
+        assert answer_to(wire, start_ok(locale=b"\xff")) == "end"
+    with Wire(port) as wire:
+        assert answer_to(wire, start_ok()).startswith("0 Connection.Tune")
+        wire.send(TUNE_OK, raw(10, 40, short(b"\xff") + short("") + b"\0", 0))
+        close = wire.read_to("0 Connection.Close", "end")
+    assert "'class_id': 10, 'method_id': 40, 'reply_code': 501" in close
+    assert "FRAME_ERROR - Malformed UTF-8 in shortstr" in close
 
 
 def test_a_silent_client_has_three_heartbeat_intervals(port: int) -> None:

@@ -120,7 +120,7 @@ class NodeActor(NodeRegistry):
 
     def stopped_error(self) -> WarrenError:
         if isinstance(self._error, WarrenError):
-            return self._error
+            return self._error.with_traceback(None)  # each raise would add to it
         return (
             super().stopped_error() if self._error is None else ActorStoppedError(f"{self.describe()}: {self._error}")
         )
@@ -562,3 +562,5 @@ class NodeActor(NodeRegistry):
             self._topics.running.give_up(error)
         if self._lock is not None:
             self._lock.release()
+        self._context.gate.end()
+        self._context.on_failed()

@@ -64,6 +64,8 @@ class NodeContext:
     from any thread, before anything is reported safe."""
     on_deleted: Callable[[Literal["vhost", "user"], str], None] = lambda kind, name: None
     """Called in the node's turn when a vhost or a user was deleted: a server then disconnects its clients."""
+    on_failed: Callable[[], None] = lambda: None
+    """Called in the node's turn when the node has failed: a server then disconnects its clients."""
     counting: bool = False
     """Whether queues count their events, for a recorder that exists or will."""
     troubles: Troubles = attrs.Factory(Troubles)

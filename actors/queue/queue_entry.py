@@ -15,7 +15,7 @@ from warren.actors.engines.errors import ResourceLockedError
 from warren.actors.engines.restarts import Restarts
 from warren.actors.queue.intake import QueueDownError, QueueGoneError
 from warren.actors.queue.queue_actor import QueueActor
-from warren.storage.errors import WarrenError
+from warren.storage.errors import DirectoryLostError, WarrenError
 
 
 @attrs.define(eq=False, repr=False)
@@ -49,6 +49,8 @@ class QueueEntry:
         """Return the reason why there is no actor."""
         if self.deleted:
             return QueueGoneError(f"{self.declaration} was deleted")
+        if isinstance(self.error, DirectoryLostError):
+            return self.error.with_traceback(None)  # each raise would add to it
         if self.error is not None:
             return QueueDownError(f"{self.declaration} is down: {self.error}")
         return self._actor.stopped_error() if self._actor is not None else QueueDownError(f"{self.declaration} is down")

@@ -37,7 +37,7 @@ from warren.actors.runtime.future import Confirm, Future, UniqueConfirm
 from warren.actors.runtime.inbox import Call, PendingBatch
 from warren.actors.runtime.interrupts import uninterrupted
 from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
-from warren.storage.errors import WarrenError
+from warren.storage.errors import DirectoryLostError, WarrenError
 
 if TYPE_CHECKING:
     from warren.actors.queue.unique_publisher import Key
@@ -96,8 +96,8 @@ class QueueFrontEnd(FrontEnd):
         return {"vhost": self.declaration.vhost, "queue": self.declaration.name}
 
     def stopped_error(self) -> WarrenError:
-        if isinstance(self._error, QueueGoneError | WrongProcessError):
-            return self._error
+        if isinstance(self._error, QueueGoneError | WrongProcessError | DirectoryLostError):
+            return self._error.with_traceback(None)  # each raise would add to it
         if self._error is not None:
             return QueueDownError(f"{self.describe()} is down: {self._error}")
         return self._context.closing or ActorStoppedError(f"{self.describe()} is gone")

@@ -139,7 +139,8 @@ class RunningTopics:
             offsets = ConsumerOffsets.load(files, f"{path}/{CONFIG}")
             delay_file = ConfigFile(files, f"{path}/{CONFIG}/{DELAY_OFFSETS}")
             delay_offsets = delay_file.load(decode_delay_offsets) or {}
-            store.start()  # nothing can refuse from here on
+            store.start()
+            table.declare_all(store.queues)  # of records that another program appended
         except BaseException:
             store.abandon()
             raise

@@ -18,11 +18,15 @@ import attrs
 
 from warren.msg_store.commit_log.commit_log_format import (
     BLANK_HEADER_BYTES,
+    BLANK_MAGIC,
     BLANK_MAGIC_BYTES,
+    FIXED_BYTES,
     MAGIC_AT,
     MESSAGE_MAGIC_PREFIX,
+    MESSAGE_MAGICS,
     PHYSICAL_OFFSET_AT,
     decode_physical_offset,
+    peek,
 )
 from warren.msg_store.commit_log.record_check import Read, RecordHeader, check
 
@@ -74,6 +78,22 @@ class RecordFinder:
             return isinstance(check(self._bytes, at, self.end), RecordHeader)
         is_blank = self.blank_end is not None and head[MAGIC_AT : MAGIC_AT + 4] == BLANK_MAGIC_BYTES
         return is_blank and at + int.from_bytes(head[:MAGIC_AT], "big") == self.blank_end
+
+    def unknown_magic(self, at: int) -> int | None:
+        """The magic of a record of an unknown format at ``at``; ``None`` if there is no such record.
+
+        Its magic is unknown, and a sound record begins exactly where it ends by its size, or where the last of several
+        such records does. Neither a torn write nor the old bytes that RocketMQ leaves after the end of its log look
+        like that.
+        """
+        magics: list[int] = []
+        while not self.is_sound(at):
+            head = self._bytes(at, BLANK_HEADER_BYTES)
+            size, magic = peek(head, 0) if len(head) == BLANK_HEADER_BYTES else (0, 0)
+            if size < FIXED_BYTES or magic in (*MESSAGE_MAGICS, BLANK_MAGIC):
+                return None
+            magics, at = magics or [magic], at + size
+        return magics[0] if magics else None
 
     def _magics(self, block: bytes, start: int, limit: int) -> Iterator[int]:
         """Yield places from ``start`` to before ``limit`` at which a record's magic would match."""

@@ -14,6 +14,8 @@ empties it; a *sync* makes the journal safe.
 
 A full disk. What cannot be written waits in memory (``no_room``), and everything goes on: messages are delivered, acks
 are noted, and a segment's file is deleted with its last ack. A crash then loses what waits: acked messages come back.
+A write that finds no room becomes a flush: acked messages need no room in the segments, so the journal of a queue that
+was consumed is cut to 0. A flush without room for all that is unacked takes back what it appended.
 
 A crash leaves: a journal that ends in the middle of a record (dropped); or, from a flush, segments that say what the
 journal says too (:data:`warren.queue_index.index.facts.MINUS`), the last of them perhaps torn. With ``sync`` the
@@ -332,19 +334,25 @@ class QueueIndex:
             journal.truncate(size)
         if records:
             self._buffered.append(records)
-            with contextlib.suppress(NoRoomError):
-                self.write_out()
+            with contextlib.suppress(NoRoomError), _Writing(self):
+                self._write_waiting()
 
     def write_out(self) -> None:
-        """Write the waiting records: they then survive the process.
+        """Write the waiting records: they then survive the process. On a full disk, flush instead.
 
-        Raises :class:`NoRoomError` if the disk is full: everything keeps waiting, and the index goes on.
+        Raises :class:`NoRoomError` if that finds no room either: everything keeps waiting, and the index goes on.
         """
-        with _Writing(self):
-            if self._buffered:
-                self._write_journal(self._open_journal())
-            if not self.syncs:
-                self.safe_ticket = self.written_ticket
+        try:
+            with _Writing(self):
+                self._write_waiting()
+        except NoRoomError:
+            self.flush(even_if_clean=True)
+        if not self.syncs:
+            self.safe_ticket = self.written_ticket
+
+    def _write_waiting(self) -> None:
+        if self._buffered:
+            self._write_journal(self._open_journal())
 
     def sync(self) -> None:
         """Write the waiting records, and sync the journal if this index is configured to."""
@@ -374,7 +382,6 @@ class QueueIndex:
         """
         if not self.dirty_count and not even_if_clean:
             return
-        self._uncut_end = max(self._uncut_end, (max(self.segments, default=-1) + 1) * self.segment_entry_count)
         try:
             with _Writing(self):
                 self._flush()
@@ -392,29 +399,14 @@ class QueueIndex:
             self.flush(even_if_clean=even_if_clean)
 
     def _flush(self) -> None:
-        late = self.settings.deliver_with_publish and any(
-            segment.acks_late_delivers for segment in self.segments.values()
-        )
-        if late:  # a crash must not leave a deliver alone in the journal, and in the segment the ack too
+        if self._acks_late_delivers:  # a crash must not leave a deliver in the journal whose ack is in the segment
             with contextlib.suppress(NoRoomError):
-                self.write_out()
-        for number in sorted(self.segments):  # first of all: it makes room for the others
-            if not self.segments[number].unacked:
-                path = self._segment_path(number)
-                if self._files.exists(path):
-                    self._files.delete(path)
-                if self._last_read is not None and self._last_read[0] == number:
-                    self._last_read = None
-                del self.segments[number]
-        if late:
-            self.write_out()
+                self._write_waiting()
+        self._delete_acked_segments()  # first of all: it makes room for the others
+        if self._acks_late_delivers:
+            self._write_waiting()
         journal = self._open_journal()  # before any segment: it sees that the directory says whose it is
-        for number in sorted(self.segments):
-            segment = self.segments[number]
-            if not segment.empty:
-                self._append_to_segment(number, segment.segment_pieces(self._matrix))
-                self._note_flushed(segment)
-            segment.forget()
+        self._append_to_segments()
         if self._ahead:
             raise RuntimeError(f"{self.path}: flushed before what was written ahead had its place")
         if self.syncs:
@@ -427,6 +419,42 @@ class QueueIndex:
         self.dirty_count = 0
         self.safe_ticket = self.written_ticket
 
+    @property
+    def _acks_late_delivers(self) -> bool:
+        return self.settings.deliver_with_publish and any(
+            segment.acks_late_delivers for segment in self.segments.values()
+        )
+
+    def _delete_acked_segments(self) -> None:
+        for number in sorted(self.segments):
+            if not self.segments[number].unacked:
+                path = self._segment_path(number)
+                if self._files.exists(path):
+                    self._files.delete(path)
+                if self._last_read is not None and self._last_read[0] == number:
+                    self._last_read = None
+                del self.segments[number]
+                self._uncut_end = max(self._uncut_end, (number + 1) * self.segment_entry_count)
+
+    def _append_to_segments(self) -> None:
+        """Append to each segment what the journal holds of it; on a full disk, to none.
+
+        The journal goes on then. If a segment kept a publish that the journal has too, the journal's deliver and ack
+        would leave nothing of it there, and the segment would bring the message back.
+        """
+        changed = [segment for _, segment in sorted(self.segments.items()) if not segment.empty]
+        sizes: dict[str, int] = {}
+        try:
+            for segment in changed:
+                self._append_to_segment(segment, sizes)
+        except NoRoomError:
+            self._take_back(sizes)
+            raise
+        for segment in changed:
+            self._note_flushed(segment)
+        for segment in self.segments.values():
+            segment.forget()
+
     def _note_flushed(self, segment: SegmentJournal) -> None:
         """Update the cached segment for appended records; a new publish invalidates it, as its offset is unknown."""
         if self._last_read is not None and self._last_read[0] == segment.number:
@@ -436,17 +464,36 @@ class QueueIndex:
             else:
                 file.entries.facts = self.together(segment, file)
 
-    def _append_to_segment(self, number: int, pieces: Iterable[Piece]) -> None:
+    def _append_to_segment(self, segment: SegmentJournal, sizes: dict[str, int]) -> None:
+        """Append what the journal holds of a segment, after noting the size of its file in ``sizes``."""
+        path = self._segment_path(segment.number)
         try:
-            handle = self._files.open_append(self._segment_path(number))
+            handle = self._files.open_append(path)
         except DiskFullError as error:
             raise NoRoomError(str(error)) from error
         try:
-            append_whole(handle, ((piece,) for piece in gathered(pieces)))
+            sizes[path] = handle.size()
+            append_whole(handle, ((piece,) for piece in gathered(segment.segment_pieces(self._matrix))))
             if self.syncs:
                 handle.sync()
         finally:
             handle.close()
+
+    def _take_back(self, sizes: dict[str, int]) -> None:
+        """Cut segment files to their earlier sizes, and delete new ones, before anything else is written."""
+        for path, size in sizes.items():
+            if not size:
+                self._files.delete(path)
+                continue
+            handle = self._files.open_append(path)
+            try:
+                handle.truncate(size)
+                if self.syncs:
+                    handle.sync()
+            finally:
+                handle.close()
+        if self.syncs and 0 in sizes.values():
+            self._files.sync_directory(self.path)
 
     def _segment_path(self, number: int) -> str:
         return f"{self.path}/{names.segment_name(number)}"
@@ -466,7 +513,7 @@ class QueueIndex:
 
     @property
     def uncut_end(self) -> int:
-        """The position after those in a journal that could not be cut; 0 if it could."""
+        """The position after deleted segments that the journal still speaks of, as it could not be cut; or 0."""
         return self._uncut_end
 
     def next_known(self, seq_id: int, end: int) -> int:
@@ -552,8 +599,13 @@ class QueueIndex:
     # ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> tuple[tuple[int, int], ...]:
-        """Stop cleanly: write the journal out, give the files up. Returns (segment, unacked) for the recovery terms."""
+        """Stop cleanly: write the journal out, give the files up. Returns (segment, unacked) for the recovery terms.
+
+        Raises :class:`NoRoomError` if the disk is full.
+        """
         self.sync()
+        if self._uncut_end:  # acks in the journal without their segment are a crash's, and damage after a clean stop
+            self.flush()
         self.release()
         counts = tuple((number, segment.unacked) for number, segment in sorted(self.segments.items()))
         self.segments = {}

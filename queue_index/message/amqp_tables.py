@@ -12,9 +12,9 @@ Decimals and dates go through pamqp, which is imported when the first one comes.
 there without a bound and copy the rest of the data for each value; not timestamps, which become dates and take numbers
 above 2**32 for milliseconds; not the choice of a number's width when writing (a ``float`` would lose half its digits).
 
-A number's width is the one thing that does not always survive reading and writing again: 64 bits stay 64 bits, what is
-narrower is written as a signed 32-bit integer, as pika and the broker's own clients do. Of equal names in a table the
-last one counts.
+A number's width is the one thing that does not always survive reading and writing again: 64 bits stay 64 bits, a
+narrower integer is written as a signed 32-bit integer if it fits, as pika and the broker's own clients do. Of equal
+names in a table the last one counts.
 """
 
 from __future__ import annotations
@@ -49,6 +49,14 @@ class LongInteger(int):
     """A header's number that is written in 64 bits, whatever its size."""
 
 
+class UnsignedInteger(int):
+    """A header's number that is written in 32 bits without a sign."""
+
+
+class SingleFloat(float):
+    """A header's number that is written as a float of 32 bits."""
+
+
 class LongString(bytes):
     """A header's string that is not UTF-8 (``bytes`` alone are AMQP's binary)."""
 
@@ -57,7 +65,7 @@ class Written(bytes):
     """A table's value with its type byte, both encoded."""
 
 
-_U32, _U64, _I32 = struct.Struct(">I"), struct.Struct(">Q"), struct.Struct(">i")
+_U32, _U64, _I32, _F32 = map(struct.Struct, (">I", ">Q", ">i", ">f"))
 _LONG_STRING, _SIGNED_INTEGER = b"SI"
 _STRING, _SIGNED, _LONG_SIGNED, _DOUBLE = map(struct.Struct, (">cI", ">ci", ">cq", ">cd"))
 """The tag of a value, and its length or the value."""
@@ -100,15 +108,27 @@ def read_written(data: bytes, position: int) -> dict[str, Written]:
     But as in RabbitMQ a number of the type ``L`` is written as ``l``, which is the same to it.
     """
     position, end = _read_length(data, position, len(data))
+    written = bytearray(data)
     table: dict[str, Written] = {}
     while position < end:
         start = position + 1 + data[position]
         name = _read_name(data[position + 1 : start])
-        _, position = _read_value(data, start, end, MAX_DEPTH)
-        table[name] = Written(
-            (b"l" if data[start] == _OTHER_LONG else data[start : start + 1]) + data[start + 1 : position]
-        )
+        position = _write_longs(data, start, end, written)
+        table[name] = Written(written[start:position])
     return table
+
+
+def _write_longs(data: bytes, position: int, limit: int, written: bytearray) -> int:
+    """Set the type of each number of the type ``L`` in the value at ``position``; return the offset after it."""
+    tag = data[position]
+    if tag not in _NESTED:
+        if tag == _OTHER_LONG:
+            written[position] = _LONG_INTEGER
+        return _read_value(data, position, limit, MAX_DEPTH)[1]
+    position, end = _read_length(data, position + 1, limit)
+    while position < end:
+        position = _write_longs(data, position + 1 + data[position] if tag == _TABLE else position, end, written)
+    return end
 
 
 @functools.lru_cache(maxsize=1024)
@@ -138,8 +158,8 @@ _LEAVES: Final = {
     | {"l": "q", "L": "q", "f": "f", "d": "d"}.items()
 }
 """Numbers by their tag; the rest is in :func:`_read_value`."""
-_LONG: Final = frozenset(b"lL")
-_OTHER_LONG: Final = ord("L")
+_LONG_INTEGER, _OTHER_LONG, _UNSIGNED_INTEGER, _SINGLE_FLOAT = b"lLif"
+_TABLE, _ARRAY = _NESTED = b"FA"
 
 
 def _read_value(data: bytes, position: int, limit: int, depth_left: int) -> tuple[Value, int]:
@@ -149,8 +169,7 @@ def _read_value(data: bytes, position: int, limit: int, depth_left: int) -> tupl
     if tag in _LEAVES:
         leaf = _LEAVES[tag]
         end = within(start + leaf.size, limit)
-        value = leaf.unpack_from(data, start)[0]
-        return LongInteger(value) if tag in _LONG and -(1 << 31) <= value < 1 << 31 else value, end
+        return _marked(tag, leaf.unpack_from(data, start)[0]), end
     match chr(tag):
         case "S":
             content, end = _read_length(data, start, limit)
@@ -174,6 +193,15 @@ def _read_value(data: bytes, position: int, limit: int, depth_left: int) -> tupl
             return _read_array(data, start, limit, depth_left - 1)
         case unknown:
             raise MessageError(f"a header's value of the unknown type {unknown!r}")
+
+
+def _marked(tag: int, value: Any) -> Any:
+    """A number that would be written with another tag, as one that is written with this."""
+    if tag == _SINGLE_FLOAT:
+        return SingleFloat(value)
+    if tag == _UNSIGNED_INTEGER:
+        return UnsignedInteger(value) if value >= 1 << 31 else value
+    return LongInteger(value) if tag in (_LONG_INTEGER, _OTHER_LONG) and -(1 << 31) <= value < 1 << 31 else value
 
 
 def _read_length(data: bytes, position: int, limit: int) -> tuple[int, int]:
@@ -203,6 +231,11 @@ def long_string(data: bytes) -> str | LongString:
     return string if isinstance(string, str) else LongString(string)
 
 
+def is_integer(value: Value) -> bool:
+    """Whether the broker takes it for an integer, of any width."""
+    return isinstance(value, int) and not isinstance(value, bool | Timestamp)
+
+
 def type_name(value: Value) -> str:
     """What the broker calls the type of a value, as it would be written."""
     match value:
@@ -212,10 +245,12 @@ def type_name(value: Value) -> str:
             return "bool"
         case Timestamp() | datetime():
             return "timestamp"
+        case UnsignedInteger():
+            return "unsignedint"
         case int():
             return "long" if isinstance(value, LongInteger) or not -(1 << 31) <= value < 1 << 31 else "signedint"
         case float():
-            return "double"
+            return "float" if isinstance(value, SingleFloat) else "double"
         case Decimal():
             return "decimal"
         case str() | LongString():
@@ -316,12 +351,16 @@ def _write_number(value: Value) -> bytes:
             return b"t\1" if value else b"t\0"
         case Timestamp():
             return b"T" + _U64.pack(value)
+        case UnsignedInteger():
+            return b"i" + _U32.pack(value)
         case int() if -(1 << 31) <= value < 1 << 31 and not isinstance(value, LongInteger):
             return _SIGNED.pack(b"I", value)
         case int() if -(1 << 63) <= value < 1 << 63:
             return _LONG_SIGNED.pack(b"l", value)
         case int():
             raise TypeError(f"{value} does not fit a number of 64 bits")
+        case SingleFloat():
+            return b"f" + _F32.pack(value)
         case float():
             return _DOUBLE.pack(b"d", value)
         case Decimal():
@@ -443,7 +482,7 @@ def value_to_json(value: Value) -> Any:
         case int():
             return int(value)
         case float():
-            return value if math.isfinite(value) else str(value)
+            return float(value) if math.isfinite(value) else str(value)
         case Decimal():
             return str(value)
         case datetime():

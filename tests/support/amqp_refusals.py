@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tests.support.amqp_values import REPLY_TO
-from warren.queue_index.message.amqp_tables import LongInteger, Timestamp
+from warren.queue_index.message.amqp_tables import LongInteger, SingleFloat, Timestamp, UnsignedInteger
 
 Refusal = tuple[str, dict[str, Any], str]
 
@@ -79,6 +79,7 @@ _TYPES: Final[list[tuple[Any, str]]] = [
     (None, "void"),
     (True, "bool"),
     (1.5, "double"),
+    (SingleFloat(1.5), "float"),
     ("1", "longstr"),
     (b"1", "binary"),
     ([], "array"),
@@ -96,6 +97,7 @@ REFUSALS: Final[list[Refusal]] = [
     _invalid("x-queue-version", 3, ": \"unsupported queue version '3'\""),
     _invalid("x-overflow", "drop-tail", ": invalid_overflow"),
     _invalid("x-overflow", LongInteger(5), ": {unacceptable_type,long}"),
+    _invalid("x-overflow", UnsignedInteger(1 << 31), ": {unacceptable_type,unsignedint}"),
     _invalid("x-queue-mode", "eager", ": \"unsupported queue mode 'eager'\""),
     _invalid("x-queue-mode", 5, ": {unacceptable_type,signedint}"),
     _invalid("x-queue-type", "classy", ": \"unsupported queue type 'classy'\""),
@@ -201,6 +203,8 @@ REFUSALS: Final[list[Refusal]] = [
     _bind("", "value <<>>; expected all, any, all-with-x, or any-with-x"),
     _bind(None, "type void (value undefined); expected longstr"),
     _bind(True, "type bool (value true); expected longstr"),
+    _bind({"n": 1}, 'type table (value [{<<"n">>,signedint,1}]); expected longstr'),
+    _bind([1, None], "type array (value [{signedint,1},{void,undefined}]); expected longstr"),
     _consume("x-priority", "high", ': "expected integer, got longstr"'),
     _consume("x-cancel-on-ha-failover", 1, ": {unacceptable_type,signedint}"),
     _consume("x-stream-offset", "first", " of queue type rabbit_classic_queue"),

@@ -292,8 +292,8 @@ def _daemons(p: Program) -> None:
     def work(name: str, event: threading.Event) -> None:
         scene = Scene.__new__(Scene)
         scene.__dict__ |= first.__dict__ | {"stream": name.replace(" ", "").replace(",", ""), "taken": []}
-        scene.reader = first.topic.reader(f"g-{scene.stream}")
         try:
+            scene.reader = first.topic.reader(f"g-{scene.stream}")
             while True:
                 handed_over = VERBS[name](scene)
                 if isinstance(handed_over, Future):

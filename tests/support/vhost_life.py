@@ -25,7 +25,7 @@ from tests.support.queue_model import (
 )
 from warren.actors.vhost import Vhost
 from warren.queue_index.queue.variable_queue import VariableQueue
-from warren.storage.errors import StorageError
+from warren.storage.errors import NoRoomError, StorageError
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import Settings
 
@@ -275,7 +275,33 @@ def mending(life: Life) -> None:
     life.sync()
 
 
-WORKS = [flushes, compaction, paging, purges, stops, mending]
+def full_disk(life: Life) -> None:
+    """A flush has room for a part, then for nothing; acks wait. Consumed to its end, the queue makes room by itself."""
+    life.publish(A, *[SMALL] * 20)
+    life.sync()
+    life.files.capacity_bytes = life.files.used_bytes + 2000
+    with contextlib.suppress(NoRoomError):
+        life.flush(A)
+    life.fetch(A, 18)
+    life.ack(A, 12)
+    life.sync()
+    life.files.capacity_bytes = life.files.used_bytes
+    life.publish(A, SMALL, SMALL)
+    with contextlib.suppress(NoRoomError):
+        life.sync()
+    life.fetch(A, 100)
+    life.ack(A, 8)
+    with contextlib.suppress(NoRoomError):
+        life.sync()
+    life.ack(A, 100)
+    life.sync()
+    life.publish(A, SMALL)
+    life.sync()
+    life.files.capacity_bytes = None
+    life.close()
+
+
+WORKS = [flushes, compaction, paging, purges, stops, mending, full_disk]
 
 
 def crash_to_models(life: Life) -> None:
@@ -301,7 +327,8 @@ def recovered(files: MemoryFileSystem, models: dict[bytes, QueueModel]) -> Vhost
 
 
 def assert_promises_are_kept(files: MemoryFileSystem, models: dict[bytes, QueueModel]) -> None:
-    """Recover; recover what that left, once killed and once without power; and go on."""
+    """Recover, with room on the disk; recover what that left, once killed and once without power; and go on."""
+    files.capacity_bytes = None
     vhost = recovered(files, models)
     found = {name: found_in(vhost.queue(name)) for name in models}
     recovered(files.after_power_loss(random.Random(1)), models)

@@ -246,13 +246,17 @@ class Connection:
 
     def _new_method(self, payload: bytes) -> Method:
         method = decode_method(payload)
-        if self.side is Side.SERVER and method.index not in CONTENT_METHODS and not self.has_own_methods:
-            check_utf8(method)
+        if method.index not in CONTENT_METHODS:
+            self._check_utf8(method)
         if method.index in _OFTEN and len(payload) <= _CACHED_BYTES:
             if len(self._methods) >= _CACHED:
                 self._methods.clear()
             self._methods[payload] = method
         return method
+
+    def _check_utf8(self, method: Method, method_index: int = 0) -> None:
+        if self.side is Side.SERVER and not self.has_own_methods:
+            check_utf8(method, method_index)
 
     def _receive_frame(self, received: Frame, events: list[Event]) -> None:
         kind, number, payload = received.kind, received.channel, received.payload
@@ -265,7 +269,9 @@ class Connection:
         elif not number:
             if kind != METHOD:
                 raise ProtocolError(UNEXPECTED_FRAME, describe_frame(kind, payload))
-            self._receive_connection_method(_decode_on_0(payload), events)
+            method = _decode_on_0(payload)
+            self._check_utf8(method, method.index)
+            self._receive_connection_method(method, events)
         elif self.state is not State.RUNNING:
             raise ProtocolError(UNEXPECTED_FRAME, describe_frame(kind, payload))
         elif kind == METHOD:
@@ -587,7 +593,8 @@ class Connection:
 
     def _fail(self, error: ProtocolError) -> None:
         """Close the connection for an error of the peer. Before the connection is open, the peer gets no reason."""
-        opens = self.state is State.OPENING and error.reply_code == UNEXPECTED_FRAME  # as in RabbitMQ
+        told_early = error.reply_code == UNEXPECTED_FRAME or (error.reply_code == FRAME_ERROR and error.method_index)
+        opens = self.state is State.OPENING and told_early  # as in RabbitMQ
         tells = (self.state in _ANSWERING or opens) and not isinstance(error, UntoldError)
         if tells:
             class_id, method_id = divmod(error.method_index, 1 << 16)

@@ -53,10 +53,7 @@ class ProtocolError(WarrenError):
     @property
     def reply_text(self) -> str:
         """As it stands in ``connection.close``: at most 255 bytes."""
-        text = f"{NAMES[self.reply_code]} - {self.text}" if self.text else NAMES[self.reply_code]
-        if len(text.encode()) <= _MAX_TEXT_BYTES:
-            return text
-        return text.encode()[: _MAX_TEXT_BYTES - 3].decode(errors="ignore") + "..."
+        return cut_text(f"{NAMES[self.reply_code]} - {self.text}" if self.text else NAMES[self.reply_code])
 
     def __str__(self) -> str:
         return f"{self.reply_code} {self.reply_text}"
@@ -82,6 +79,12 @@ class UnknownMethodError(UntoldError):
 
 class OutOfOrderError(WarrenError):
     """Our own side was to send what AMQP 0-9-1 does not allow at this moment: a mistake in the calling program."""
+
+
+def cut_text(text: str) -> str:
+    """Return a reply text of at most 255 bytes; as in RabbitMQ, a longer one is cut and ends with ``...``."""
+    data = text.encode(errors="surrogateescape")
+    return text if len(data) <= _MAX_TEXT_BYTES else data[: _MAX_TEXT_BYTES - 3].decode(errors="ignore") + "..."
 
 
 def describe_frame(kind: int, payload: bytes) -> str:

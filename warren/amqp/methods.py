@@ -88,12 +88,12 @@ def decode_arguments(index: int, data: bytes, at: int = 0) -> Method:
     return method
 
 
-def check_utf8(method: Method) -> None:
-    """Raise :class:`ProtocolError` if a short string of a method is not UTF-8. RabbitMQ requires it of all methods but
-    those with content."""
+def check_utf8(method: Method, method_index: int = 0) -> None:
+    """Raise :class:`ProtocolError`, with this index, if a short string of a method is not UTF-8. RabbitMQ requires it
+    of all methods but those with content."""
     for name, domain in _ARGUMENTS[type(method)]:
         if domain == "shortstr" and not _is_utf8(getattr(method, name)):
-            raise ProtocolError(FRAME_ERROR, "Malformed UTF-8 in shortstr")
+            raise ProtocolError(FRAME_ERROR, "Malformed UTF-8 in shortstr", method_index)
 
 
 def _is_utf8(text: str) -> bool:

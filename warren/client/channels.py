@@ -217,7 +217,7 @@ class DeliveryChannel:
         self._settle(outcome, (tag,), 1)
 
     def settle_up_to(self, outcome: str, tag: int) -> Steps[None]:
-        """Settle all deliveries up to one."""
+        """Settle all deliveries up to one that this channel delivered. It is not waited for."""
         method = c.Basic.Ack(tag, True) if outcome == "ack" else c.Basic.Nack(tag, True, outcome == "requeue")
         self.check_process()
         link = self.slot.link
@@ -226,6 +226,12 @@ class DeliveryChannel:
                 link.send(self.slot.number, method)
         return
         yield
+
+    def ack_up_to(self, tag: int) -> Steps[None]:
+        """Ack all deliveries up to one; 0: all. Raises :class:`UnknownTagError` if there was no such delivery."""
+        self.check_process()
+        with contextlib.suppress(LinkLostError):  # they have gone back
+            result_of((yield self.slot.ask(Call("channel.ack_up_to", {"tag": tag}))))
 
     def settle_many(self, outcome: str, tags: list[int]) -> None:
         """Settle deliveries in one go."""

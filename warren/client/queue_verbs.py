@@ -86,9 +86,12 @@ class _FrontEnd:
 class RemoteQueueVerbs(QueueVerbs):
     """The verbs of one queue."""
 
-    def __init__(self, vhost: RemoteVhost, declaration: QueueDeclaration) -> None:
+    def __init__(self, vhost: RemoteVhost, declaration: QueueDeclaration, parents: QueueVerbs | None = None) -> None:
+        """``parents``: in a forked child, the verbs that worked on the parent's node."""
         self.remote = vhost
         super().__init__(vhost, QueueEntry(declaration))  # type: ignore[arg-type]
+        if parents is not None:
+            self._channel = parents._channel  # it says that its deliveries are the parent's
         self._method = method_of(c.Basic.Publish, routing_key=declaration.name, mandatory=True)
         self._get = method_of(c.Basic.Get, queue=declaration.name)
         self._front_end = _FrontEnd(vhost)
@@ -291,6 +294,11 @@ class RemoteQueueVerbs(QueueVerbs):
             if channel.alive:
                 return channel
 
+    def ack_up_to(self, delivery_tag: int) -> Steps[None]:
+        if self._channel is None:
+            yield from self._open_own_channel()
+        yield from super().ack_up_to(delivery_tag)
+
     def consumer(self, prefetch: int = 500, **arguments: Unpack[ConsumeArguments]) -> ConsumerVerbs:
         number = next(_numbers)
         declaration = ConsumerDeclaration(
@@ -377,7 +385,10 @@ class Subscription(DeliverySlot):
 
     def receive(self, event: Any, later: Later) -> None:
         if isinstance(getattr(event, "method", None), c.Basic.Cancel):
-            self._end_deliveries(QueueGoneError(f"queue '{self.queue}' in vhost '{self.vhost}' was deleted"), later)
+            reason, self.refusal = self.refusal, None
+            if not isinstance(reason, WarrenError):
+                reason = QueueGoneError(f"queue '{self.queue}' in vhost '{self.vhost}' was deleted")
+            self._end_deliveries(reason, later)
         else:
             super().receive(event, later)
 

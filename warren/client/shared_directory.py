@@ -151,6 +151,7 @@ class SharedDirectory:
                 self.check_process()
                 self._remotes.append(remote)
             try:
+                self._check_directory()
                 return self._connect(stopped) if self._host is not None else self._attached(remote)
             except OSError as error:
                 raise refused(self.path, error) from error
@@ -168,13 +169,16 @@ class SharedDirectory:
         with contextlib.suppress(ValueError):
             self._remotes.remove(remote)
 
+    def _check_directory(self) -> None:
+        """Raise :class:`DirectoryLostError` if the directory was removed or replaced."""
+        if identity_of(self.path) != self._identity:
+            raise DirectoryLostError(f"{self.path}: removed or replaced since it was opened")
+
     def _connect(self, stopped: Callable[[], bool]) -> socket.socket:
         """Return a socket to the host, which this process may become. Raises :class:`HostUnresponsiveError`."""
         if self._process != os.getpid():  # not at the fork: forking may clear exit handlers
             self._process = os.getpid()
             open_nodes.close_at_exit(self)
-        if identity_of(self.path) != self._identity:
-            raise DirectoryLostError(f"{self.path}: removed or replaced since it was opened")
         begin, pause_s = time.monotonic(), RETRY_S
         shared_until = begin
         while not stopped():
@@ -233,7 +237,8 @@ class SharedDirectory:
     def close(self) -> None:
         """Wait until everything that was published is confirmed; then leave the directory to the others.
 
-        Raises :class:`HostUnresponsiveError` if the host was silent for too long to confirm it. For interrupts see
+        Raises :class:`HostUnresponsiveError` if the host was silent for too long to confirm it, and
+        :class:`DirectoryLostError` if the directory was removed or replaced. For interrupts see
         :meth:`RunningNode.close`.
         """
         self._closing.run(self._close)
@@ -256,6 +261,8 @@ class SharedDirectory:
                 uninterrupted(self._let_go)
         if silent is not None:
             raise silent
+        if running is None:
+            self._check_directory()
 
     def _let_go(self) -> None:
         with self._hosting:

@@ -70,7 +70,7 @@ class SharedVhostVerbs(Switch):
     def _queue(self, verbs: QueueVerbs) -> Any:
         if isinstance(verbs, RemoteQueueVerbs):
             return verbs
-        return self._switching(verbs, lambda: RemoteQueueVerbs(self._connection(), verbs.entry.declaration))
+        return self._switching(verbs, lambda: RemoteQueueVerbs(self._connection(), verbs.entry.declaration, verbs))
 
     def queue(self, *args: Any, **kwargs: Any) -> Steps[Any]:
         return self._queue((yield from self.now().queue(*args, **kwargs)))

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from warren.commands.findings import FindingReporter
 from warren.commands.nodes import ALL, NodeOption, Nodes, opened_nodes
 from warren.commands.options import EXIT_DAMAGE, AnyPath, JsonOption, SetOption, StartOption, parse_settings
 from warren.commands.output import plain_table, print_json, print_text, report_error
 from warren.salvage.inspect import Report, inspect_source
 from warren.salvage.names import printable
+from warren.salvage.queue_directory import OnFinding
 from warren.salvage.source import Place
 from warren.storage.errors import WarrenError
 
@@ -34,14 +36,17 @@ def inspect(
     it has. Exit code 1: a node's topics cannot be read; its queues are shown.
     """
     changes = parse_settings(setting)
+    findings = FindingReporter()
     problems: list[object] = []
     with opened_nodes(path, node) as nodes:
         if not nodes.chosen:
             _list(nodes, as_json=as_json)
             return
         reports = {
-            name: _inspect(place, changes, start=start, problems=problems) for name, place in nodes.chosen.items()
+            name: _inspect(place, changes, start=start, report_finding=findings, problems=problems)
+            for name, place in nodes.chosen.items()
         }
+    findings.rest()
     if as_json:
         several = [{"node": name, **report} for name, report in reports.items()]
         print_json({"nodes": several} if len(reports) > 1 else next(iter(reports.values())))
@@ -75,16 +80,15 @@ def _titled(name: str) -> Iterator[RenderableType]:
     yield Text(printable(name), "bold reverse")
 
 
-def _inspect(place: Place, changes: dict[str, str], *, start: bool, problems: list[object]) -> Report:
-    """One node's report; ``problems``: gets what could not be read."""
+def _inspect(
+    place: Place, changes: dict[str, str], *, start: bool, report_finding: OnFinding, problems: list[object]
+) -> Report:
+    """One node's report; ``report_finding``: of its queues; ``problems``: gets what could not be read of its topics."""
     report: Report = {}
     source, store = place.both()
     if source is not None:
         with closing(source):
-            report = inspect_source(source)
-            problems += [
-                problem for vhost in source.vhosts for problem in vhost.problems if problem.severity != "leftover"
-            ]
+            report = inspect_source(source, report_finding)
     if store is not None:
         try:
             topics = _inspect_topics(place, store, changes, start=start, report=problems.append)

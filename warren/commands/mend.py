@@ -141,7 +141,7 @@ def move(
         run(handle._verbs.move_ids([], target))  # raises what is wrong with it, for a dry run too
         verbs, ids = handle._verbs, id or None
         walk = verbs.counting(where, ids, limit) if dry_run else verbs.moving(target, where, ids, limit)
-        _walked(handle, walk, "moved")
+        _walked(handle, walk, "moved", dry_run=dry_run)
     _say("moved", walk, dry_run=dry_run, as_json=as_json)
 
 
@@ -167,11 +167,11 @@ def remove(
         handle = vhost_of(node, vhost).queue(queue, passive=True)
         if not (yes or dry_run):
             matching = handle._verbs.counting(where, id or None, limit)
-            _walked(handle, matching, "found")
+            _walked(handle, matching, "found", dry_run=True)
             typer.confirm(f"Delete {_messages(matching.done)} of {printable(queue)}?", abort=True, err=True)
         verbs = handle._verbs
         walk = (verbs.counting if dry_run else verbs.removing)(where, id or None, limit)
-        _walked(handle, walk, "deleted")
+        _walked(handle, walk, "deleted", dry_run=dry_run)
     _say("deleted", walk, dry_run=dry_run, as_json=as_json)
 
 
@@ -195,12 +195,12 @@ def requeue(
         handle = vhost_of(node, vhost).queue(queue, passive=True)
         verbs = handle._verbs
         walk = (verbs.counting_dead if dry_run else verbs.requeueing)(where, id or None, limit)
-        _walked(handle, walk, "requeued")
+        _walked(handle, walk, "requeued", dry_run=dry_run)
     _say("requeued", walk, dry_run=dry_run, as_json=as_json)
 
 
-def _walked(handle: Queue, walk: Walk, action: str) -> None:
-    """Walk to the end; after an interrupt, report how far it came."""
+def _walked(handle: Queue, walk: Walk, action: str, *, dry_run: bool) -> None:
+    """Walk to the end, and wait until what was done is safe; after an interrupt, report how far it came."""
     with counting_bar(printable(handle.name), lambda: handle.stats()["messages_ready"]) as advance_to:
         try:
             while run(walk.step()):
@@ -208,7 +208,8 @@ def _walked(handle: Queue, walk: Walk, action: str) -> None:
         except KeyboardInterrupt:
             report_error(f"interrupted; {_messages(walk.done)} {action} before that")
             raise
-    handle.sync()
+    if not dry_run:
+        run(walk.sync())
 
 
 def _say(action: str, walk: Walk, *, dry_run: bool, as_json: bool) -> None:

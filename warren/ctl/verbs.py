@@ -83,7 +83,7 @@ _EXIT_CODES_WITHOUT_VHOST: Final = {
 """What rabbitmqctl exits with if the vhost does not exist; others: :data:`EX_UNAVAILABLE`."""
 _ONLY_UNAVAILABLE: Final = frozenset(
     {
-        "set_user_limits", "clear_user_limits", "list_user_limits", "list_user_permissions",
+        "clear_password", "set_user_limits", "clear_user_limits", "list_user_limits", "list_user_permissions",
         "list_user_topic_permissions",
     }
 )  # fmt: skip

@@ -72,6 +72,10 @@ class Channel:
         actor = self.actor
         yield call(actor, lambda: actor.queue_turn.settle_up_to(self.name, outcome, tag))
 
+    def ack_up_to(self, tag: int) -> Steps[None]:
+        """Ack all deliveries up to one; 0: all. Raises :class:`UnknownTagError` if there was no such delivery."""
+        return self.settle_up_to("ack", tag)
+
     def settle_many(self, outcome: str, tags: list[int]) -> None:
         """Settle deliveries in one message."""
         self.settle_ranges(outcome, tag_ranges(tags))

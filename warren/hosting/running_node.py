@@ -94,9 +94,11 @@ class RunningNode:
         """The pool that runs the actors' turns."""
         self._clock = clock
         self._forked: WrongProcessError | None = None
-        self._closed = False
+        self._closed = self._failed = False
         self.on_deleted: list[Callable[[Literal["vhost", "user"], str], None]] = []
         """Called, in the node's actor, with a vhost or a user that was deleted."""
+        self.on_failed: list[Callable[[], None]] = []
+        """Called, in the node's actor, when the node has failed."""
         self.hosted: list[Hosted] = []
         """The servers that use it."""
         self._closing = Closing()
@@ -111,6 +113,7 @@ class RunningNode:
             engine=config.engine,
             check_invariants=check_invariants,
             on_deleted=self._tell_deleted,
+            on_failed=self._tell_failed,
             new_queue_turn=new_queue_turn,
         )
         owner = f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}{SHARED if shared else ''}"
@@ -142,6 +145,12 @@ class RunningNode:
     def _tell_deleted(self, kind: Literal["vhost", "user"], name: str) -> None:
         for tell in list(self.on_deleted):
             tell(kind, name)
+
+    def _tell_failed(self) -> None:
+        self._failed = True
+        if not self._closed:
+            for tell in list(self.on_failed):
+                tell()
 
     @property
     def closed(self) -> bool:
@@ -184,11 +193,14 @@ class RunningNode:
         return self._clock.wall_us() // 1000
 
     def check_process(self) -> None:
-        """Raise if the node cannot be used: it is closed, or was opened by a process that this one was forked from."""
+        """Raise if the node cannot be used: it is closed, has failed, or was opened by a process that this one was
+        forked from."""
         if self._forked is not None:
             raise self._forked
         if self._closed:
             raise ClosedError(f"the node of {self.path} is closed")
+        if self._failed:
+            raise self.actor.stopped_error()
 
     def change(self, work: Callable[[NodeActor], T]) -> Steps[T]:
         """Run ``work`` in the node's actor, exclusively, and return its result."""
@@ -203,6 +215,7 @@ class RunningNode:
 
     def vhost(self, name: str) -> RunningVhost:
         """Return a vhost; raises :class:`NotFoundError`, or why it cannot be used."""
+        self.check_process()
         return self.actor.vhost(name)
 
     def queues(self, vhost: str, names: Iterable[str]) -> list[QueueEntry]:

@@ -15,7 +15,8 @@ from warren.verbs.vhost_verbs import NodeVerbs
 
 
 async def definitions(call: Call) -> Any:
-    """``/api/definitions``, ``/api/definitions/:vhost``; ``download``: as a file of that name."""
+    """``/api/definitions``, ``/api/definitions/:vhost``; ``download``: as a file of that name. The answer is a
+    backup, so bytes that are not UTF-8 survive."""
     vhost = call.parts.get("vhost")
     if vhost is not None and vhost not in call.vhosts:
         raise bad_request("vhost_not_found")
@@ -24,15 +25,11 @@ async def definitions(call: Call) -> Any:
         queue.pop("type", None)
     if vhost is None:
         document = {**document, "product_name": "RabbitMQ", "product_version": BROKER_VERSION}
-    name = call.query.get("download")
-    if name is None:
-        return document
-    quoted = (
-        "".join(character for character in name if character.isalnum() or character in "-_. @") or "definitions.json"
-    )
-    return json_response(
-        pick(document, columns_of(call.query)), headers={"content-disposition": f'attachment; filename="{quoted}"'}
-    )
+    headers = {}
+    if (name := call.query.get("download")) is not None:
+        quoted = "".join(character for character in name if character.isalnum() or character in "-_. @")
+        headers["content-disposition"] = f'attachment; filename="{quoted or "definitions.json"}"'
+    return json_response(pick(document, columns_of(call.query)), headers=headers, errors="backslashreplace")
 
 
 async def import_definitions(call: Call) -> Any:

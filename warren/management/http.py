@@ -199,9 +199,13 @@ async def in_pieces(items: Iterable[T]) -> list[T]:
     return collected
 
 
-def json_response(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """JSON that no cache keeps."""
-    return Pieces(joined(_json(document)), status, {"cache-control": "no-cache", **(headers or {})}, "application/json")
+def json_response(
+    document: Any, status: int = 200, headers: Mapping[str, str] | None = None, errors: str = "replace"
+) -> Response:
+    """JSON that no cache keeps. ``errors``: what becomes of bytes that are not UTF-8, as in ``str.encode``. With
+    ``backslashreplace`` they survive as ``\\udc80`` to ``\\udcff``, which not every program can read."""
+    parts = (part.encode(errors=errors) for part in _json(document))
+    return Pieces(joined(parts), status, {"cache-control": "no-cache", **(headers or {})}, "application/json")
 
 
 def joined(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -215,34 +219,30 @@ def joined(parts: Iterable[bytes]) -> Iterator[bytes]:
     yield bytes(piece)
 
 
-def _json(value: Any, depth: int = 0) -> Iterator[bytes]:
+def _json(value: Any, depth: int = 0) -> Iterator[str]:
     """A value as JSON. Lists of it and of its objects go out item by item, long texts a part at a time."""
     if _is_long(value):
-        yield b'"'
+        yield '"'
         for start in range(0, len(value), _PIECE_BYTES):
-            yield _encoded(value[start : start + _PIECE_BYTES])[1:-1]
-        yield b'"'
+            yield _ENCODER.encode(value[start : start + _PIECE_BYTES])[1:-1]
+        yield '"'
     elif isinstance(value, list) and depth < _DEPTH:
         for index, item in enumerate(value):
-            yield b"," if index else b"["
+            yield "," if index else "["
             yield from _json(item, depth + 1)
-        yield b"]" if value else b"[]"
+        yield "]" if value else "[]"
     elif isinstance(value, dict) and (depth == 0 or any(map(_is_long, value.values()))):
         for index, (name, item) in enumerate(value.items()):
-            yield b"," if index else b"{"
-            yield _encoded(str(name)) + b":"
+            yield "," if index else "{"
+            yield _ENCODER.encode(str(name)) + ":"
             yield from _json(item, depth + 1)
-        yield b"}" if value else b"{}"
+        yield "}" if value else "{}"
     else:
-        yield _encoded(value)
+        yield _ENCODER.encode(value)
 
 
 def _is_long(value: Any) -> bool:
     return isinstance(value, str) and len(value) > _PIECE_BYTES
-
-
-def _encoded(value: Any) -> bytes:
-    return _ENCODER.encode(value).encode(errors="replace")
 
 
 def _plain(value: Any) -> Any:
@@ -295,10 +295,10 @@ def parse_body(body: bytes) -> dict[str, Any]:
 
 
 def parse_json(body: bytes) -> Any:
-    """Decode JSON that can be encoded again: its numbers are finite, its texts valid. Raises ``ValueError``."""
+    """Decode JSON whose numbers are finite and whose texts stand for bytes. Raises ``ValueError``."""
     try:
         value = json.loads(body)
-        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode(errors="surrogateescape")
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return value

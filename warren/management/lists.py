@@ -18,8 +18,6 @@ _SORTED_AT_ONCE: Final = 1000
 """Items. Other threads wait while they are sorted, a millisecond or so."""
 MAX_PAGE_SIZE: Final = 500
 _BY_NAME: Final = ("vhost", "name")
-_MAX_PATTERN: Final = 250
-"""Characters of a regular expression that names are searched for."""
 Query = Mapping[str, str]
 Item = Mapping[str, Any]
 Columns = list[list[str]] | None

@@ -12,6 +12,9 @@ count, nor do old entries that a recovery of RocketMQ's leaves after a queue's e
 reader syncs the CommitLog's files before it reports the end. A sync changes nothing in a file, and every process that
 can read the file may make it. On other file systems than this machine's there is nothing to sync.
 
+*Damage is an error* if no crash explains it: a record of an unknown format, at which warren's recovery does not cut the
+log; and, after a clean stop, a bad record with good ones after it.
+
 *Ends may go back* for a moment: a node that starts after a crash truncates its queues and rebuilds them from the log,
 with the same numbers. A caller that knows a higher end waits.
 
@@ -24,27 +27,33 @@ import posixpath
 from bisect import bisect_left
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
+from typing import Final
 
 import attrs
 
 from warren.actors.engines.topics.checkpoint_format import read_checkpoint
 from warren.actors.engines.topics.queue_rows import QueueKey
 from warren.actors.engines.topics.store_files import ABORT, CHECKPOINT, CONSUME_QUEUES
-from warren.actors.engines.topics.store_recovery import first_torn, reading_start
+from warren.actors.engines.topics.store_recovery import first_torn, reading_start, refuse_unknown_format
 from warren.actors.engines.topics.topic_store import commit_log_directory
 from warren.msg_store.commit_log.commit_log import CommitLog
 from warren.msg_store.commit_log.commit_log_format import Blank
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES, are_good, is_filler
+from warren.salvage.queue_directory import Finding
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.rocketmq.inference import mapped_file_size
 from warren.salvage.rocketmq.places import TOPICS
+from warren.salvage.rocketmq.store_files import StoreFiles
+from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
 from warren.storage.errors import DataError, StorageError
 from warren.storage.lock_file import LOCK_FILE
 from warren.storage.mapped_files import MappedFiles, parse_file_name
 from warren.storage.topic_settings import ROCKETMQ_4_9, TopicSettings
 from warren.tables.places import Node
+
+_NOT_READ: Final = "a stream would miss what follows; `warren topic scan --salvage` reads it"
 
 
 @attrs.frozen(eq=False)
@@ -82,6 +91,8 @@ class LiveStore:
     _synced: int = 0
     _stuck_at: int = -1
     """Where a walk from the log's end found nothing valid and therefore started over."""
+    _true_end: int = -1
+    """A bad record, after which a walk through a closed store found no good one."""
     _reported_ends: dict[QueueKey, int] = attrs.Factory(dict)
     """The ends that were reported."""
 
@@ -180,13 +191,31 @@ class LiveStore:
         self._synced = max(self._synced, start)
         at = max(self._log_end, start)
         if limit > at:
-            end = _walked(log, at, limit, look_for_torn=mends)
+            end, is_bad = _walked(log, at, limit, look_for_torn=mends)
             if end == at > start and at != self._stuck_at:
                 self._stuck_at = at
-                end = _walked(log, start, limit, look_for_torn=mends)
+                end, is_bad = _walked(log, start, limit, look_for_torn=mends)
+            if is_bad:
+                refuse_unknown_format(log.mapped, end, _NOT_READ)
+                if is_clean and end != self._true_end:
+                    self._check_end(log, end, limit)
+                    self._true_end = end
             at = end
         self._log_end = at
         return at
+
+    def _check_end(self, log: CommitLog, physical_offset: int, limit: int) -> None:
+        """Raise :class:`DataError` for a bad record of a closed store if good ones with entries follow."""
+        files, directory = self._place()
+        settings = attrs.evolve(log.settings, mapped_file_size_commit_log=log.mapped.file_size)
+        with closing(StoreFiles.of(files, directory, settings)) as store_files:
+            verified = VerifiedCommitLog.of(store_files)
+            verified.dispatched_until = limit
+            file = verified.holding(physical_offset)
+            place = None if file is None else (file.path, physical_offset - file.base)
+            for item in verified.walk():
+                if isinstance(item, Finding) and (item.path, item.offset) == place:
+                    raise DataError(item.path, item.offset, f"{item.kind}: {item.detail}; {_NOT_READ}")
 
     def _make_safe(self, log: CommitLog, end: int) -> None:
         """Sync what lies before ``end``; all of it, because data after a hole would be lost with the hole."""
@@ -200,25 +229,25 @@ class LiveStore:
         self._synced = end
 
 
-def _walked(log: CommitLog, start: int, limit: int, *, look_for_torn: bool) -> int:
-    """Return where the good records from ``start`` on end: at ``limit`` or before."""
+def _walked(log: CommitLog, start: int, limit: int, *, look_for_torn: bool) -> tuple[int, bool]:
+    """Return where the good records from ``start`` on end, at ``limit`` or before, and whether a bad one is there."""
     end = start
     check_crc = log.settings.check_crc_on_recover
     for item in log.columns(start, limit, check_crc=check_crc, with_keys=False, with_codes=False):
         match item:
             case RecordColumns():
                 if look_for_torn and (torn := first_torn(item)) is not None:
-                    return torn
+                    return torn, False
                 end = item.stop
             case Blank():
                 base = log.mapped.holding(item.physical_offset)
                 following = None if base is None else log.mapped.after(base)
                 if following is None:
-                    return item.physical_offset
+                    return item.physical_offset, False
                 end = following
             case _:
-                return end
-    return end
+                return end, True
+    return end, False
 
 
 # ── a directory of mapped files ──────────────────────────────────────────────────────────────────────────────────────

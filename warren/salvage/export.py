@@ -148,7 +148,8 @@ def by_node(path: str, sources: Mapping[str, Source], selection: Selection) -> d
         node: {name for vhost in chosen for name, _ in chosen_queues(vhost, selection.queues)}
         for node, chosen in vhosts.items()
     }
-    check_found(path, selection, set().union(*names_by_node.values()))
+    unread = [problem for source in sources.values() for vhost in source.vhosts for problem in unread_parts(vhost)]
+    check_found(path, selection, set().union(*names_by_node.values()), unread)
     parts = {
         node: attrs.evolve(selection, queues=tuple(name for name in selection.queues if from_text(name) in names))
         for node, names in names_by_node.items()
@@ -172,11 +173,17 @@ def count_chosen(source: Source, selection: Selection) -> int:
     return count if selection.limit is None or selection.where is not None else min(count, selection.limit)
 
 
-def check_found(where: str, selection: Selection, there: Container[bytes]) -> None:
-    """Raises :class:`WarrenError` if a named queue is not in ``there``."""
+def check_found(where: str, selection: Selection, there: Container[bytes], unread: Iterable[Finding]) -> None:
+    """Raises :class:`WarrenError` if a named queue is not in ``there``; ``unread``: where it may be."""
     missing = [queue for queue in selection.queues if from_text(queue) not in there]
     if missing:
-        raise WarrenError(f"{where}: no queue {missing[0]!r} (one that was never written to has no directory)")
+        hint = "".join(f"; {finding.kind}: {finding.detail}" for finding in unread)
+        raise WarrenError(f"{where}: no queue {missing[0]!r} (one that was never written to has no directory){hint}")
+
+
+def unread_parts(vhost: Vhost) -> list[Finding]:
+    """The findings about what of a vhost is not read."""
+    return [problem for problem in vhost.problems if problem.severity == "unread"]
 
 
 def chosen_queues(vhost: Vhost, queues: Sequence[str] = ()) -> list[tuple[bytes, list[QueueDirectory]]]:

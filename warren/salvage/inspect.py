@@ -41,6 +41,7 @@ from typing import Any
 from warren.msg_store.rdq.rdq_format import file_number
 from warren.salvage.classic.needed import NeededBodies
 from warren.salvage.names import to_text
+from warren.salvage.queue_directory import OnFinding
 from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.source import Source
 from warren.salvage.vhost import STORES, Vhost
@@ -48,25 +49,28 @@ from warren.salvage.vhost import STORES, Vhost
 Report = dict[str, Any]
 
 
-def inspect_source(source: Source) -> Report:
-    """The whole of the JSON. What could not be read is in the vhosts' ``problems``."""
-    return {"kind": source.kind, "vhosts": [_vhost(vhost) for vhost in source.vhosts]}
+def inspect_source(source: Source, report: OnFinding = lambda _: None) -> Report:
+    """The whole of the JSON. ``report`` is called with what the numbers lack: damage, and what is not read."""
+    return {"kind": source.kind, "vhosts": [_vhost(vhost, report) for vhost in source.vhosts]}
 
 
-def _vhost(vhost: Vhost) -> Report:
-    queues = [_queue(queue) for queue in vhost.queues]
+def _vhost(vhost: Vhost, report: OnFinding) -> Report:
+    queues = [_queue(queue, report) for queue in vhost.queues]
     is_without_files = not vhost.path and all(queue["type"] == "quorum" for queue in queues)
-    return {
+    numbers = {
         "name": to_text(vhost.name),
         "dir": vhost.directory,
         "segment_entry_count": None if is_without_files else vhost.segment_entry_count,
         "queues": queues,
         "stores": {name: _store(vhost, name) for name in STORES} if vhost.is_whole else {},
     }
+    for problem in vhost.serious_problems():  # after the stores: they may have added some
+        report(problem)
+    return numbers
 
 
-def _queue(queue: QueueDirectory) -> Report:
-    summary = queue.summary()
+def _queue(queue: QueueDirectory, report: OnFinding) -> Report:
+    summary = queue.summary(report)
     details: Report = dict(summary.details)
     kinds: Report = {name: details.pop(name) for name in ("type", "version") if name in details}
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from datetime import UTC, datetime
 import attrs
 
 from warren.salvage.names import Json
+from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum.node import directories
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.source import Place
@@ -26,7 +28,7 @@ class NodeSummary:
     messages: int | None
     """As ``inspect`` counts them, of queues and topics; ``None`` if it cannot be read."""
     problem: str | None
-    """Why it cannot be read."""
+    """Why it cannot be read, or what the number lacks: kinds of damage, and what is not read."""
 
     @property
     def last_written(self) -> str:
@@ -36,8 +38,8 @@ class NodeSummary:
         return f"{datetime.fromtimestamp(self.last_written_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
     def __str__(self) -> str:
-        counted = f"{self.messages:,} messages" if self.problem is None else self.problem
-        return f"{self.name} (last written {self.last_written}, {counted})"
+        counted = None if self.messages is None else f"{self.messages:,} messages"
+        return f"{self.name} ({', '.join(filter(None, (f'last written {self.last_written}', counted, self.problem)))})"
 
     def report(self) -> dict[str, Json]:
         """As JSON."""
@@ -51,31 +53,45 @@ class NodeSummary:
 
 
 def summaries(nodes: Mapping[str, Place]) -> list[NodeSummary]:
-    """A line for each; one that cannot be read says why."""
+    """A line for each; one that cannot be read, or not all of it, says why."""
     return [_summary(name, node) for name, node in nodes.items()]
 
 
 def _summary(name: str, node: Place) -> NodeSummary:
-    messages, problem = None, None
+    messages, problem, kinds = None, None, Counter[str]()
     try:
-        messages = _messages(node)
+        messages = _messages(node, kinds)
     except WarrenError as error:
         problem = str(error)
+    else:
+        if kinds:
+            counts = (kind if count == 1 else f"{kind} ×{count:,}" for kind, count in kinds.items())
+            problem = f"{node.path}: {', '.join(counts)}"
     newest = max(_modified_ms(node.files, node.directory), default=None)
     return NodeSummary(name, node.path, newest, messages, problem)
 
 
-def _messages(node: Place) -> int:
+def _messages(node: Place, kinds: Counter[str]) -> int:
+    """The number of messages; ``kinds``: counts the findings about what may be missing from it."""
+
+    def report(finding: Finding) -> None:
+        kinds[finding.kind] += 1
+
     source, store = node.both()
     count = 0
     if source is not None:
         with closing(source):
-            count += sum(queue.summary().ready for vhost in source.vhosts for queue in vhost.queues)
+            for vhost in source.vhosts:
+                count += sum(queue.summary(report).ready for queue in vhost.queues)
+                kinds.update(problem.kind for problem in vhost.serious_problems())
     if store is not None:
         from warren.salvage.rocketmq.store import opened_store
 
         with opened_store(node.path, node.files, store, {}) as opened:
             count += sum(queue.max_offset - queue.min_offset for queue in opened.store.queues.values())
+            kinds.update(
+                f"missing {cut.missing}" if cut.missing else "cut off by recovery" for cut in opened.store.cuts
+            )
     return count
 
 

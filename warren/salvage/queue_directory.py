@@ -5,7 +5,7 @@ What a format implements, and what follows from it: :class:`warren.salvage.queue
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self
 
 import attrs
@@ -44,6 +44,10 @@ class Finding:
     def __str__(self) -> str:
         where = self.path if self.offset is None else f"{self.path}, offset {self.offset}"
         return f"{where}: {self.kind}: {self.detail}"
+
+
+OnFinding = Callable[[Finding], object]
+"""Is called with each finding."""
 
 
 class StoredMessage(NamedTuple):
@@ -233,6 +237,12 @@ def missing_body(path: str, offset: int, seq_id: int, msg_id: bytes, error: Exce
     if isinstance(error, UnknownMessageError):
         return Finding(MISSING_BODY, "damage", path, offset, f"message {seq_id}: the store has no {msg_id.hex()}")
     return Finding(UNREADABLE_BODY, "damage", path, offset, f"message {seq_id}, {msg_id.hex()}: {error}")
+
+
+def missing_bodies(path: str, count: int) -> Finding:
+    """The finding about ``count`` messages whose bodies are not where the index says; ``path``: of the queue."""
+    messages = "1 message" if count == 1 else f"{count:,} messages"
+    return Finding(MISSING_BODY, "damage", path, None, f"the index has {messages} whose bodies are not there")
 
 
 def unreadable_file(path: str, error: StorageError) -> Finding:

@@ -27,6 +27,7 @@ from warren.salvage.queue_directory import (
     IndexColumns,
     MessageRun,
     MsgIds,
+    OnFinding,
     SegmentColumns,
     StoredMessage,
     Summary,
@@ -63,8 +64,11 @@ class QueueDirectory(Protocol):
     def extent(self) -> Extent:
         """By the names and sizes of its files alone."""
 
-    def summary(self) -> Summary:
-        """Counts what :meth:`messages` would give, without reading bodies."""
+    def summary(self, report: OnFinding = lambda _: None) -> Summary:
+        """Counts what :meth:`messages` would give, without reading bodies.
+
+        ``report`` is called with all damage that the count shows: messages may be missing from it.
+        """
 
     def index_columns(self, only: range | None = None) -> Iterator[IndexColumns | Finding]:
         """All messages in its own files, by seq_ids, and all damage in these files that affects which there are.

@@ -153,7 +153,8 @@ class Place:
         for _ in range(self.depth + 1):
             if matches := [(place, result) for place in places if (result := look(place)) is not None]:
                 return matches
-            places = [inner for place in places for inner in _directories(self.files, place) if _may_hold(place, inner)]
+            inner = (inner for place in places for inner in _directories(self.files, place) if _may_hold(place, inner))
+            places = _distinct(self.files, [*inner])
         return []
 
     def _parts_at(self, place: str) -> tuple[list[VhostPlace] | None, str | None] | None:
@@ -377,3 +378,10 @@ def _directories(files: ReadOnlyFileSystem, place: str) -> list[str]:
     if not files.is_directory(place):
         return []
     return [inner for name in _names(files, place) if files.is_directory(inner := below(place, name))]
+
+
+def _distinct(files: ReadOnlyFileSystem, directories: Sequence[str]) -> list[str]:
+    """The directories without the links to others among them. A URI is no path of this machine, and so no link."""
+    links_first = sorted(directories, key=lambda path: os.path.islink(below(files.root, path)), reverse=True)
+    chosen = {os.path.realpath(below(files.root, path)): path for path in links_first}
+    return [path for path in directories if chosen[os.path.realpath(below(files.root, path))] == path]

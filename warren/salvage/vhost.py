@@ -126,6 +126,10 @@ class Vhost:
         """Its directory's own name."""
         return posixpath.basename(self.path)
 
+    def serious_problems(self) -> list[Finding]:
+        """The :attr:`problems` so far that are damage, or parts that are not read."""
+        return [problem for problem in self.problems if problem.severity != "leftover"]
+
     def store(self, name: str) -> StoreReader:
         """One of :data:`STORES`, scanned when it is first asked for, as far as its files can be read."""
         if name not in self._stores:

@@ -25,7 +25,7 @@ from warren.actors.engines.errors import AccessRefusedError, NotFoundError
 from warren.actors.log_events import log_event, logger
 from warren.aio import bridge
 from warren.amqp.connection import Connection
-from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError
+from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError, cut_text
 from warren.amqp.framing import LARGE_BYTES, MethodRun
 from warren.amqp.methods import method_of
 from warren.amqp.own_methods import DISK_FULL, HANDING_OVER, PROTOCOL, PROTOCOL_PROPERTY, VERSION_PROPERTY
@@ -220,18 +220,20 @@ class ClientConnection(asyncio.Protocol):
         """Give back everything that the client held, once what it sent has been handled."""
         try:
             await self._share.all_done()
-            await self._release_channels()
+            await self._give_back()
+        finally:
+            self.server.discard(self)
+
+    async def _give_back(self) -> None:
+        """Give back everything that the client held. An error is logged: the connection ends all the same."""
+        try:
+            for channel in list(self.channels.values()):
+                await channel.finish()
+            self.channels.clear()
             if self.vhost:
                 await bridge.run(self.node.change(lambda actor: actor.release(self)))
         except Exception as error:
             _LOG.info("%s: %s", self.name, error, extra=log_event("connection_failed", error, connection=self.name))
-        finally:
-            self.server.discard(self)
-
-    async def _release_channels(self) -> None:
-        for channel in list(self.channels.values()):
-            await channel.finish()
-        self.channels.clear()
 
     def flush(self) -> None:
         """Send pending data."""
@@ -298,7 +300,7 @@ class ClientConnection(asyncio.Protocol):
     def tell_blocked(self) -> None:
         """Tell the client about an alarm, once a publish waits for it; a guest of the directory at once."""
         gate = self.node.gate
-        if not gate.reasons or not self.capabilities.get("connection.blocked"):
+        if not gate.reasons or self.capabilities.get("connection.blocked") is not True:
             return
         reason = f"low on {' & '.join(sorted(gate.reasons, reverse=True))}"
         if self.is_owner and gate.disk_is_full:
@@ -410,7 +412,7 @@ class ClientConnection(asyncio.Protocol):
     def _refuse_login(self, mechanism: str, *, tells: bool) -> None:
         """Close after a while, with the reason if ``tells`` and the client can be told. As in RabbitMQ, this is for a
         user that may not log in, not for a malformed response."""
-        if tells and self.capabilities.get("authentication_failure_close"):
+        if tells and self.capabilities.get("authentication_failure_close") is True:
             text = (
                 f"{NAMES[ACCESS_REFUSED]} - Login was refused using authentication mechanism {mechanism}. "
                 "For details see the broker logfile."
@@ -423,7 +425,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _open(self, vhost: str) -> None:
         method_index = c.Connection.Open.index
-        is_down = vhost in self.node.actor.down
+        is_down = vhost in self.node.actor.down or self.node.actor.actor_stopped.is_set()
         if vhost not in self.node.actor.vhosts and not is_down:
             self._fail(NOT_ALLOWED, f"NOT_ALLOWED - vhost {vhost} not found", method_index)
         elif is_down and not self.is_owner:  # a guest gets the reason from each of its verbs
@@ -451,8 +453,7 @@ class ClientConnection(asyncio.Protocol):
             self.engine.send(number, method_of(c.Channel.OpenOk, channel_id=""))
 
     async def _closed(self) -> None:
-        await self._release_channels()
-        await bridge.run(self.node.change(lambda actor: actor.release(self)))
+        await self._give_back()
         if self.engine.state is State.CLOSING:
             self.engine.send(0, c.Connection.CloseOk())
             self._lingers = True
@@ -526,8 +527,8 @@ class ClientConnection(asyncio.Protocol):
             extra=log_event("connection_closed", connection=self.name, code=code, reason=text, vhost=self.vhost),
         )
         class_id, method_id = divmod(method_index, 1 << 16)
-        close = method_of(c.Connection.Close, reply_code=code, reply_text=text, class_id=class_id, method_id=method_id)
-        self.engine.send(0, close)
+        self.engine.send(0, method_of(c.Connection.Close, reply_code=code, reply_text=cut_text(text), class_id=class_id,
+                                      method_id=method_id))  # fmt: skip
         for channel in self.channels.values():
             channel.abandon()
         self._wait_for_close()

@@ -29,6 +29,7 @@ from warren.actors.engines.queue.effects import Delivered
 from warren.actors.engines.queue.queue_turn import BUFFER, BUFFER_BYTES, LOST
 from warren.actors.queue.deliveries import Deliveries
 from warren.actors.queue.inspecting import chosen_ids
+from warren.actors.queue.intake import QueueGoneError
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_consumers import SharedPrefetch
 from warren.actors.runtime.future import Future
@@ -36,9 +37,9 @@ from warren.aio import bridge
 from warren.amqp.errors import ProtocolError
 from warren.amqp.methods import method_of, text_of
 from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Credit, Settle
-from warren.client.calls import packed
+from warren.client.calls import packed, refused
 from warren.handles.channel import Channel
-from warren.queue_index.message.amqp_tables import LongInteger, type_name
+from warren.queue_index.message.amqp_tables import is_integer, type_name
 from warren.queue_index.message.contents import Content, contents_of, counted_contents_of, pieces
 from warren.queue_index.queue.acking import tag_ranges
 from warren.queue_index.queue.fetching import Fetched, FetchedAgain
@@ -420,9 +421,9 @@ class ChannelConsumers:
             try:
                 next_consumer = line.advance(consumer) if consumer.deliveries.in_order else consumer
                 delivered = None if next_consumer is None else next_consumer.deliveries.take_now()
-            except WarrenError:
+            except WarrenError as error:
                 consumer.ended = True
-                self.lost(consumer)
+                self.lost(consumer, error)
                 return
             if next_consumer is None or delivered is None:
                 break
@@ -477,9 +478,9 @@ class ChannelConsumers:
         method, tags = consumer.method_for(piece), range(tag, tag + count)
         channel.connection.engine.deliver(channel.number, method, tags, piece.properties, piece.bodies)
 
-    def lost(self, consumer: ServerConsumer | StreamConsumer) -> None:
+    def lost(self, consumer: ServerConsumer | StreamConsumer, error: WarrenError) -> None:
         """Cancel all consumers of a queue that is gone or has failed, in the order of their tags. The client
-        that deleted it gets its answer first."""
+        that deleted it gets its answer first. A guest of the directory also gets the error of a queue that failed."""
         ended = {tag: member for tag, member in self.by_tag.items() if member.queue == consumer.queue}
         for member in ended.values():
             member.ended = True
@@ -490,7 +491,9 @@ class ChannelConsumers:
                 if isinstance(member, ServerConsumer):
                     self._not_sent(member)
                 del self.by_tag[tag]
-                if self._channel.connection.capabilities.get("consumer_cancel_notify"):
+                if self._channel.connection.is_owner and not isinstance(error, QueueGoneError):
+                    self._channel.afterwards(functools.partial(self._channel.send, refused(error)))
+                if self._channel.connection.capabilities.get("consumer_cancel_notify") is True:
                     self._channel.afterwards(functools.partial(self._channel.send, c.Basic.Cancel(tag, True)))
 
     async def cancel(self, method: c.Basic.Cancel) -> None:
@@ -546,7 +549,10 @@ class ChannelConsumers:
     # ── settling ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def settle(self, outcome: str, tags: Sequence[int], *, multiple: bool) -> None:
-        """Settle deliveries by their tags. Raises :class:`Refusal` for an unknown tag."""
+        """Settle deliveries by their tags. Raises :class:`Refusal` for an unknown tag.
+
+        Guests may settle a delivery twice, as the host may; the second time has no effect.
+        """
         if multiple:
             for tag in tags:
                 self._settle(outcome, self._take_up_to(tag))
@@ -554,17 +560,17 @@ class ChannelConsumers:
             self._settle(outcome, self._take_one(tags[0]))
         else:
             try:
-                self._settle(outcome, self.unacked.take(tag_ranges(list(tags))))
+                self._settle(outcome, self._take(tag_ranges(list(tags))))
             except UnknownTagError:
                 for tag in tags:  # those before the wrong one count
                     self._settle(outcome, self._take_one(tag))
 
     def settle_stretch(self, method: Settle) -> None:
-        """Settle consecutive deliveries, as :meth:`settle`."""
+        """Settle consecutive deliveries of a guest, as :meth:`settle`."""
         if method.outcome not in _OUTCOMES:
             raise Refusal(PRECONDITION_FAILED, f"unknown outcome '{method.outcome}'")
         try:
-            runs = self.unacked.take([range(method.first, method.last + 1)])
+            runs = self._take([range(method.first, method.last + 1)])
         except UnknownTagError as error:
             raise Refusal(PRECONDITION_FAILED, str(error)) from None
         self._settle(method.outcome, runs)
@@ -584,15 +590,29 @@ class ChannelConsumers:
             if run.first <= tag < run.end and isinstance(run.owner, Channel):
                 yield from run.owner.extend(run.part(tag, tag + 1).seq_id, time_ms)
 
+    def ack_up_to(self, tag: int) -> None:
+        """Ack everything of a guest up to a tag; 0: everything. Raises :class:`UnknownTagError` if the tag was never
+        given, or the reason if its queue has stopped."""
+        runs = self.unacked.take_present_up_to(tag)
+        self._settle("ack", runs)
+        for run in runs:
+            if isinstance(run.owner, Channel):
+                _ = run.owner.actor  # raises if the queue has stopped
+
+    def _take(self, tags: Sequence[range]) -> list[Unacked]:
+        is_guests = self._channel.connection.is_owner
+        return self.unacked.take_present(tags) if is_guests else self.unacked.take(tags)
+
     def _take_one(self, tag: int) -> list[Unacked]:
         try:
-            return self.unacked.take([range(tag, tag + 1)])
+            return self._take([range(tag, tag + 1)])
         except UnknownTagError:
             raise Refusal(PRECONDITION_FAILED, f"unknown delivery tag {tag}") from None
 
     def _take_up_to(self, tag: int) -> list[Unacked]:
+        is_guests = self._channel.connection.is_owner
         try:
-            return self.unacked.take_up_to(tag)
+            return self.unacked.take_present_up_to(tag) if is_guests else self.unacked.take_up_to(tag)
         except UnknownTagError:
             raise Refusal(PRECONDITION_FAILED, f"unknown delivery tag {tag}") from None
 
@@ -667,7 +687,7 @@ class ChannelConsumers:
             seen_up_to = self.unacked.oldest if self._channel.connection.is_owner else None
         unseen: dict[Channel, int] = {}
         for run in (
-            self.unacked.take_present(range(seen_up_to + 1, self.unacked.next_tag)) if seen_up_to is not None else ()
+            self.unacked.take_present([range(seen_up_to + 1, self.unacked.next_tag)]) if seen_up_to is not None else ()
         ):
             if isinstance(run.owner, Channel):
                 unseen[run.owner] = min(run.seq_id, unseen.get(run.owner, run.seq_id))
@@ -702,7 +722,7 @@ def _priority(queue: QueueDeclaration, arguments: dict[str, Any]) -> int:
     problem = ""
     priority: int = arguments.get("x-priority", 0)
     name, cancels = "x-priority", arguments.get("x-cancel-on-ha-failover", False)
-    if type(priority) not in (int, LongInteger):
+    if not is_integer(priority):
         problem = f'"expected integer, got {type_name(priority)}"'
     elif not isinstance(cancels, bool):
         name, problem = "x-cancel-on-ha-failover", f"{{unacceptable_type,{type_name(cancels)}}}"
@@ -716,7 +736,7 @@ def _ack_timeout_ms(queue: QueueDeclaration, arguments: dict[str, Any]) -> int |
     timeout_ms = arguments.get("x-consumer-timeout")
     if timeout_ms is None:
         return None
-    if type(timeout_ms) not in (int, LongInteger) or not 0 < timeout_ms <= MAX_PERIOD_MS:
+    if not is_integer(timeout_ms) or not 0 < timeout_ms <= MAX_PERIOD_MS:
         problem = f"invalid arg 'x-consumer-timeout' for {queue}: {timeout_ms!r}"
         raise Refusal(PRECONDITION_FAILED, problem)
     return int(timeout_ms)

@@ -279,6 +279,7 @@ _PERFORMERS: Final[dict[Target, Callable[[ServerChannel, str], Performer]]] = {
 
 VERBS: Final[dict[str, Verb]] = {
     "channel.release": lambda channel, seen_up_to=None: channel.consumers.release(seen_up_to),
+    "channel.ack_up_to": lambda channel, tag: channel.consumers.ack_up_to(tag),
     "channel.retry": lambda channel, tag, wait_ms: channel.consumers.retry_in(tag, wait_ms),
     "channel.extend": lambda channel, tag, time_ms: channel.consumers.extend(tag, time_ms),
     "queue.declarations": lambda channel, vhost, names: [_declaration(find_queue(channel, name)) for name in names],

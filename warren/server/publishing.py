@@ -43,7 +43,7 @@ NO_ROUTE: Final = 312
 _CONFIRMS: Final[dict[tuple[bool, bool], c.Basic.Ack | c.Basic.Nack]] = {
     (True, False): c.Basic.Ack(),
     (True, True): c.Basic.Ack(multiple=True),
-    (False, False): c.Basic.Nack(requeue=False),
+    (False, False): c.Basic.Nack(requeue=True),
 }
 """Acks and nacks, of one message or of all up to it."""
 _CACHED_ENVELOPES: Final = 256
@@ -106,16 +106,20 @@ class ChannelPublisher:
 
     def _hand_over(self, addressed: _Addressed, event: Messages, numbered: int | None) -> Work:
         try:
-            actors = self._route(addressed)
+            actors, down = self._route(addressed)
         except DelaysDownError as error:
             self._settle(numbered, error)
             return None
         if (traffic := self._channel.traffic) is not None:
             traffic.publish(addressed.checked.name, len(event.bodies), len(actors))
-        if not actors:
+        if down is not None:  # the other queues get the messages, as in RabbitMQ
+            self._settle(numbered, down)
+            numbered = None
+        elif not actors:
             if not self._reply(addressed, event):
                 self._unroutable(addressed, event)
             self._settle(numbered, None)
+        if not actors:
             return None
         if len(event.bodies) > 1 and not all(actor.coalesces for actor in actors):
             return self._one_by_one(addressed, event, numbered)
@@ -172,8 +176,11 @@ class ChannelPublisher:
         if numbered is not None and self.confirms is not None:
             self.confirms.split(numbered)
         for index, body in enumerate(event.bodies):
-            actors = self._route(addressed)
+            actors, down = self._route(addressed)
             number = None if numbered is None else numbered + index
+            if down is not None:
+                self._settle(number, down)
+                number = None
             work = self._admit(addressed, [body], number, actors)
             if work is not None:
                 await work
@@ -283,19 +290,24 @@ class ChannelPublisher:
             raise Refusal(PRECONDITION_FAILED, f"invalid message: {{delivery_mode_unknown,{properties.delivery_mode}}}")
         return _Addressed(key, keys, headers, declaration, asks, delay)
 
-    def _route(self, addressed: _Addressed) -> list[Receiver]:
+    def _route(self, addressed: _Addressed) -> tuple[list[Receiver], WarrenError | None]:
+        """Return what gets the messages, and why a queue that should get them cannot, if one is down."""
         vhost = self._channel.node.vhost(self._channel.vhost)
         exchange = addressed.checked.name
         if (delay := addressed.delay) is not None and exchange:
-            return [delay.receiver(self._channel.node, vhost.name, None, exchange)]
+            return [delay.receiver(self._channel.node, vhost.name, None, exchange)], None
         names = vhost.definitions.routing.route_all(exchange, addressed.routing_keys, addressed.headers)
         if delay is not None and names:
-            return [delay.receiver(self._channel.node, vhost.name, names[0] if len(names) == 1 else None, "")]
+            return [delay.receiver(self._channel.node, vhost.name, names[0] if len(names) == 1 else None, "")], None
         actors: list[Receiver] = [
             actor for name in names if (entry := vhost.queues.get(name)) is not None
             and (actor := entry.running) is not None
         ]  # fmt: skip
-        return [*actors, *self._channel.node.streams(vhost.name, names)] if len(actors) < len(names) else actors
+        if len(actors) == len(names):
+            return actors, None
+        entries = [entry for name in names if (entry := vhost.queues.get(name)) is not None]
+        down = next((entry.down_error() for entry in entries if entry.running is None), None)
+        return [*actors, *self._channel.node.streams(vhost.name, names)], down
 
     def _reply(self, addressed: _Addressed, event: Messages) -> bool:
         """Give messages to a channel that waits for replies; return whether there is one."""

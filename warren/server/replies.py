@@ -7,7 +7,7 @@ from typing import Final
 from warren.actors.engines.errors import RefusedError
 from warren.actors.node.node_errors import TopicsDownError, VhostDownError
 from warren.actors.runtime.pool import ActorStoppedError
-from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError
+from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError, cut_text
 from warren.storage.errors import MessageError, WarrenError
 
 CONNECTION_FORCED: Final = 320
@@ -21,7 +21,6 @@ NOT_IMPLEMENTED: Final = 540
 
 _SOFT: Final = frozenset((311, 312, 313, 403, 404, 405, 406))
 """These close the channel; the others close the connection."""
-_MAX_TEXT_BYTES: Final = 255
 
 
 class Refusal(WarrenError):
@@ -55,8 +54,4 @@ def closes_channel(reply_code: int) -> bool:
 
 
 def _text(reply_code: int, text: str) -> str:
-    reply = f"{NAMES[reply_code]} - {text}" if text else NAMES[reply_code]
-    data = reply.encode(errors="surrogateescape")
-    if len(data) <= _MAX_TEXT_BYTES:
-        return reply
-    return data[: _MAX_TEXT_BYTES - 3].decode(errors="ignore") + "..."
+    return cut_text(f"{NAMES[reply_code]} - {text}" if text else NAMES[reply_code])

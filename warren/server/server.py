@@ -110,6 +110,7 @@ class Server:
             raise
         self.node.hosted.append(self)
         self.node.on_deleted.append(self._deleted)
+        self.node.on_failed.append(self._failed)
         if self.settings.management is not None:
             try:
                 self._manage(self.settings.management)
@@ -132,6 +133,16 @@ class Server:
             for connection in list(self.connections.values()):
                 if not connection.is_owner and name == (connection.vhost if kind == "vhost" else connection.user):
                     connection.close(f"{kind} '{name}' is deleted")
+
+        self.post(close)
+
+    def _failed(self) -> None:
+        """Close the connections of a node that has failed. Guests of the directory get the reason from each verb."""
+
+        def close() -> None:
+            for connection in list(self.connections.values()):
+                if not connection.is_owner:
+                    connection.close(f"vhost '{connection.vhost}' is down")
 
         self.post(close)
 
@@ -199,6 +210,7 @@ class Server:
             self.management.stop()
         with contextlib.suppress(ValueError):
             self.node.on_deleted.remove(self._deleted)
+            self.node.on_failed.remove(self._failed)
         self.thread.run(self._stop(reason))
         self.thread.stop()
         self.thread = None

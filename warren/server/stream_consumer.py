@@ -146,7 +146,7 @@ class StreamConsumer:
                     extra=log_event("consumer_ended", error, of=self._stream.declaration, consumer=self.tag),
                 )
                 self.stop()
-                self._channel.consumers.lost(self)
+                self._channel.consumers.lost(self, error)
 
     @property
     def _is_over(self) -> bool:

@@ -49,7 +49,6 @@ def _target(queue: str | None) -> int | None:
 
 
 def _asked(node: RunningNode, vhost: str, work: Callable[[DelayActor], object], otherwise: object) -> Steps[Any]:
-    node.check_process()
     delays = node.vhost(vhost).delays
     if delays is None:  # there never was one
         return otherwise

@@ -97,7 +97,6 @@ class ExchangeVerbs:
         key = self._new_key(routing_key, scheduled.properties)  # type: ignore[arg-type]
 
         def find() -> list[Receiver]:
-            node.check_process()
             vhost = node.vhost(self.declaration.vhost)
             vhost.definitions.exchange(name)  # raises if it was deleted
             return [vhost.delayed().receiver(routing_key, name, scheduled.due_ms, scheduled.encoded_ids)]
@@ -122,7 +121,6 @@ class ExchangeVerbs:
         ids = [message_id.encode("utf-8", "surrogateescape")] if message_id else []
 
         def find() -> list[Receiver]:
-            node.check_process()
             vhost = node.vhost(self.declaration.vhost)
             vhost.definitions.exchange(name)
             return [vhost.delayed().receiver(None, name, node.now_ms() + delay_ms, ids)]
@@ -149,7 +147,6 @@ class ExchangeVerbs:
 
     def route(self, routing_key: str, headers: Mapping[str, Any] | None) -> list[Receiver]:
         """Return the queues that such a message currently goes to."""
-        self.node.check_process()
         vhost = self.node.vhost(self.declaration.vhost)
         keys = (routing_key, *carbon_copies(headers)) if headers else (routing_key,)
         names = vhost.definitions.routing.route_all(self.declaration.name, keys, headers)

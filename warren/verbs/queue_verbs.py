@@ -339,8 +339,12 @@ class QueueVerbs(MendingVerbs):
         return channel
 
     def ack_up_to(self, delivery_tag: int) -> Steps[None]:
-        """Ack everything that :meth:`get` and :meth:`get_many` delivered, up to and including this tag."""
-        yield from self.own_channel().settle_up_to("ack", delivery_tag)
+        """Ack everything that :meth:`get` and :meth:`get_many` delivered, up to and including this tag.
+
+        Raises :class:`UnknownTagError` if this handle got no message with this tag.
+        """
+        channel = self.own_channel() if self._channel is None else self._channel
+        yield from channel.ack_up_to(delivery_tag)
 
     def release(self) -> Steps[int]:
         """Give back the unsettled messages that :meth:`get` delivered; return how many."""

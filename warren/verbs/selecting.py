@@ -15,7 +15,7 @@ import attrs
 
 from warren.actors.queue.inspecting import BrowsedMessage, chosen_ids
 from warren.queue_index.queue.fetching import MessageProperties
-from warren.storage.errors import InvalidValueError, MessageError, WarrenError
+from warren.storage.errors import DiskFullError, InvalidValueError, MessageError, WarrenError
 from warren.values.messages import ReceivedMessage
 from warren.verbs.steps import Steps
 
@@ -219,8 +219,18 @@ class Walk:
         """Walk to the end; return how many messages were safely processed."""
         while (yield from self.step()):
             pass
-        yield from self._queue.sync()
+        yield from self.sync()
         return self.done
+
+    def sync(self) -> Steps[None]:
+        """Wait until what was done is safe. Raises :class:`DiskFullError` if there is no room for that."""
+        try:
+            yield from self._queue.sync()
+        except DiskFullError as error:
+            left = "1 message has left" if self.done == 1 else f"{self.done} messages have left"
+            raise DiskFullError(
+                f"{left} the queue, but a crash before there is room on the disk would bring back what left it: {error}"
+            ) from error
 
     def step(self) -> Steps[bool]:
         """Walk through one page; return whether there may be more. Raises :class:`NotMovedError`."""

@@ -22,7 +22,7 @@ from warren.actors.topics.commit_log_actor import AppendConfirm, AppendKey, Comm
 from warren.actors.topics.groups_actor import GroupsActor
 from warren.hosting.running_node import RunningNode
 from warren.msg_store.commit_log.commit_log import Batch
-from warren.msg_store.commit_log.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES, Host
+from warren.msg_store.commit_log.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES, Host
 from warren.msg_store.commit_log.packed_records import PackedRecords, packed
 from warren.storage.errors import MessageError
 from warren.storage.topic_settings import TopicSettings
@@ -359,7 +359,9 @@ class TopicVerbs(Performer):
             raise MessageError(f"{around} bytes of properties; {MAX_PROPERTIES_BYTES} at most")
 
     def _check_size(self, size: int, topic_bytes: int = 0) -> None:
-        """Raise it if ``size`` bytes of body and properties together are too many."""
+        """Raise it if ``size`` bytes of body and properties together, or of the topic's name, are too many."""
+        if len(self.name) > MAX_TOPIC_BYTES:
+            raise MessageError(f"a topic of {len(self.name)} characters can only be read; {MAX_TOPIC_BYTES} at most")
         size += FIXED_BYTES + (topic_bytes or len(self.name))
         if size > self._most_bytes:
             raise MessageError(f"a message of {size} bytes with all that is around it; {self._most_bytes} at most")

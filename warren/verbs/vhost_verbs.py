@@ -289,7 +289,6 @@ class VhostVerbs(Performer):
             return (yield from self._publish_to_later(queues, as_body(body), properties, block, timeout))
         key = publish_key(self.name, "", queue_names, properties)
         node = self.node
-        node.check_process()
         sent: Confirm | None = yield publishing(
             node,
             lambda: [entry.actor for entry in node.queues(self.name, queue_names)],
@@ -401,7 +400,7 @@ class NodeVerbs(UserVerbs, VhostVerbs):
         from warren.actors.engines.topics.names import check_user_topic
         from warren.verbs.topic_verbs import TopicVerbs
 
-        check_user_topic(name)
+        check_user_topic(name, may_be_long=True)
         otherwise = self.node.config.topics.default_topic_queue_nums
         yield from self.node.change(lambda actor: _declare_topic(actor, name, queues, otherwise))
         return TopicVerbs(self.node, name)
@@ -493,6 +492,10 @@ def _declare_queue(actor: NodeActor, vhost: str, name: str, properties: Mapping[
 
 def _declare_topic(actor: NodeActor, name: str, queues: int | None, otherwise: int) -> None:
     """Ensure that a topic exists with at least ``queues`` queues (``None``: any number, ``otherwise`` if new)."""
+    from warren.actors.engines.topics.names import check_user_topic
+
     existing_queues = None if actor.topics is None else actor.topics.table.queues(name)
+    if existing_queues is None:
+        check_user_topic(name)
     if existing_queues is None or (queues is not None and queues > existing_queues):
         actor.declare_topic(name, otherwise if queues is None else queues)

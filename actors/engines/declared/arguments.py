@@ -31,7 +31,7 @@ from warren.actors.engines.declared.texts import (
     inequivalent,
 )
 from warren.actors.engines.errors import ArgumentsError
-from warren.queue_index.message.amqp_tables import Timestamp, type_name
+from warren.queue_index.message.amqp_tables import is_integer, type_name
 from warren.storage.errors import did_you_mean, shown
 
 MAX_PRIORITY: Final = 255
@@ -57,7 +57,7 @@ _NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def _count(value: Any) -> str | None:
-    if not isinstance(value, int) or isinstance(value, bool | Timestamp):
+    if not is_integer(value):
         return f'"expected integer, got {type_name(value)}"'
     return f"{{value_negative,{value}}}" if value < 0 else None
 

@@ -86,7 +86,7 @@ def _plain(value: Any, depth_left: int) -> Any:
         case int():
             return int(value)  # a timestamp is an int, too
         case float() if math.isfinite(value):
-            return value
+            return float(value)
         case datetime():
             return calendar.timegm(value.utctimetuple())
         case bytes():
@@ -114,14 +114,19 @@ def _identity(value: Any) -> Hashable:
 
 
 def _erlang(value: Any) -> str:
-    """A value other than a string, as the broker's replies show it."""
+    """A value as the broker's replies show it."""
     match value:
         case None:
             return "undefined"
         case bool():
             return str(value).lower()
-        case Mapping() | list():
-            return "[]" if not value else "[...]"
+        case str():
+            return binary_text(value.encode("utf-8", "surrogateescape"))
+        case Mapping():
+            typed = (f"{{{_erlang(name)},{type_name(item)},{_erlang(item)}}}" for name, item in value.items())
+            return f"[{','.join(typed)}]"
+        case list():
+            return f"[{','.join(f'{{{type_name(item)},{_erlang(item)}}}' for item in value)}]"
         case _:
             return str(value)
 
@@ -260,7 +265,7 @@ class Binding:
         if source.routing_type != "headers" or mode in X_MATCH_MODES:
             return
         if isinstance(mode, str):
-            text = binary_text(mode.encode("utf-8", "surrogateescape"))
+            text = _erlang(mode)
             raise ArgumentsError(f"Invalid {X_MATCH} field value {text}; expected all, any, all-with-x, or any-with-x")
         raise ArgumentsError(
             f"Invalid {X_MATCH} field type {type_name(mode)} (value {_erlang(mode)}); expected longstr"

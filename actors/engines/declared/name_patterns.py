@@ -19,6 +19,8 @@ from typing import Any, Final
 
 MAX_STATES: Final = 1_000
 """The largest expression. A state is passed at most once for each byte of a name."""
+MAX_CHARACTERS: Final = 4 * MAX_STATES
+"""The longest expression. A longer one is refused before it is parsed, which takes time, too."""
 
 _LOWER: Final = "a-z\\xaa\\xb5\\xba\\xdf-\\xf6\\xf8-\\xff"
 _UPPER: Final = "A-Z\\xc0-\\xd6\\xd8-\\xde"
@@ -79,6 +81,8 @@ class NamePattern:
 
     def __init__(self, pattern: str, *, any_case: bool = False, look_around: bool = True) -> None:
         self._search = self._automaton = None
+        if len(pattern) > MAX_CHARACTERS:
+            raise _too_large()
         if pattern == ".*":  # what most users have; needs no library
             return
         import re2
@@ -215,6 +219,7 @@ class _Automaton:
         self._parts: list[_Part] = []
         """Each part follows the look-arounds that it uses; the whole expression is last."""
         self._count = _END
+        self._sequences = 0
         self._flags = tree.state.flags
         self._add_part(tree)
 
@@ -247,6 +252,9 @@ class _Automaton:
         return state
 
     def _sequence(self, part: _Part, tree: Iterable[tuple[Any, Any]], after: int) -> int:
+        self._sequences += 1
+        if self._sequences > 2 * MAX_STATES:  # repeats of nothing need no state
+            raise _too_large()
         for kind, about in reversed(list(tree)):
             after = self._item(part, kind, about, after)
         return after

@@ -13,7 +13,7 @@ from typing import Any, Final
 import attrs
 
 from warren.actors.engines.errors import ArgumentsError
-from warren.queue_index.message.amqp_tables import Timestamp, type_name
+from warren.queue_index.message.amqp_tables import is_integer, type_name
 
 STREAM: Final = "stream"
 MAX_SEGMENT_SIZE_BYTES: Final = 3_000_000_000
@@ -49,7 +49,7 @@ FOREIGN_ARGUMENTS: Final = frozenset(
 
 
 def _count(value: Any) -> str | None:
-    if not isinstance(value, int) or isinstance(value, bool | Timestamp):
+    if not is_integer(value):
         return f'"expected integer, got {type_name(value)}"'
     return f"{{value_negative,{value}}}" if value < 0 else None
 

@@ -2,8 +2,8 @@
 
 To AMQP a text is bytes, nearly always UTF-8. Bytes that are not UTF-8 are represented in a string as by Python's
 ``surrogateescape`` (U+DC80 to U+DCFF). Any other half of a surrogate pair stands for no bytes at all: it could be
-written to a file of definitions, but never be stored, sent or read again. A vhost's name, if a client chooses it, must
-be UTF-8.
+written to a file of definitions, but never be stored, sent or read again. The same holds for such halves whose bytes
+are UTF-8: they would be read as another text. A vhost's name, if a client chooses it, must be UTF-8.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def check_short_string(what: str, value: Any) -> None:
         size = len(value) if value.isascii() else len(value.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError as error:
         raise ArgumentsError(f"{what} cannot be {value!r:.100}: {error.reason}") from error
+    check_texts(what, value)
     if size > MAX_SHORT_STRING_BYTES:
         raise ArgumentsError(f"{what} cannot be {value!r:.100}: more than {MAX_SHORT_STRING_BYTES} bytes")
 
@@ -112,7 +113,6 @@ def is_text(value: Any) -> bool:
 
 def _has_bytes(text: str) -> bool:
     try:
-        text.encode("utf-8", "surrogateescape")
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape") == text
     except UnicodeEncodeError:
         return False
-    return True

@@ -3,8 +3,7 @@
 Only channels and consumers with a *timeout* are tracked. A message is due between its timeout and a sixteenth more:
 all deliveries within that time share one mark. The holder of a message may *extend* its time any number of times.
 
-A message that is due and not settled goes back to the queue: it has *lapsed*. Its holder may still settle it, because
-it may not know; that has no effect.
+A message that is due and not settled goes back to the queue: it has *lapsed*.
 
 Invariants: the marks of a channel do not overlap, and are in the order of their deadlines, except for extended ones.
 """
@@ -16,7 +15,7 @@ from typing import Final
 import attrs
 from sortedcontainers import SortedDict
 
-from warren.actors.engines.queue.seq_id_map import SeqIdMap, stretches
+from warren.actors.engines.queue.seq_id_map import SeqIdMap
 
 _SHARE: Final = 16
 _TAGS: Final = 0
@@ -43,8 +42,6 @@ class AckDeadlines:
     """By channel: the mark that the next delivery may join."""
     _extended: dict[str, SeqIdMap] = attrs.field(factory=dict)
     """By channel and tag: until when (µs since the epoch) extended messages may be held."""
-    _lapsed: dict[str, SeqIdMap] = attrs.field(factory=dict)
-    """By channel: the tags of lapsed messages, which their holder may still settle."""
 
     def given(self, channel: str, first: int, count: int, timeout_ms: int, now_us: int) -> None:
         """Note that a channel got ``count`` messages, under the tags from ``first`` on."""
@@ -99,40 +96,10 @@ class AckDeadlines:
             extended.forget(_TAGS, tags)
         return due
 
-    def lapse(self, channel: str, tags: range) -> None:
-        """Note that messages went back to the queue."""
-        for part in stretches(tags):
-            self._lapsed.setdefault(channel, SeqIdMap()).put(_TAGS, part, 1)
-
-    def has_lapsed(self, channel: str, tag: int) -> bool:
-        """Whether a message went back before its channel settled it."""
-        lapsed = self._lapsed.get(channel)
-        return lapsed is not None and lapsed.of(_TAGS, range(tag, tag + 1), 0) == [1]
-
-    def without_lapsed(self, channel: str, tags: list[range]) -> list[range]:
-        """Return the tags that a channel settles, without lapsed ones, which are forgotten."""
-        lapsed = self._lapsed.get(channel)
-        if lapsed is None:
-            return tags
-        remaining: list[range] = []
-        for part in tags:
-            start = part.start
-            for tag, is_lapsed in zip(part, lapsed.of(_TAGS, part, 0), strict=True):
-                if is_lapsed:
-                    if start < tag:
-                        remaining.append(range(start, tag))
-                    start = tag + 1
-            if start < part.stop:
-                remaining.append(range(start, part.stop))
-            lapsed.forget(_TAGS, part)
-        if not lapsed:
-            del self._lapsed[channel]
-        return remaining
-
     def close_channel(self, channel: str) -> None:
         """Forget a closed channel."""
-        for table in (self._last, self._extended, self._lapsed):
-            table.pop(channel, None)
+        self._last.pop(channel, None)
+        self._extended.pop(channel, None)
         for due_us, marks in list(self._due.items()):
             remaining = [mark for mark in marks if mark.channel != channel]
             if remaining:
@@ -142,8 +109,8 @@ class AckDeadlines:
 
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` if marks overlap, or are not listed where they belong."""
-        for maps in (*self._extended.values(), *self._lapsed.values()):
-            maps.check_invariants()
+        for extended in self._extended.values():
+            extended.check_invariants()
         due_marks = [mark for marks in self._due.values() for mark in marks]
         tags = [(mark.channel, tag) for mark in due_marks for tag in mark.tags]
         if len(set(tags)) != len(tags) or any(not mark.tags for mark in due_marks):

@@ -20,6 +20,7 @@ A crash leaves a sleeping level's files as a clean stop would; without recovery 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ import attrs
 from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.queue_index.queue.state import Mode
 from warren.queue_index.queue.variable_queue import QueueFiles, VariableQueue
+from warren.storage.errors import NoRoomError
 
 PartsOf = Callable[[int | None], QueueFiles]
 """Return the files of a level, or for ``None`` of the queue itself, if it has no levels."""
@@ -315,12 +317,27 @@ class Backing:
             queue.flush()
 
     def write_out(self) -> None:
-        for _, queue in self.awake():
-            queue.write_out()
+        self._make_safe(VariableQueue.write_out)
 
     def sync_index(self) -> None:
-        for _, queue in self.awake():
-            queue.sync_index()
+        self._make_safe(VariableQueue.sync_index)
+
+    def _make_safe(self, make_safe: Callable[[VariableQueue], None]) -> None:
+        """Do it for every level. If one finds no room, the journals of all are flushed first, which may make some.
+
+        Raises :class:`~warren.storage.errors.NoRoomError`.
+        """
+        try:
+            for _, queue in self.awake():
+                make_safe(queue)
+        except NoRoomError:
+            if self.levels is None:  # it has been flushed
+                raise
+            for _, queue in self.awake():
+                with contextlib.suppress(NoRoomError):
+                    queue.flush()
+            for _, queue in self.awake():
+                make_safe(queue)
 
     def recover_step(self) -> bool:
         """Scan one more segment after a crash; returns whether there are more."""

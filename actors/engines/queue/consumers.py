@@ -353,16 +353,15 @@ class Consumers:
         return tags
 
     def settle(self, channel: str, tags: Sequence[range]) -> list[Run]:
-        """Take tags off a channel. Raises :class:`~warren.actors.engines.errors.UnknownTagError`."""
-        return self._settled(self._tags_of(channel).take(tags))
+        """Take those tags off a channel that it has not settled yet.
+
+        Raises :class:`~warren.actors.engines.errors.UnknownTagError` and takes none if one was never given to it.
+        """
+        return self._settled(self._tags_of(channel).take_present(tags))
 
     def settle_up_to(self, channel: str, tag: int) -> list[Run]:
-        """Take everything up to a tag off a channel; 0: everything."""
-        return self._settled(self._tags_of(channel).take_up_to(tag))
-
-    def settle_present(self, channel: str, tags: range) -> list[Run]:
-        """Take those of consecutive tags off a channel that it has."""
-        return self._settled(self._tags_of(channel).take_present(tags))
+        """As :meth:`settle`, everything up to a tag; 0: everything."""
+        return self._settled(self._tags_of(channel).take_present_up_to(tag))
 
     def check_present(self, channel: str, tag: int) -> None:
         """Raise :class:`~warren.actors.engines.errors.UnknownTagError` if a channel does not have this tag."""

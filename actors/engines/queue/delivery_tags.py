@@ -126,9 +126,24 @@ class DeliveryTags(Generic[Owner]):
         if not self._covers(range(tag, tag + 1)):
             raise UnknownTagError(f"unknown delivery tag {tag}: not given to this channel, or settled already")
 
-    def take_present(self, tags: range) -> list[TagRun[Owner]]:
-        """Settle those of consecutive tags that exist; return their runs."""
-        return self._cut(tags.start, tags.stop)
+    def take_present(self, tags: Sequence[range]) -> list[TagRun[Owner]]:
+        """Settle those of the tags that are not settled yet; return their runs.
+
+        Raises :class:`UnknownTagError` and settles none if a tag was never given.
+        """
+        for part in tags:
+            if part and not (part.start > 0 and part.stop <= self._next and part.step == 1):
+                raise UnknownTagError(f"unknown delivery tag in {part}: not given to this channel")
+        return [run for part in tags if part for run in self._cut(part.start, part.stop)]
+
+    def take_present_up_to(self, tag: int) -> list[TagRun[Owner]]:
+        """Settle everything up to a tag, which may be settled already; 0: everything. Raises :class:`UnknownTagError`
+        if the tag was never given."""
+        if tag == 0:
+            return self.take_all()
+        if not 0 < tag < self._next:
+            raise UnknownTagError(f"unknown delivery tag {tag}: not given to this channel")
+        return self._cut(0, tag + 1)
 
     def put_back(self, runs: Iterable[TagRun[Owner]]) -> None:
         """Put back runs that were taken."""

@@ -164,14 +164,17 @@ class QueueSettlements:
             self.effects.activated.append(active.consumer.tag)
 
     def ack(self, channel: str, tags: Sequence[range]) -> None:
-        """Ack messages by their delivery tags. Raises :class:`~warren.actors.engines.errors.UnknownTagError`."""
-        runs = self._ack(self._settled(channel, tags))
+        """Ack messages by their delivery tags. Those that are settled already, or were held for too long, are ignored.
+
+        Raises :class:`~warren.actors.engines.errors.UnknownTagError` if a tag was never given to the channel.
+        """
+        runs = self._ack(self._consumers.settle(channel, tags))
         if self.counts is not None:
             self.counts.note_acked(runs)
 
     def ack_up_to(self, channel: str, tag: int) -> None:
         """Ack everything up to a tag; 0: everything."""
-        runs = self._ack(self._settled_up_to(channel, tag))
+        runs = self._ack(self._consumers.settle_up_to(channel, tag))
         if self.counts is not None:
             self.counts.note_acked(runs)
 
@@ -180,16 +183,16 @@ class QueueSettlements:
 
         ``failed``: whether requeued ones count as failed (``x-delayed-retry-type``).
         """
-        self._nack(self._settled(channel, tags), requeue=requeue, failed=failed)
+        self._nack(self._consumers.settle(channel, tags), requeue=requeue, failed=failed)
 
     def nack_up_to(self, channel: str, tag: int, *, requeue: bool) -> None:
         """As :meth:`nack`, everything up to a tag; 0: everything."""
-        self._nack(self._settled_up_to(channel, tag), requeue=requeue)
+        self._nack(self._consumers.settle_up_to(channel, tag), requeue=requeue)
 
     def retry(self, channel: str, tags: Sequence[range], wait_ms: int | None = None) -> None:
         """Requeue messages that failed to their old positions after a wait. ``wait_ms`` ``None``: as the queue's
         arguments say."""
-        self._come_back(self._settled(channel, tags), retried=True, wait_ms=wait_ms)
+        self._come_back(self._consumers.settle(channel, tags), retried=True, wait_ms=wait_ms)
 
     def extend(self, channel: str, tag: int, time_ms: int) -> None:
         """Let a channel hold a message for ``time_ms`` from now on, if its time is limited.
@@ -199,16 +202,6 @@ class QueueSettlements:
         self._consumers.check_present(channel, tag)
         if self._deadlines is not None:
             self._deadlines.extend(channel, tag, self._wall_clock() + time_ms * 1000)
-
-    def _settled(self, channel: str, tags: Sequence[range]) -> list[Run]:
-        if self._deadlines is not None:
-            tags = self._deadlines.without_lapsed(channel, list(tags))
-        return self._consumers.settle(channel, tags)
-
-    def _settled_up_to(self, channel: str, tag: int) -> list[Run]:
-        if self._deadlines is not None and self._deadlines.has_lapsed(channel, tag):
-            return self._consumers.settle_present(channel, range(tag + 1))
-        return self._consumers.settle_up_to(channel, tag)
 
     def _ack(self, runs: Sequence[Run]) -> Sequence[Run]:
         for level, seq_ids in _by_level(runs).items():
@@ -220,6 +213,8 @@ class QueueSettlements:
     def _nack(self, runs: list[Run], *, requeue: bool, failed: bool = False) -> None:
         if requeue:
             self._come_back(runs, failed=failed)
+            return
+        if not runs:
             return
         if self.counts is not None:
             self.counts.rejected += sum(run.count for run in runs)
@@ -293,7 +288,7 @@ class QueueSettlements:
 
     def _come_due(self, now_us: int) -> None:
         if self._deadlines is not None and (due := self._deadlines.take_due(now_us)):
-            self._lapse(self._deadlines, due)
+            self._lapse(due)
         if self._retries is not None and (waited := self._retries.take_due(now_us)):
             self._put_back(waited)
             self._consumers.hand_out_anew()
@@ -316,13 +311,12 @@ class QueueSettlements:
             self._deadlines = AckDeadlines()
         self._deadlines.given(channel, first, count, timeout_ms, self._wall_clock())
 
-    def _lapse(self, deadlines: AckDeadlines, due: Iterable[tuple[str, range]]) -> None:
+    def _lapse(self, due: Iterable[tuple[str, range]]) -> None:
         """Take back messages that were held for too long."""
         runs: list[Run] = []
         for channel, tags in due:
-            for run in self._consumers.settle_present(channel, tags):
+            for run in self._consumers.settle(channel, (tags,)):
                 lapsed_tags = range(run.first, run.end)
-                deadlines.lapse(channel, lapsed_tags)
                 if self._expiry.watcher is not None:
                     self._expiry.watcher.lapsed(channel, lapsed_tags)
                 if run.owner is not None:

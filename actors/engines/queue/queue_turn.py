@@ -450,9 +450,7 @@ class QueueTurn:
                 process.drain_confirms()
                 self._wait_for_room(error)
                 return
-            if self._full_disk is not None:
-                self._full_disk = None
-                self._output.disk_has_room()
+            self._note_room()
             for store in self.stores:
                 store.sync()
             self.settled = False
@@ -487,6 +485,7 @@ class QueueTurn:
         except NoRoomError as error:
             self._wait_for_room(error)
             raise
+        self._note_room()
         self.settled = False
 
     @property
@@ -524,6 +523,12 @@ class QueueTurn:
             self._arm_sync(self._full_disk.next_wait_ns())
         self._output.disk_is_full(error, since_now=since_now)
         self._fail_waiting(error)
+
+    def _note_room(self) -> None:
+        if self._full_disk is not None:
+            self._full_disk = None
+            self._output.disk_has_room()
+            self.process.drain_confirms()  # of publishers that did not wait for it
 
     def _fail_waiting(self, error: NoRoomError) -> None:
         effects = self.process.effects

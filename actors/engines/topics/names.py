@@ -1,7 +1,7 @@
 """RocketMQ's names of topics, groups and properties; and which names a topic or a group may have.
 
 Letters, digits, ``%``, ``|``, ``_`` and ``-``. A topic's name has up to 127 characters, a group's up to 120: RocketMQ's
-clients allow 255, but then no record could name its retry topic.
+clients allow 255, but then no record could name its retry topic. Longer topics, which RocketMQ 5 writes, can be read.
 """
 
 from __future__ import annotations
@@ -59,9 +59,12 @@ _FOREIGN = re.compile(r"[^%|a-zA-Z0-9_-]", re.ASCII)
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 
 
-def check_topic_name(topic: str) -> None:
-    """Raise :class:`TopicNameError` unless it is a valid name of a topic, or one of the store's own."""
-    _check("topic", topic, commit_log_format.MAX_TOPIC_BYTES)
+def check_topic_name(topic: str, *, may_be_long: bool = False) -> None:
+    """Raise :class:`TopicNameError` unless it is a valid name of a topic, or one of the store's own.
+
+    ``may_be_long``: accept what RocketMQ 5 writes; such a topic can only be read.
+    """
+    _check("topic", topic, commit_log_format.MAX_TOPIC_BYTES_V2 if may_be_long else commit_log_format.MAX_TOPIC_BYTES)
 
 
 def check_group_name(group: str) -> None:
@@ -74,9 +77,9 @@ def check_instance_name(instance: str) -> None:
     _check("instance", instance, commit_log_format.MAX_TOPIC_BYTES)
 
 
-def check_user_topic(topic: str) -> None:
-    """Raise :class:`TopicNameError` unless a user may append to a topic of this name."""
-    check_topic_name(topic)
+def check_user_topic(topic: str, *, may_be_long: bool = False) -> None:
+    """Raise :class:`TopicNameError` unless it is a valid name of a topic that is not the store's own."""
+    check_topic_name(topic, may_be_long=may_be_long)
     if is_system_topic(topic):
         raise TopicNameError(f"the topic {topic!r} is the store's own")
 

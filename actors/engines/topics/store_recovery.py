@@ -29,7 +29,6 @@ import numpy as np
 from warren.actors.engines.topics.queue_rows import QueueKey, rows_of_queues
 from warren.actors.engines.topics.store_files import Cut, Missing
 from warren.msg_store.commit_log.commit_log_format import (
-    BLANK_HEADER_BYTES,
     MESSAGE_MAGICS,
     STORE_TIMESTAMP_STOP,
     Blank,
@@ -49,11 +48,15 @@ if TYPE_CHECKING:
     from warren.actors.engines.topics.topic_store import TopicStore
     from warren.msg_store.commit_log.record_check import Read
     from warren.queue_index.topics.consume_queue import ConsumeQueue
+    from warren.storage.mapped_files import MappedFiles
     from warren.storage.topic_settings import TopicSettings
 
 _CLEAN_FILES: Final = 3
 """CommitLog files that are read after a clean stop."""
 
+_NOT_OPENED: Final = (
+    "the store was not opened, because that would cut the log here; `warren topic scan --salvage` reads the others"
+)
 _LOOK_BYTES: Final = 16 << 20
 _ZEROS: Final = bytes(1 << 20)
 
@@ -77,6 +80,18 @@ def _is_safe_before(read: Read, base: int, bound_ms: int) -> bool:
         return False
     stored_ms = decode_store_timestamp(data)
     return stored_ms != 0 and stored_ms <= bound_ms
+
+
+def refuse_unknown_format(mapped: MappedFiles, physical_offset: int, consequence: str) -> None:
+    """Raise :class:`DataError` if a record of an unknown format is there; ``consequence``: what it prevents."""
+    base = mapped.holding(physical_offset)
+    if base is None:
+        return
+    file_end = base + mapped.file_size
+    magic = RecordFinder(read=mapped.read, end=file_end, blank_end=file_end).unknown_magic(physical_offset)
+    if magic is not None:
+        reason = f"a record of an unknown format (magic 0x{magic:08X}), with sound records after it; {consequence}"
+        raise DataError(mapped.path(base), physical_offset - base, reason)
 
 
 def first_torn(columns: RecordColumns) -> int | None:
@@ -183,31 +198,10 @@ class Recovery:
                     end = following
                 case Failure():
                     if self._is_own:
-                        self._refuse_unknown_format(item.physical_offset)
+                        refuse_unknown_format(bounds, item.physical_offset, _NOT_OPENED)
                     self._note_failure(item)
                     return item.physical_offset
         return end
-
-    def _refuse_unknown_format(self, physical_offset: int) -> None:
-        """Raise :class:`DataError` if a record of an unknown format is there: the log must not be cut at it.
-
-        Its magic is unknown, and a sound record begins exactly where it ends by its size. Neither a torn write nor the
-        old bytes that RocketMQ leaves after the end of its log look like that.
-        """
-        mapped = self.store.commit_log.mapped
-        base = mapped.holding(physical_offset)
-        head = mapped.read(physical_offset, BLANK_HEADER_BYTES)
-        if base is None or len(head) < BLANK_HEADER_BYTES:
-            return
-        size, magic = peek(head, 0)
-        finder = RecordFinder(read=mapped.read, end=base + mapped.file_size, blank_end=base + mapped.file_size)
-        if magic not in MESSAGE_MAGICS and size > 0 and finder.is_sound(physical_offset + size):
-            raise DataError(
-                mapped.path(base),
-                physical_offset - base,
-                f"a record of an unknown format (magic 0x{magic:08X}), with sound records after it; the store was not"
-                " opened, because that would cut the log here; `warren topic scan` reads the other records",
-            )
 
     def _note_failure(self, failure: Failure) -> None:
         """Note a failure, unless there are only zeros: then it is the usual end."""

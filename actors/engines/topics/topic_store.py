@@ -441,8 +441,7 @@ class TopicStore:
 def table_of(store: TopicStore) -> TopicTable:
     """The declared topics, and those that only have files. Raises :class:`DataError`."""
     table = TopicTable.load(store.files, f"{store.directory}/{CONFIG}")
-    for topic, queue_id in queue_directories(store.files, f"{store.directory}/{CONSUME_QUEUES}"):
-        table.declare(topic, queue_id + 1)
+    table.declare_all(store.queues)
     return table
 
 

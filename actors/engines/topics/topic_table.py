@@ -7,11 +7,13 @@ counts its changes; other fields of a topic are preserved.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, Final
 
 import attrs
 
 from warren.actors.engines.topics.errors import QueueRangeError
+from warren.actors.engines.topics.queue_rows import QueueKey
 from warren.storage.errors import DataError, shortly
 from warren.storage.filesystem import FileSystem, write_file
 
@@ -75,6 +77,11 @@ class TopicTable:
         }
         self._version += 1
         return True
+
+    def declare_all(self, queues: Iterable[QueueKey]) -> None:
+        """Declare the topics of these queues with as many as they need. Raises :class:`QueueRangeError`."""
+        for topic, queue_id in queues:
+            self.declare(topic, queue_id + 1)
 
     def take_back(self, topic: str, queues: int | None) -> None:
         """Set a topic's number of queues back to ``queues``; ``None`` removes the topic."""

@@ -31,7 +31,7 @@ function savedTheme() {
   try { return localStorage.getItem("theme"); } catch { return null; }
 }
 
-setTheme(savedTheme() in THEMES ? savedTheme() : "auto");
+setTheme(Object.hasOwn(THEMES, savedTheme()) ? savedTheme() : "auto");
 themeButton.addEventListener("click", () => {
   const names = Object.keys(THEMES);
   setTheme(names[(names.indexOf(themeButton.dataset.theme) + 1) % names.length]);
@@ -43,7 +43,7 @@ const PAGES = { queues: queuesView, queue: queueView, connections: connectionsVi
 
 function route() {
   const [name, ...parts] = location.hash.replace(/^#\//, "").split("/");
-  const known = PAGES[name] && (name !== "queue" || parts.length === 2);
+  const known = Object.hasOwn(PAGES, name) && (name !== "queue" || parts.length === 2);
   return known ? [name, parts.map(decoded)] : ["queues", []];
 }
 

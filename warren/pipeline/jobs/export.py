@@ -168,7 +168,8 @@ def _check(nodes: Sequence[Node], surveys: Sequence[NodeSurvey], selection: Sele
         if not survey.kinds:
             raise PipelineError(f"{node.name}: is a topic store; --vhost and --queue are for queues")
     where = nodes[0].name if len(nodes) == 1 else f"{len(nodes)} nodes"
-    check_found(where, selection, frozenset[bytes]().union(*(survey.names for survey in surveys)))
+    names = frozenset[bytes]().union(*(survey.names for survey in surveys))
+    check_found(where, selection, names, [part for survey in surveys for part in survey.unread])
     if any(survey.matches for survey in surveys):
         return
     raise WarrenError(f"{where}: no vhost {selection.vhost!r}")

@@ -16,7 +16,7 @@ from typing import Final
 
 import attrs
 
-from warren.salvage.export import Selection, chosen_queues, problems_of
+from warren.salvage.export import Selection, chosen_queues, problems_of, unread_parts
 from warren.salvage.names import split_level, to_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.walking import gap, gapless_ranges
@@ -72,6 +72,8 @@ class NodeSurvey:
     """The existing queues among those selected by name."""
     problems: tuple[Finding, ...]
     notes: tuple[str, ...]
+    unread: tuple[Finding, ...]
+    """What is not read of its queues, even if queues are selected by name."""
 
 
 def survey_node(node: Node, selection: Selection, settings: Mapping[str, str]) -> NodeSurvey:
@@ -83,6 +85,7 @@ def survey_node(node: Node, selection: Selection, settings: Mapping[str, str]) -
     problems: list[Finding] = []
     notes: list[str] = []
     matches, names = False, frozenset[bytes]()
+    unread: list[Finding] = []
     if Kind.QUEUES in kinds:
         vhosts = [vhost for vhost in contents.opened_vhosts() if selection.vhost in (None, to_text(vhost.name))]
         chosen = []
@@ -96,6 +99,7 @@ def survey_node(node: Node, selection: Selection, settings: Mapping[str, str]) -
             pieces = [piece for directory in directories for piece in cutter.cut(directory)[1]]
             chunks += [Chunk(node, piece.part, piece.weight) for piece in pieces]
         problems += [problem for vhost in vhosts for problem in problems_of(vhost, selection.queues)]
+        unread = [part for vhost in vhosts for part in unread_parts(vhost)]
         matches = bool(chosen if selection.queues else vhosts)
         names = frozenset(entry[1] for entry in chosen) if selection.queues else names
     if Kind.TOPICS in kinds:
@@ -106,7 +110,7 @@ def survey_node(node: Node, selection: Selection, settings: Mapping[str, str]) -
         chunks += [
             Chunk(node, log_range, log_range.stop - log_range.start) for log_range in ranges(layout, FINEST_BYTES)
         ]
-    return NodeSurvey(kinds, tuple(chunks), matches, names, tuple(problems), tuple(notes))
+    return NodeSurvey(kinds, tuple(chunks), matches, names, tuple(problems), tuple(notes), tuple(unread))
 
 
 def pack(chunks: Iterable[Chunk], part_bytes: int) -> list[Part]:

@@ -98,11 +98,7 @@ def _read(node: Node, settings: Mapping[str, str], collected: _Collected) -> tup
     queues: Report = {}
     if source is not None:
         with closing(source):
-            queues = inspect_source(source)
-            for vhost in source.vhosts:
-                for problem in vhost.problems:
-                    if problem.severity != "leftover":
-                        collected.report_error(problem)
+            queues = inspect_source(source, collected.report_error)
     if directory is None:
         return queues, {}
     try:

@@ -31,6 +31,7 @@ from warren.salvage.queue_directory import (
     Finding,
     IndexColumns,
     MsgIds,
+    OnFinding,
     SegmentColumns,
     StoredMessage,
     Summary,
@@ -80,8 +81,8 @@ class ClassicConvertingDirectory(ClassicDirectory):
             is_converting=True,
         )
 
-    def summary(self) -> Summary:
-        old, new = self.v1.summary().details, self.v2.summary().details
+    def summary(self, report: OnFinding = lambda _: None) -> Summary:
+        old, new = self._v1_alone.summary(report).details, self._v2_alone.summary(report).details
         ready = payload_bytes = 0
         for sizes in map(self.ready_sizes, self.segment_columns()):
             ready += len(sizes)

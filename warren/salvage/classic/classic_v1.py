@@ -13,7 +13,7 @@ from warren.salvage.classic import classic_v1_findings
 from warren.salvage.classic.classic_v1_index import ClassicV1Index
 from warren.salvage.classic.needed_body import Reference
 from warren.salvage.names import Json
-from warren.salvage.queue_directory import Extent, Finding, SegmentColumns, Summary
+from warren.salvage.queue_directory import Extent, Finding, OnFinding, SegmentColumns, Summary, missing_bodies
 from warren.salvage.read_only import below
 
 KIND: Final = "rabbitmq-classic-v1"
@@ -27,25 +27,33 @@ class ClassicV1Directory(ClassicV1Index):
     def kind(self) -> str:
         return KIND
 
-    def summary(self) -> Summary:
-        ready = payload_bytes = 0
+    def summary(self, report: OnFinding = lambda _: None) -> Summary:
+        ready = missing = payload_bytes = 0
         segments: list[Json] = []
+        for positions in classic_v1_findings.walk(self):
+            if isinstance(positions, Finding):
+                if positions.severity == "damage":
+                    report(positions)
+                continue
+            columns = positions.file.columns
+            shorts = np.bincount(columns.delivers)
+            segments.append(
+                {
+                    "number": positions.number,
+                    "publish": len(columns.publish_numbers),
+                    "deliver": int((shorts >= 1).sum()),
+                    "ack": int((shorts >= 2).sum()),
+                    "unacked": int(positions.unacked.sum()),
+                }
+            )
+            messages = self.columns_of(positions)
+            sizes = self.ready_sizes(messages)
+            ready += len(sizes)
+            missing += int(messages.ready.sum()) - len(sizes)
+            payload_bytes += int(sizes.sum())
+        if missing:
+            report(missing_bodies(self.path, missing))
         with self.journal() as journal:
-            for positions in self.segments(journal):
-                columns = positions.file.columns
-                shorts = np.bincount(columns.delivers)
-                segments.append(
-                    {
-                        "number": positions.number,
-                        "publish": len(columns.publish_numbers),
-                        "deliver": int((shorts >= 1).sum()),
-                        "ack": int((shorts >= 2).sum()),
-                        "unacked": int(positions.unacked.sum()),
-                    }
-                )
-                sizes = self.ready_sizes(self.columns_of(positions))
-                ready += len(sizes)
-                payload_bytes += int(sizes.sum())
             columns, rest_bytes = journal.file.columns, journal.file.size - journal.file.columns.end
             is_zeros = classic_v1_findings.ends_in_zeros(journal.file)
             persistent = int(columns.publish_persistent.sum())

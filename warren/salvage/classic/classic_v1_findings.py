@@ -222,7 +222,7 @@ def _journal_without_segment(
     if only is not None:
         low, high = only.start * segment_entry_count, min(only.stop * segment_entry_count, _MAX_SEQ_ID)
         delivers, acks = (seq_ids[(seq_ids >= low) & (seq_ids < high)] for seq_ids in (delivers, acks))
-    for seq_id in np.setdiff1d(delivers, acks).tolist():
+    for seq_id in distinct(delivers[~np.isin(delivers, acks)]).tolist():
         yield _damage("entry without publish", journal.file, None, _without_publish(seq_id, DELIVERED))
     if len(acks):
         numbers = [disk.segment_name(number) for number in distinct(acks // segment_entry_count).tolist()]

@@ -15,7 +15,15 @@ from warren.salvage.classic import classic_v2_findings
 from warren.salvage.classic.classic_v2_index import ClassicV2Index
 from warren.salvage.classic.needed_body import Reference
 from warren.salvage.names import Json
-from warren.salvage.queue_directory import Extent, Finding, SegmentColumns, Summary, UntoldMessage
+from warren.salvage.queue_directory import (
+    Extent,
+    Finding,
+    OnFinding,
+    SegmentColumns,
+    Summary,
+    UntoldMessage,
+    missing_bodies,
+)
 from warren.salvage.read_only import below
 
 KIND: Final = "rabbitmq-classic-v2"
@@ -29,10 +37,14 @@ class ClassicV2Directory(ClassicV2Index):
     def kind(self) -> str:
         return KIND
 
-    def summary(self) -> Summary:
-        ready = payload_bytes = 0
+    def summary(self, report: OnFinding = lambda _: None) -> Summary:
+        ready = missing = payload_bytes = 0
         segments: list[Json] = []
-        for segment in self.segments():
+        for segment in classic_v2_findings.walk(self):
+            if isinstance(segment, Finding):
+                if segment.severity == "damage":
+                    report(segment)
+                continue
             live, acked = int(segment.live.sum()), int(segment.acked.sum())
             segments.append(
                 {
@@ -44,9 +56,13 @@ class ClassicV2Directory(ClassicV2Index):
                     "qs_bytes": segment.store.size,
                 }
             )
-            sizes = self.ready_sizes(self.columns_of(segment))
+            columns = self.columns_of(segment)
+            sizes = self.ready_sizes(columns)
             ready += len(sizes)
+            missing += int(columns.ready.sum()) - len(sizes)
             payload_bytes += int(sizes.sum())
+        if missing:
+            report(missing_bodies(self.path, missing))
         return Summary(ready, payload_bytes, {"type": "classic", "version": 2, "segments": segments})
 
     def extent(self) -> Extent:

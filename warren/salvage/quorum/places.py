@@ -7,7 +7,8 @@
 
 A queue may have several directories: those of its members on other nodes, put side by side, and those of a queue that
 was declared again. A directory without a readable ``config``, or with that of another directory beside it, is a queue
-without a vhost, named after the directory. What a deletion leaves is no queue, unless the source points at it.
+without a vhost, named after the directory. What a deletion leaves is no queue, unless the source points at it. A
+``config`` that says that it is one of the broker's own logs is no queue's either: the log is not read.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ import attrs
 from warren.salvage.names import printable, to_text
 from warren.salvage.queue_directory import Finding, unreadable_file
 from warren.salvage.quorum.node import QuorumNodes, directories
-from warren.salvage.quorum.ra.config import read_config
+from warren.salvage.quorum.ra.config import OtherMachineError, read_config
 from warren.salvage.quorum.ra.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_segment_name, is_wal_name
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.storage.errors import DataError, StorageError
 
 QUORUM_FOLDER: Final = "quorum"
-"""In a node's data directory. ``coordination`` beside it looks the same, and holds no queues."""
+"""In a node's data directory."""
+_COORDINATION_FOLDER: Final = "coordination"
+"""Beside it: it looks the same, and holds the broker's own logs."""
 
 _SNAPSHOT_FOLDERS: Final = frozenset({"snapshots", "checkpoints"})
 _OTHER_FOLDERS: Final = frozenset({"msg_stores", "vhosts", "queues", "stream"})
@@ -58,14 +61,15 @@ class QuorumPlace:
 
 def quorum_places(files: ReadOnlyFileSystem, place: str) -> tuple[list[QuorumPlace], list[Finding]]:
     """The quorum queues of a node's data directory, of its ``quorum`` folder, of a node's folder in that, or of one
-    queue's directory; in order of vhost and name; empty for anything else. And what is left of deleted ones."""
+    queue's directory; in order of vhost and name; empty for anything else. And findings about directories that are no
+    queues: what is left of deleted ones, and the broker's own logs."""
     named: dict[tuple[bytes, bytes], list[str]] = {}
     problems: dict[tuple[bytes, bytes], list[Finding]] = {}
-    deleted: list[Finding] = []
+    others: list[Finding] = []
     nodes = QuorumNodes(files)
     for directory in _member_directories(files, place):
         if directory != place and nodes.of(directory).is_left_of_deletion(directory):
-            deleted.append(Finding("leftover of a deleted queue", "leftover", directory, None, _LEFT_OF_DELETION))
+            others.append(Finding("leftover of a deleted queue", "leftover", directory, None, _LEFT_OF_DELETION))
             continue
         path = below(directory, CONFIG_NAME)
         key = b"", posixpath.basename(directory).encode()
@@ -77,6 +81,9 @@ def quorum_places(files: ReadOnlyFileSystem, place: str) -> tuple[list[QuorumPla
                 findings.append(Finding("another queue's config", "damage", path, None, detail))
             else:
                 key = config.vhost, config.name
+        except OtherMachineError as error:
+            others.append(Finding("log not read", "unread", directory, None, error.reason))
+            continue
         except DataError as error:
             findings.append(Finding("damaged config", "damage", error.path, error.offset, error.reason))
         except StorageError as error:
@@ -87,7 +94,7 @@ def quorum_places(files: ReadOnlyFileSystem, place: str) -> tuple[list[QuorumPla
             )
         named.setdefault(key, []).append(directory)
         problems.setdefault(key, []).extend(findings)
-    return [QuorumPlace(*key, tuple(named[key]), tuple(problems[key])) for key in sorted(named)], deleted
+    return [QuorumPlace(*key, tuple(named[key]), tuple(problems[key])) for key in sorted(named)], others
 
 
 def _member_directories(files: ReadOnlyFileSystem, place: str) -> Iterator[str]:
@@ -95,14 +102,11 @@ def _member_directories(files: ReadOnlyFileSystem, place: str) -> Iterator[str]:
         yield place
         return
     folder = below(place, QUORUM_FOLDER)
-    inside = (node for node in directories(files, place) if posixpath.basename(node) not in _OTHER_FOLDERS)
-    for node in (place, *inside, *directories(files, folder)):
-        if _is_node(files, node) and not _is_coordination(node):
+    inside = [] if posixpath.basename(place) == _COORDINATION_FOLDER else directories(files, place)
+    nodes = (node for node in inside if posixpath.basename(node) not in _OTHER_FOLDERS)
+    for node in (place, *nodes, *directories(files, folder)):
+        if _is_node(files, node):
             yield from (inner for inner in directories(files, node) if _is_member(files, inner))
-
-
-def _is_coordination(node: str) -> bool:
-    return posixpath.basename(posixpath.dirname(node)) == "coordination"
 
 
 def _is_node(files: ReadOnlyFileSystem, place: str) -> bool:

@@ -30,6 +30,7 @@ from warren.salvage.queue_directory import (
     Finding,
     IndexColumns,
     MsgIds,
+    OnFinding,
     SegmentColumns,
     StoredMessage,
     Summary,
@@ -62,12 +63,15 @@ class QuorumDirectory(QueueDirectory):
     def kind(self) -> str:
         return KIND
 
-    def summary(self) -> Summary:
+    def summary(self, report: OnFinding = lambda _: None) -> Summary:
         try:
             member = self.chosen()
             replayed = member.replayed()
         except DataError as error:
+            report(unreadable(error))
             return Summary(0, 0, {"type": "quorum", "unreadable": str(error)})
+        for finding in member.damage(replayed):
+            report(finding)
         machine, log = replayed.machine, member.log
         snapshot = log.snapshot
         details: dict[str, Json] = {

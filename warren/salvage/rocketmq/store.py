@@ -23,6 +23,7 @@ from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.inference import Inferred, infer
 from warren.salvage.rocketmq.store_files import StoreFiles
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
+from warren.salvage.rocketmq.verify_consume_queue import ConsumeQueues
 from warren.salvage.source import open_place
 from warren.storage.errors import WarrenError
 from warren.storage.overlay import OverlayFileSystem
@@ -70,6 +71,7 @@ class RocketmqStore:
             return None
         with closing(StoreFiles.of(self.below, self.directory, self.settings)) as store_files:
             walked = VerifiedCommitLog.of(store_files)
+            ConsumeQueues.of(store_files, walked)
             for _ in walked.walk():
                 pass
         return cut if walked.good_end > log.end else None

@@ -6,6 +6,10 @@ that says it lies elsewhere. If there is one, the log is damaged in the middle, 
 If not, this is the log's end. It is followed by zeros, what a crash left of the last write, or old bytes (cutting a log
 does not overwrite them). A record that is older than those before it is among the old bytes.
 
+After a clean stop the checkpoint has the time of the newest message with a ConsumeQueue entry. If the last good one has
+that time, an earlier recovery may have ended the log after it. What follows is then old, unless it is of the same time
+and has entries.
+
 RocketMQ's recovery reads from a certain file on and ends the log at the first bad record. A finding says which messages
 are lost by that.
 """
@@ -13,7 +17,7 @@ are lost by that.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Final, Literal
 
 import attrs
@@ -33,6 +37,7 @@ from warren.msg_store.commit_log.commit_log_format import (
     Record,
     RecordError,
     decode,
+    decode_physical_offset,
     decode_store_timestamp,
 )
 from warren.msg_store.commit_log.record_check import Failure, RecordHeader, check
@@ -76,11 +81,15 @@ class VerifiedCommitLog:
     """The index has keys of messages up to this physical offset."""
     dispatched_until: int = -1
     """The ConsumeQueues have entries of messages up to this physical offset; -1: no entries."""
+    points_at: Callable[[int], bool] = lambda _: False
+    """Whether an entry that is not judged yet points at a physical offset."""
     newest_ms: int = 0
     """When the newest good record was stored; 0 without any."""
     good_end: int = 0
     """The physical offset after the last good record, or blank one."""
     end: End = End(0, "zeros")
+    is_end_forgivable: bool = False
+    """Whether a crash explains what follows the end."""
     cut: int | None = None
     """Where recovery ends the log, if that is ahead of its end."""
     recovery_start: int = 0
@@ -144,11 +153,6 @@ class VerifiedCommitLog:
         is_behind = self.cut is not None and physical_offset >= self.cut
         return "leftover" if is_behind and self.store_files.is_crashed else "damage"
 
-    @property
-    def is_end_forgivable(self) -> bool:
-        """Whether a crash explains what follows the end."""
-        return self.store_files.is_crashed or self._was_cut_before(self.end.physical_offset)
-
     def finding(self, kind: str, physical_offset: int, detail: str, severity: Severity | None = None) -> Finding:
         """A finding at a place in the log."""
         file = self.holding(physical_offset)
@@ -188,6 +192,8 @@ class VerifiedCommitLog:
         yield from self._runs.finish()
         if at is not None:
             self.end = End(self.good_end, "zeros")
+        end = self.end.physical_offset
+        self.is_end_forgivable = self.store_files.is_crashed or (self._may_be_cut(end) and not self._is_missing(end))
 
     def _file_part(self, index: int, start: int, window_bytes: int) -> Generator[Walked, None, int | None]:
         """Walk in one file; return where to continue, or ``None`` at the log's end."""
@@ -278,17 +284,30 @@ class VerifiedCommitLog:
 
     def _whole_behind(self, failure: Failure, index: int) -> int | None:
         """Where the next whole record after a bad one is."""
-        if self._was_cut_before(failure.physical_offset):
+        if self._may_be_cut(failure.physical_offset) and self.dispatched_until <= failure.physical_offset:
             return None
         if failure.resume_at is not None and self._is_whole(failure.resume_at):
             return failure.resume_at
         places = (self._next_whole(failure.physical_offset + 1, file) for file in self.files[index:])
         return next((place for place in places if place is not None), None)
 
-    def _was_cut_before(self, physical_offset: int) -> bool:
-        """Whether an earlier recovery ended the log here: after a clean stop, no checkpoint or index goes beyond it."""
+    def _may_be_cut(self, physical_offset: int) -> bool:
+        """Whether an earlier recovery may have ended the log here: checkpoint and index name no later message."""
         is_last = self._last_queued_ms == self.store_files.checkpoint.logics_msg_timestamp != 0
         return is_last and not self.store_files.is_crashed and self.known_until < physical_offset
+
+    def _is_missing(self, physical_offset: int) -> bool:
+        """Whether a message with an entry is missing here that was there at the clean stop.
+
+        RocketMQ's recovery leaves entries of what it cuts off, but that is newer than the checkpoint.
+        """
+        return self.points_at(physical_offset) and self._is_in_checkpoint(physical_offset)
+
+    def _is_in_checkpoint(self, physical_offset: int) -> bool:
+        """Whether a record is no newer than the checkpoint, as far as it can be read."""
+        head = self.read(physical_offset, STORE_TIMESTAMP_STOP)
+        is_readable = len(head) == STORE_TIMESTAMP_STOP and decode_physical_offset(head) == physical_offset
+        return not is_readable or decode_store_timestamp(head) <= self.store_files.checkpoint.logics_msg_timestamp
 
     def _next_whole(self, start: int, file: MappedFile) -> int | None:
         """The next whole record of the file from ``start`` on: a sound one, not older than what came before."""
@@ -312,7 +331,9 @@ class VerifiedCommitLog:
         return is_sound and self._is_recent(physical_offset)
 
     def _is_recent(self, physical_offset: int) -> bool:
-        return decode_store_timestamp(self.read(physical_offset, STORE_TIMESTAMP_STOP)) >= self._last_ms
+        is_old = decode_store_timestamp(self.read(physical_offset, STORE_TIMESTAMP_STOP)) < self._last_ms
+        is_cut_off = self._may_be_cut(physical_offset) and not self._is_in_checkpoint(physical_offset)
+        return not (is_old or is_cut_off)
 
     def _what_lies_at(self, at: int, index: int, *, is_sum: bool) -> Literal["zeros", "record", "bytes"]:
         if is_sum or self.read(at + MAGIC_AT, len(MESSAGE_MAGIC_PREFIX)) == MESSAGE_MAGIC_PREFIX:

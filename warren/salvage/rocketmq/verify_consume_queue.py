@@ -362,6 +362,7 @@ class ConsumeQueues:
                     continue
                 queues._add(topic, int(name), inner)
         log.dispatched_until = max((queue.max_physical_offset for queue in queues.queues.values()), default=-1)
+        log.points_at = queues.points_at
         return queues
 
     def _add(self, topic: str, queue_id: int, path: str) -> None:

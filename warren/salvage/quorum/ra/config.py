@@ -21,8 +21,14 @@ from warren.storage.errors import DataError, TermError
 from warren.storage.filesystem import FileSystem
 
 QUEUE_MACHINE: Final = "rabbit_fifo"
+OTHER_MACHINES: Final = frozenset({"rabbit_stream_coordinator", "khepri_machine"})
+"""Machines of the broker's own logs, which it keeps in ``coordination``."""
 
 Member = tuple[str, str]
+
+
+class OtherMachineError(DataError):
+    """The config of one of the broker's own logs: it is sound, and no queue's."""
 
 
 @attrs.frozen
@@ -51,7 +57,10 @@ def read_config(files: FileSystem, directory: str) -> QueueConfig:
 
 
 def parse_config(data: bytes, path: str) -> QueueConfig:
-    """The config that ``data`` holds. Raises :class:`DataError` for anything else, and for another machine's config."""
+    """The config that ``data`` holds.
+
+    Raises :class:`OtherMachineError` for that of one of the broker's own logs, :class:`DataError` for anything else.
+    """
     try:
         term = parse(data)
     except TextError as error:
@@ -86,7 +95,8 @@ def _settings(machine: Term | None, path: str) -> Mapping[Term, Term]:
     match machine:
         case (Atom("module"), Atom(module), Mapping() as settings):
             if module != QUEUE_MACHINE:
-                _refuse(path, f"the log of a {module}, not of a queue")
+                kind = OtherMachineError if module in OTHER_MACHINES else DataError
+                raise kind(path, None, f"the log of a {module}, not of a queue")
             return cast("Mapping[Term, Term]", settings)
         case _:
             _refuse(path, f"no machine, but {_shown(machine)}")
