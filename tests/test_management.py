@@ -33,7 +33,7 @@ from warren.management.rates import Rates, rates_of
 from warren.management.routing import Route, Router
 from warren.management.server import ManagementServer
 from warren.server import ServerSettings
-from warren.server.server import ListenError
+from warren.server.settings import ListenError
 from warren.storage.errors import SettingsError
 
 

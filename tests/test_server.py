@@ -35,7 +35,7 @@ from warren.actors.node.node_errors import UnsavedError
 from warren.server import ServerSettings
 from warren.server.confirms import Confirms, Settled
 from warren.server.sasl import Credentials, SaslError, credentials
-from warren.server.server import ListenError
+from warren.server.settings import ListenError
 from warren.storage.errors import DirectoryLostError, SettingsError
 from warren.verbs.steps import run
 
@@ -443,7 +443,7 @@ def test_several_places_to_listen_at_and_options_of_sockets(tmp_path: Path) -> N
             with pika.BlockingConnection(pika.ConnectionParameters(host, port)) as connection:
                 connection.channel().queue_declare("q")
                 [known] = server.connections.values()
-                with socket.socket(fileno=os.dup(known.fileno())) as theirs:
+                with socket.socket(fileno=os.dup(known.link.fileno())) as theirs:
                     assert theirs.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0
                     sizes = [theirs.getsockopt(socket.SOL_SOCKET, one) for one in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
                     assert sizes == [40_000, 60_000]  # Linux doubles them

@@ -36,7 +36,7 @@ def test_consumers_that_do_not_read_are_given_a_bounded_number_of_messages(here:
     queue.publish_many([bytes(16_384)] * 4000).wait()
     readers = [Client(here.port, receive_buffer=1 << 16) for _ in range(5)]
     for connection in here.server.connections.values():  # or the kernel takes megabytes for each
-        with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        with socket.socket(fileno=os.dup(connection.link.fileno())) as end:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
     for reader in readers:
         reader.consume("large")

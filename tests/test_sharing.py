@@ -897,7 +897,7 @@ def test_an_ack_for_a_host_that_hands_over_is_passed_over(host: Node, guest: Nod
     def begin() -> None:
         connection._handing_over = server.loop.create_future()
         connection.engine.send(0, c.Connection.Blocked(HANDING_OVER))
-        connection.flush()
+        connection.link.flush()
 
     with queue.consume(timeout=60) as consumer:
         first, second = next(consumer), next(consumer)
@@ -905,7 +905,7 @@ def test_an_ack_for_a_host_that_hands_over_is_passed_over(host: Node, guest: Nod
         wait_until(lambda: not link_of(guest).can_send, "it was not told")
         first.ack()
         second.nack(multiple=True)
-        server.post(connection.abort)
+        server.post(connection.link.abort)
         assert [(one.body, one.redelivered) for one in (next(consumer), next(consumer))] == [(b"0", True), (b"1", True)]
 
 

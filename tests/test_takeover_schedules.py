@@ -107,7 +107,7 @@ def test_one_who_has_said_nothing_is_hung_up_on_when_the_host_closes(tmp_path: P
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
         stranger.settimeout(20)
         stranger.connect(str(tmp_path / "data" / SOCKET_NAME))
-        wait_until(lambda: server._strangers, "nobody was let in")
+        wait_until(lambda: server._socket is not None and server._socket._strangers, "nobody was let in")
         gc.disable()
         try:
             node.close()

@@ -169,7 +169,7 @@ class Node(NodeUsers, Vhost):
     def serve(self, settings: ServerSettings | None = None, *, port: int | None = None) -> Server:
         """Serve AMQP 0-9-1 clients, beside this program, until :meth:`Server.stop` or the node's end.
 
-        ``port``: replaces the settings' port. Raises :class:`~warren.server.server.ListenError` if it cannot
+        ``port``: replaces the settings' port. Raises :class:`~warren.server.settings.ListenError` if it cannot
         listen there.
         """
         from warren.server import Server, ServerSettings

@@ -20,7 +20,7 @@ __all__ = ["ManagementSettings", "serve"]
 def serve(node: Node, settings: ManagementSettings | None = None, *, port: int | None = None) -> ManagementServer:
     """Serve the management API of a node, and its page, beside this program, until it is stopped or the node's end.
 
-    ``port``: in place of the settings' own. Raises :class:`~warren.server.server.ListenError`.
+    ``port``: in place of the settings' own. Raises :class:`~warren.server.settings.ListenError`.
     """
     from warren.management.server import ManagementServer
 

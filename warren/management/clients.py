@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 import attrs
 
+from warren.actors.runtime.loop_thread import LoopThread
 from warren.server.traffic import Traffic
 
 Document = dict[str, Any]
@@ -66,12 +67,17 @@ class Clients(Protocol):
     def traffic(self) -> Traffic:
         """What goes through channels and exchanges."""
 
+    @property
+    def thread(self) -> LoopThread | None:
+        """The thread of its event loop, if it runs."""
+
 
 @attrs.define(eq=False)
 class NoClients:
     """A node that no server runs on."""
 
     traffic: Traffic = attrs.Factory(Traffic)
+    thread: LoopThread | None = None
 
     @property
     def connections(self) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from warren.management.clients import Clients, NoClients
 from warren.management.http_protocol import HttpProtocol
 from warren.management.rates import APART_S
 from warren.management.settings import ManagementSettings
-from warren.server.server import ListenError, Server
+from warren.server.settings import ListenError
 from warren.server.tls import Handshakes, server_context
 from warren.storage.errors import WarrenError
 
@@ -45,7 +45,7 @@ class ManagementServer:
     """The management API of one node. It ends before the node does."""
 
     def __init__(
-        self, node: RunningNode, settings: ManagementSettings | None = None, server: Server | None = None
+        self, node: RunningNode, settings: ManagementSettings | None = None, server: Clients | None = None
     ) -> None:
         """``server``: its clients are shown, and its event loop is used; without a server, the API has its own loop."""
         self.node = node
@@ -72,7 +72,7 @@ class ManagementServer:
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
 
     def start(self) -> None:
-        """Listen. Raises :class:`~warren.server.server.ListenError` if the address is not available."""
+        """Listen. Raises :class:`~warren.server.settings.ListenError` if the address is not available."""
         self._socket = _listening(self.settings.management_tcp_ip, self.settings.management_tcp_port)
         self._managed.addresses[:] = [self._socket.getsockname()[:2]]
         self._managed.samples.begin()

@@ -6,80 +6,69 @@ is a coroutine, and later methods queue up after it. A refusal closes the channe
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
+import attrs
 from pamqp import commands as c
 from pamqp.base import Frame as Method
 
-from warren.actors.engines.declared.permissions import Kind, Right
-from warren.actors.node.node_actor import NodeActor
-from warren.aio import bridge
 from warren.amqp.errors import COMMAND_INVALID, ProtocolError
-from warren.amqp.framing import ACK, LARGE_BYTES, NACK, MethodRun
+from warren.amqp.framing import ACK, NACK, MethodRun
 from warren.amqp.own_methods import Call, Credit, Request, RequestOk, Settle
 from warren.amqp.received import Messages, MethodReceived
-from warren.hosting.running_node import RunningNode
 from warren.server import topology
+from warren.server.channel_link import ChannelEvent, ChannelLink, Work
+from warren.server.client_link import ClientLink
 from warren.server.consuming import ChannelConsumers
-from warren.server.direct_reply import ReplyConsumer
 from warren.server.publishing import ChannelPublisher
 from warren.server.replies import NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
+from warren.server.share import Share
 from warren.server.unacked_age import UnackedAge
 
 if TYPE_CHECKING:
-    from warren.hosting.running_node import RunningNode
     from warren.server import own_calls
-    from warren.server.connection import ClientConnection
 
-Work = Coroutine[Any, Any, None] | None
-"""The rest of a method's work, if it has to wait."""
-ChannelEvent = Messages | MethodRun | MethodReceived | Callable[[], None]
-"""What the client sent, or work to do after everything that came before it."""
+
+@attrs.frozen(eq=False)
+class Ends:
+    """What a channel's connection does when the channel ends."""
+
+    failed: Callable[[int, Exception, int], None]
+    """Called with the channel's number, an error, and the index of the method that failed (0: none)."""
+    closed: Callable[[int], None]
+    """Called with the number of a channel that its client has closed."""
 
 
 class ServerChannel:
     """One channel."""
 
-    def __init__(self, connection: ClientConnection, number: int) -> None:
-        self.connection = connection
-        self.number = number
-        self.node: RunningNode = connection.node
-        self.vhost = connection.vhost
-        self.user = connection.user
-        self.transactional = False
-        self.last_queue = ""
-        """The queue that was declared last: an empty name means it."""
-        self.traffic = connection.server.traffic.of_channel(self.vhost)
-        """The counts of its messages; ``None``: not counted."""
-        self.publisher: ChannelPublisher = ChannelPublisher(self)
-        self.consumers: ChannelConsumers = ChannelConsumers(self)
-        self.replies = ReplyConsumer(self)
+    def __init__(self, connection: ClientLink, number: int, share: Share, ends: Ends) -> None:
+        self.link = ChannelLink(connection, number, self.refuse)
+        self.consumers = ChannelConsumers(self.link)
+        self.publisher = ChannelPublisher(self.link, self.consumers.replies)
+        self._share = share
+        self._ends = ends
         self._own_calls: own_calls.OwnCalls | None = None
-        self.closed = False
         self._age = UnackedAge()
-        self._busy = False
-        self._waiting: deque[ChannelEvent] = deque()
         self._idle: list[Any] = []
-        self._afterwards: list[Callable[[], None]] = []
 
     # ── what comes ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def handle(self, event: ChannelEvent) -> None:
         """Handle an event, or queue it up."""
-        if self.closed:
+        if self.link.closed:
             self._answer_close(event)
             return
-        if self._busy:
-            self._waiting.append(event)
-            if len(self._waiting) > MAX_WAITING_EVENTS:
-                self.connection.hold(self)
+        if self.link.is_busy:
+            self.link.waiting.append(event)
+            if len(self.link.waiting) > MAX_WAITING_EVENTS:
+                self.link.connection.hold(self)
             return
         work = self._try(event)
         if work is not None:
-            self._busy = True
-            self.connection.start(self._work_off(event, work))
+            self.link.is_busy = True
+            self.link.connection.start(self._work_off(event, work))
 
     def _try(self, event: ChannelEvent) -> Work:
         try:
@@ -90,6 +79,8 @@ class ServerChannel:
                     self._settle(event)
                     return None
                 case MethodReceived(_, method):
+                    if (change := topology.METHODS.get(type(method))) is not None:
+                        return change(self.link, method)
                     return METHODS.get(type(method), _refuse)(self, method)
                 case _:
                     event()
@@ -114,27 +105,25 @@ class ServerChannel:
                     await work
                 except Exception as error:
                     self._fail(event, error)
-            afterwards, self._afterwards = self._afterwards, []
-            for todo in afterwards:
-                todo()
+            self.link.method_answered()
             if work is not None:
-                await self.connection.has_room()
-            if self.closed or not self._waiting:
+                await self._share.has_room()
+            if self.link.closed or not self.link.waiting:
                 break
-            event = self._waiting.popleft()
-            if len(self._waiting) <= MAX_WAITING_EVENTS // 2:
-                self.connection.release(self)
+            event = self.link.waiting.popleft()
+            if len(self.link.waiting) <= MAX_WAITING_EVENTS // 2:
+                self.link.connection.release(self)
             work = self._try(event)
-        self._busy = False
-        self.connection.release(self)
+        self.link.is_busy = False
+        self.link.connection.release(self)
         idle, self._idle = self._idle, []
         for waiter in idle:
             if not waiter.done():
                 waiter.set_result(None)
-        self.connection.flush_soon()
+        self.link.connection.flush_soon()
 
     def _fail(self, event: ChannelEvent, error: Exception) -> None:
-        if self.closed:
+        if self.link.closed:
             return
         match event:
             case MethodRun():
@@ -147,29 +136,30 @@ class ServerChannel:
 
     def refuse(self, error: Exception) -> None:
         """Close the channel for a reason other than one of the client's methods."""
-        if not self.closed:
+        if not self.link.closed:
             self._refuse(error, 0)
 
     def _refuse(self, error: Exception, index: int) -> None:
-        dropped = list(self._waiting)
+        dropped = list(self.link.waiting)
         self.abandon()
-        self.connection.failed(self.number, error, index)
+        self._ends.failed(self.link.number, error, index)
         for event in dropped:
             self._answer_close(event)
 
     def look_for_timeout(self, now_s: float, timeout_ms: int) -> None:
         """Close the channel if a delivery has been unacked for too long."""
         unacked = self.consumers.unacked
-        if not self.closed and self._age.tick(now_s, unacked.oldest, unacked.next_tag) * 1000 > timeout_ms:
+        if not self.link.closed and self._age.tick(now_s, unacked.oldest, unacked.next_tag) * 1000 > timeout_ms:
             reason = (
-                f"delivery acknowledgement on channel {self.number} timed out. Timeout value used: {timeout_ms} ms. "
+                f"delivery acknowledgement on channel {self.link.number} timed out. "
+                f"Timeout value used: {timeout_ms} ms. "
                 "This timeout value can be configured, see consumers doc guide to learn more"
             )
             self.refuse(Refusal(PRECONDITION_FAILED, reason))
 
     def _answer_close(self, event: ChannelEvent) -> None:
         """After a refusal, answer only a close: the client waits for that."""
-        connection = self.connection
+        connection = self.link.connection
         match event:
             case MethodReceived(number, c.Channel.Close()) if connection.engine.is_closing(number):
                 connection.engine.send(number, c.Channel.CloseOk())
@@ -177,15 +167,15 @@ class ServerChannel:
 
     def abandon(self) -> None:
         """Drop waiting methods, and give back what the channel holds."""
-        if not self.closed:
-            self.closed = True
-            self._waiting.clear()
-            self.connection.start(self.release())
+        if not self.link.closed:
+            self.link.closed = True
+            self.link.waiting.clear()
+            self.link.connection.start(self.release())
 
     async def _all_done(self) -> None:
         """Handle everything that has come."""
-        if self._busy:
-            waiter = self.connection.server.loop.create_future()
+        if self.link.is_busy:
+            waiter = self.link.server.loop.create_future()
             self._idle.append(waiter)
             await waiter
 
@@ -199,107 +189,54 @@ class ServerChannel:
     async def finish(self) -> None:
         """Handle everything that has come, then give everything back."""
         await self._all_done()
-        if not self.closed:
-            self.closed = True
+        if not self.link.closed:
+            self.link.closed = True
             await self.release()
 
     async def release(self) -> None:
         """End the channel: give back what it holds. Its counts stay in the server's sums."""
-        counted, self.traffic = self.message_stats(), None
-        self.connection.server.traffic.channel_closed(self.vhost, counted)
+        counted, self.link.traffic = self.message_stats(), None
+        self.link.server.traffic.channel_closed(self.link.vhost, counted)
         self.publisher.roll_back()
         await self.consumers.release()
         if self._own_calls is not None:
             await self._own_calls.release()
 
+    def has_closed(self) -> None:
+        """The client has closed it: answer."""
+        link = self.link
+        self._ends.closed(link.number)
+        if link.connection.engine.is_open(link.number):
+            link.connection.engine.send(link.number, c.Channel.CloseOk())
+        link.connection.flush_soon()
+
     def message_stats(self) -> dict[str, int]:
         """The counts of its messages."""
         confirms = self.publisher.confirms
-        return {} if self.traffic is None else self.traffic.to_json(0 if confirms is None else confirms.settled)
-
-    # ── for its parts ───────────────────────────────────────────────────────────────────────────────────────────
+        return (
+            {} if self.link.traffic is None else self.link.traffic.to_json(0 if confirms is None else confirms.settled)
+        )
 
     def own_calls(self) -> own_calls.OwnCalls:
         """The state between the calls of a process that shares the directory."""
         from warren.server import own_calls
 
         if self._own_calls is None:
-            self._own_calls = own_calls.OwnCalls(self)
+            self._own_calls = own_calls.OwnCalls(self.link, self.consumers)
         return self._own_calls
-
-    def send(self, method: Method) -> None:
-        """Send a method, unless the channel is closed."""
-        if self.may_send:
-            self.connection.engine.send(self.number, method)
-            self.connection.flush_soon()
-
-    def send_message(self, method: c.Basic.GetOk | c.Basic.Return, properties: bytes, body: bytes) -> None:
-        """Send a message that is not delivered to a consumer, unless the channel is closed."""
-        if self.may_send:
-            self.connection.engine.send_message(self.number, method, properties, body)
-            if len(body) < LARGE_BYTES:
-                self.connection.flush_soon()
-            else:
-                self.connection.flush()
-
-    def in_line(self, todo: Callable[[], None]) -> None:
-        """Call ``todo`` after everything that has come is done, unless that closes the channel."""
-        self._waiting.append(todo)
-
-    def afterwards(self, todo: Callable[[], None]) -> None:
-        """Call ``todo`` after the answer to the current method, or at once if no method is running."""
-        if self._busy:
-            self._afterwards.append(todo)
-        else:
-            todo()
-
-    @property
-    def may_send(self) -> bool:
-        """Whether answers can still be sent."""
-        return not self.closed and self.connection.engine.is_open(self.number)
-
-    def check(self, kind: Kind, name: str, right: Right) -> None:
-        """Raise :class:`AccessRefusedError` if the user lacks the right."""
-        if self.connection.is_owner:
-            return
-        self.node.actor.users.check(self.user, self.vhost, kind, name, right)
-
-    @property
-    def may_impersonate(self) -> bool:
-        """Whether it may publish in the name of another user."""
-        return self.connection.is_owner or "impersonator" in self.node.actor.users[self.user].tags
-
-    def check_topic(self, exchange: str, routing_key: str, right: Literal["write", "read"]) -> None:
-        """Raise :class:`AccessRefusedError` if the user may not use this key with a topic exchange."""
-        if self.connection.is_owner:
-            return
-        if self.node.vhost(self.vhost).definitions.exchange(exchange).type == "topic":
-            self.node.actor.users.check_topic(self.user, self.vhost, exchange, routing_key, right)
-
-    async def change(self, work: Callable[[NodeActor], Any]) -> Any:
-        """Run ``work`` in the node's actor, and return its result."""
-        return await bridge.run(self.node.change(work))
-
-    def queue_name(self, name: str) -> str:
-        """Return the name, or for an empty one the name of the queue that was declared last."""
-        if name:
-            return name
-        if not self.last_queue:
-            raise Refusal(404, "no previously declared queue")
-        return self.last_queue
 
     def info(self) -> dict[str, Any]:
         """Return what RabbitMQ's management shows of a channel."""
-        connection, consumers = self.connection, self.consumers
-        connection_info = connection.info()
+        link, consumers = self.link, self.consumers
+        connection, peer = link.connection, link.connection.peer
         return {
-            "name": f"{connection.name} ({self.number})",
-            "number": self.number,
-            "node": self.node.name,
-            "user": self.user,
-            "vhost": self.vhost,
+            "name": f"{connection.name} ({link.number})",
+            "number": link.number,
+            "node": link.node.name,
+            "user": link.user,
+            "vhost": link.vhost,
             "state": "running",
-            "transactional": self.transactional,
+            "transactional": link.transactional,
             "confirm": self.publisher.confirms is not None,
             "consumer_count": len(consumers.by_tag),
             "messages_unacknowledged": len(consumers.unacked),
@@ -311,8 +248,8 @@ class ServerChannel:
             "message_stats": self.message_stats(),
             "connection_details": {
                 "name": connection.name,
-                "peer_host": connection_info["peer_host"],
-                "peer_port": connection_info["peer_port"],
+                "peer_host": peer.peer_host if peer else "",
+                "peer_port": peer.peer_port if peer else 0,
             },
         }
 
@@ -329,41 +266,37 @@ def _refuse(_: ServerChannel, method: Method) -> Work:
 
 
 async def _close(channel: ServerChannel, _: c.Channel.Close) -> None:
-    channel.closed = True
+    channel.link.closed = True
     await channel.release()
-    connection = channel.connection
-    connection.channels.pop(channel.number, None)
-    if connection.engine.is_open(channel.number):
-        connection.engine.send(channel.number, c.Channel.CloseOk())
-    connection.flush_soon()
+    channel.has_closed()
 
 
 def _flow(channel: ServerChannel, method: c.Channel.Flow) -> Work:
     if not method.active:
         raise ProtocolError(NOT_IMPLEMENTED, "active=false", method.index)
-    channel.send(c.Channel.FlowOk(True))
+    channel.link.send(c.Channel.FlowOk(True))
     return None
 
 
 def _confirm_select(channel: ServerChannel, method: c.Confirm.Select) -> Work:
-    if channel.transactional:
+    if channel.link.transactional:
         raise Refusal(PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
     channel.publisher.select_confirms()
     if not method.nowait:
-        channel.send(c.Confirm.SelectOk())
+        channel.link.send(c.Confirm.SelectOk())
     return None
 
 
 def _tx_select(channel: ServerChannel, _: c.Tx.Select) -> Work:
     if channel.publisher.confirms is not None:
         raise Refusal(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
-    channel.transactional = True
-    channel.send(c.Tx.SelectOk())
+    channel.link.transactional = True
+    channel.link.send(c.Tx.SelectOk())
     return None
 
 
 def _check_transactional(channel: ServerChannel) -> None:
-    if not channel.transactional:
+    if not channel.link.transactional:
         raise Refusal(PRECONDITION_FAILED, "channel is not transactional")
 
 
@@ -377,40 +310,31 @@ async def _commit(channel: ServerChannel) -> None:
     channel.consumers.commit()
     if not complete:
         raise Refusal(PRECONDITION_FAILED, "partial tx completion")
-    channel.send(c.Tx.CommitOk())
+    channel.link.send(c.Tx.CommitOk())
 
 
 def _tx_rollback(channel: ServerChannel, _: c.Tx.Rollback) -> Work:
     _check_transactional(channel)
     channel.publisher.roll_back()
     channel.consumers.roll_back()
-    channel.send(c.Tx.RollbackOk())
+    channel.link.send(c.Tx.RollbackOk())
     return None
 
 
 def _call_verb(channel: ServerChannel, method: Call) -> Work:
     from warren.server import own_calls
 
-    return own_calls.call_verb(channel, method)
+    return own_calls.call_verb(channel.own_calls(), method)
 
 
 METHODS: Final[dict[type[Method], Callable[[ServerChannel, Any], Work]]] = {
     c.Channel.Close: _close,
     c.Channel.Flow: _flow,
-    Request: lambda channel, method: channel.send(RequestOk()),
+    Request: lambda channel, method: channel.link.send(RequestOk()),
     c.Confirm.Select: _confirm_select,
     c.Tx.Select: _tx_select,
     c.Tx.Commit: _tx_commit,
     c.Tx.Rollback: _tx_rollback,
-    c.Exchange.Declare: topology.declare_exchange,
-    c.Exchange.Delete: topology.delete_exchange,
-    c.Exchange.Bind: topology.bind_exchange,
-    c.Exchange.Unbind: topology.unbind_exchange,
-    c.Queue.Declare: topology.declare_queue,
-    c.Queue.Delete: topology.delete_queue,
-    c.Queue.Purge: topology.purge_queue,
-    c.Queue.Bind: topology.bind_queue,
-    c.Queue.Unbind: topology.unbind_queue,
     c.Basic.Qos: lambda channel, method: channel.consumers.set_qos(method),
     c.Basic.Consume: lambda channel, method: channel.consumers.consume(method),
     c.Basic.Cancel: lambda channel, method: channel.consumers.cancel(method),

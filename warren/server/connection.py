@@ -12,40 +12,36 @@ admit stops the reading of the socket, as with RabbitMQ.
 from __future__ import annotations
 
 import asyncio
-import functools
 import socket
 import time
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable
+from typing import Any, Final, Protocol, cast
 
 from pamqp import commands as c
 from pamqp.base import Frame as Method
 
-from warren.actors.engines.errors import AccessRefusedError, NotFoundError
 from warren.actors.log_events import log_event, logger
 from warren.aio import bridge
 from warren.amqp.connection import Connection
 from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError, cut_text
-from warren.amqp.framing import LARGE_BYTES, MethodRun
+from warren.amqp.framing import MethodRun
 from warren.amqp.methods import method_of
-from warren.amqp.own_methods import DISK_FULL, HANDING_OVER, PROTOCOL, PROTOCOL_PROPERTY, VERSION_PROPERTY
+from warren.amqp.own_methods import HANDING_OVER
 from warren.amqp.received import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Violation
 from warren.amqp.states import Side, State
 from warren.client.calls import refused
-from warren.server.channel import ServerChannel
-from warren.server.limits import channel_refused, connection_refused
+from warren.server.channel import Ends, ServerChannel
+from warren.server.client_link import ClientLink
+from warren.server.heartbeats import Heartbeats
+from warren.server.login import Login
+from warren.server.peer import Peer
 from warren.server.replies import ACCESS_REFUSED, CONNECTION_FORCED, NOT_ALLOWED, Refusal, closes_channel, reply_of
-from warren.server.sasl import Credentials, SaslError, credentials, mechanisms
-from warren.server.server_properties import server_properties
+from warren.server.sasl import SaslError
+from warren.server.server_context import ServerContext
+from warren.server.settings import ServerSettings
 from warren.server.share import TURN_S, Share
 from warren.server.socket_options import set_option
-from warren.storage.data_version import WARREN_VERSION
 from warren.storage.errors import WarrenError
-
-if TYPE_CHECKING:
-    from warren.server.peer import Peer
-    from warren.server.server import Server
-    from warren.server.settings import ServerSettings
 
 _LOG = logger("server")
 
@@ -55,8 +51,6 @@ still on its way is read and dropped, so that the answer reaches it."""
 CLOSE_TIMEOUT_S: Final = 3.0
 """How long a client that broke the protocol, or was refused, is waited for."""
 
-
-_TERMINATED: Final = State.TERMINATED
 _ANSWERED_IN: Final[dict[type[Method], State]] = {
     c.Connection.StartOk: State.SECURING,
     c.Connection.TuneOk: State.OPENING,
@@ -64,7 +58,21 @@ _ANSWERED_IN: Final[dict[type[Method], State]] = {
     c.Connection.UpdateSecret: State.RUNNING,
 }
 
-GUEST_BEAT_S: Final = 1.0
+
+class Admission(Protocol):
+    """The limits on connections and channels: a server's."""
+
+    def admit(self, connection: ClientConnection) -> bool:
+        """Whether another connection is admitted."""
+
+    def discard(self, connection: ClientConnection) -> None:
+        """Forget a connection that is over."""
+
+    def connection_refused(self, user: str, vhost: str) -> str | None:
+        """Return why a user may not open another connection to a vhost; ``None``: it may."""
+
+    def channel_refused(self, user: str) -> str | None:
+        """Return why a user may not open another channel; ``None``: it may."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -72,14 +80,12 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(
         self,
-        server: Server,
+        server: ServerContext,
+        admission: Admission,
         describe: Callable[[asyncio.Transport], Peer],
         settings: ServerSettings | None = None,
     ) -> None:
         """``settings``: replace the server's."""
-        self.server = server
-        self.node = server.node
-        self._describe = describe
         self._settings = settings = server.settings if settings is None else settings
         self.engine = Connection(
             Side.SERVER,
@@ -87,75 +93,72 @@ class ClientConnection(asyncio.Protocol):
             frame_max=settings.frame_max,
             max_message_size=settings.max_message_size,
         )
-        self.name = ""
-        self.user = ""
-        self.vhost = ""
-        self.auth_mechanism = ""
-        self.is_owner = False
-        """Whether this client has all permissions."""
-        self.client_properties: dict[str, Any] = {}
-        self.capabilities: dict[str, Any] = {}
+        self.link = ClientLink(server, self.engine)
+        self.node = server.node
         self.channels: dict[int, ServerChannel] = {}
         self.connected_at = time.time()
-        self.received_bytes = self.sent_bytes = 0
-        self.writable = True
-        """Whether the client takes more data."""
-        self._when_writable: list[Callable[[], None]] = []
+        self.received_bytes = 0
+        self._admission = admission
+        self._describe = describe
+        self._login = Login(self.link, settings)
+        self._heartbeats = Heartbeats(self.link)
+        self._share = Share(self.link, self._work_off, self._uncommitted_bytes)
+        self.link.on_unsent = self._share.note_unsent
+        self._ends = Ends(self._failed, self._forget_channel)
         self._loop = server.loop
-        self._transport: asyncio.Transport | None = None
-        self._peer: Peer | None = None
-        self._flushing = False
-        self._heard = self._spoke = 0.0
-        self._heartbeat: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._holding: set[object] = set()
-        """The reasons not to read the socket."""
-        self._told_blocked = ""
-        """The reason in the last connection.blocked, if the client is blocked."""
-        self._lingers = False
-        """Whether the client was sent the ``close-ok`` and now has to close the socket."""
         self._handing_over: asyncio.Future[None] | None = None
         """Answered when the client has ended its half of the socket."""
-        self._share = Share(self)
-        self._over = False
+
+    @property
+    def vhost(self) -> str:
+        """The vhost that the client has opened."""
+        return self.link.vhost
+
+    @property
+    def sent_bytes(self) -> int:
+        """How much was sent to the client."""
+        return self.link.sent_bytes
+
+    def _uncommitted_bytes(self) -> int:
+        return sum(channel.publisher.uncommitted_bytes for channel in self.channels.values())
 
     # ── the socket ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._peer = self._describe(self._transport)
-        if not self._settings.tcp_listen_options_nodelay and not self._peer.is_owner:
-            set_option(self.fileno(), socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
-        self.is_owner = self.engine.has_own_methods = self._peer.is_owner
-        self.name = self._peer.name
-        loop = self._loop
-        self._heard = self._spoke = loop.time()
-        if not self.server.admit(self):
-            self._transport.abort()
+        link = self.link
+        link.transport = cast("asyncio.Transport", transport)
+        link.peer = peer = self._describe(link.transport)
+        if not self._settings.tcp_listen_options_nodelay and not peer.is_owner:
+            set_option(link.fileno(), socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+        link.is_owner = self.engine.has_own_methods = peer.is_owner
+        link.name = peer.name
+        link.heard = link.spoke = self._loop.time()
+        if not self._admission.admit(self):
+            link.abort()
             return
-        self._deadline = loop.call_later(self._settings.handshake_timeout, self._too_slow)
+        self._deadline = self._loop.call_later(self._settings.handshake_timeout, self._too_slow)
 
     def _too_slow(self) -> None:
-        _LOG.warning(
-            "%s: the handshake took too long", self.name, extra=log_event("connection_timeout", connection=self.name)
-        )
-        self.abort()
+        name = self.link.name
+        _LOG.warning("%s: the handshake took too long", name, extra=log_event("connection_timeout", connection=name))
+        self.link.abort()
 
     def data_received(self, data: bytes) -> None:
-        self._heard = self._loop.time()
+        link = self.link
+        link.heard = self._loop.time()
         self.received_bytes += len(data)
-        if self._lingers:
+        if link.lingers:
             return
-        self.work_off(self._share.of(self.engine.receive(data), len(data)))
-        if self.node.gate.reasons or self.engine.assembled_bytes or self._share.kept_bytes:
+        self._work_off(self._share.of(self.engine.receive(data), len(data)))
+        if self.node.gate.reasons or self.engine.assembled_bytes or link.kept_bytes:
             self._share.note_received()
 
-    def work_off(self, events: list[Event]) -> None:
+    def _work_off(self, events: list[Event]) -> None:
         """Handle events, as one round."""
-        server, share = self.server, self._share
+        rounds, share = self.link.server.rounds, self._share
         with self.node.pool.holding() as held:
-            server.begin_round()
+            rounds.begin()
             end_s = time.perf_counter() + TURN_S
             try:
                 for index, event in enumerate(events, 1):
@@ -165,23 +168,15 @@ class ClientConnection(asyncio.Protocol):
                         break
                 held.run_quick_ones()
             finally:
-                server.flush_later(self)
-                server.end_round()
+                rounds.flush_later(self.link)
+                rounds.end()
 
     def pause_writing(self) -> None:
-        self.writable = False
+        self.link.writable = False
 
     def resume_writing(self) -> None:
-        self.writable = True
         self._share.note_read()
-        deferred, self._when_writable = self._when_writable, []
-        for work in deferred:
-            work()
-        self.flush()
-
-    def when_writable(self, work: Callable[[], None]) -> None:
-        """Call ``work`` once the client takes more data."""
-        self._when_writable.append(work)
+        self.link.set_writable()
 
     def eof_received(self) -> bool:
         if self._handing_over is None:
@@ -194,27 +189,26 @@ class ClientConnection(asyncio.Protocol):
         """Tell a process that shares the directory that its host is closing; handle and answer its pending requests."""
         if self.engine.state is not State.RUNNING:  # it has begun to close meanwhile
             return
-        self._handing_over = self.server.loop.create_future()
+        self._handing_over = self._loop.create_future()
         self.engine.send(0, c.Connection.Blocked(HANDING_OVER))
-        self.flush()
+        self.link.flush()
         await self._handing_over
         for channel in list(self.channels.values()):
             await channel.all_answered()
-        self.flush()
+        self.link.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._over:
+        if self.link.is_over:
             return
-        self._over = True
+        self.link.end()
         if self._handing_over is not None and not self._handing_over.done():
             self._handing_over.set_result(None)
-        for timer in (self._heartbeat, self._deadline):
-            if timer is not None:
-                timer.cancel()
+        self._heartbeats.end()
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._share.end()
         self.engine.forget_unfinished()
-        self._when_writable.clear()
-        self.start(self._released())
+        self.link.start(self._released())
 
     async def _released(self) -> None:
         """Give back everything that the client held, once what it sent has been handled."""
@@ -222,7 +216,7 @@ class ClientConnection(asyncio.Protocol):
             await self._share.all_done()
             await self._give_back()
         finally:
-            self.server.discard(self)
+            self._admission.discard(self)
 
     async def _give_back(self) -> None:
         """Give back everything that the client held. An error is logged: the connection ends all the same."""
@@ -231,91 +225,10 @@ class ClientConnection(asyncio.Protocol):
                 await channel.finish()
             self.channels.clear()
             if self.vhost:
-                await bridge.run(self.node.change(lambda actor: actor.release(self)))
+                await bridge.run(self.node.change(lambda actor: actor.release(self.link)))
         except Exception as error:
-            _LOG.info("%s: %s", self.name, error, extra=log_event("connection_failed", error, connection=self.name))
-
-    def flush(self) -> None:
-        """Send pending data."""
-        self._flushing = False
-        pieces, transport = self.engine.pieces_to_send(), self._transport
-        if pieces and transport is not None and not transport.is_closing():
-            self._spoke = self._loop.time()
-            self.sent_bytes += sum(map(len, pieces))
-            if max(map(len, pieces)) < LARGE_BYTES:
-                transport.write(b"".join(pieces))
-            else:
-                transport.writelines(pieces)
-            if not self.writable:
-                self._share.note_unsent(transport.get_write_buffer_size())
-        if self.engine.state is _TERMINATED and not self._lingers and self._transport is not None:
-            self._transport.close()
-
-    def flush_soon(self) -> None:
-        """Send pending data at the end of this round of the loop."""
-        if not self._flushing:
-            self._flushing = True
-            self.server.flush_later(self)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the client is gone."""
-        return self._over
-
-    async def has_room(self) -> None:
-        """Wait until the client has read enough of its answers."""
-        if self._share.is_stuck:
-            await self._share.has_room()
-
-    def note_kept(self, size_bytes: int) -> None:
-        """Count ``size_bytes`` more as held back by a transaction."""
-        self._share.kept_bytes += size_bytes
-
-    def fileno(self) -> int:
-        """Return the socket's number; -1 if it is closed."""
-        opened = None if self._transport is None else self._transport.get_extra_info("socket")
-        return -1 if opened is None else int(opened.fileno())
-
-    def abort(self) -> None:
-        """Drop the connection without a close."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    # ── holding the socket ──────────────────────────────────────────────────────────────────────────────────────
-
-    def hold(self, reason: object) -> None:
-        """Stop reading the socket, until :meth:`release` for the same reason."""
-        if not self._holding and self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-        self._holding.add(reason)
-
-    def release(self, reason: object) -> None:
-        if reason not in self._holding:
-            return
-        self._holding.discard(reason)
-        if not self._holding and self._transport is not None and not self._transport.is_closing():
-            self._heard = self.server.loop.time()
-            self._transport.resume_reading()
-
-    def tell_blocked(self) -> None:
-        """Tell the client about an alarm, once a publish waits for it; a guest of the directory at once."""
-        gate = self.node.gate
-        if not gate.reasons or self.capabilities.get("connection.blocked") is not True:
-            return
-        reason = f"low on {' & '.join(sorted(gate.reasons, reverse=True))}"
-        if self.is_owner and gate.disk_is_full:
-            reason = DISK_FULL
-        if reason != self._told_blocked and (self.is_owner or not self._told_blocked):
-            self._told_blocked = reason
-            self.engine.send(0, c.Connection.Blocked(reason))
-            self.flush_soon()
-
-    def tell_unblocked(self) -> None:
-        if self._told_blocked and not self.node.gate.reasons:
-            self._told_blocked = ""
-            if self.engine.state is State.RUNNING:
-                self.engine.send(0, c.Connection.Unblocked())
-                self.flush_soon()
+            name = self.link.name
+            _LOG.info("%s: %s", name, error, extra=log_event("connection_failed", error, connection=name))
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -329,13 +242,13 @@ class ClientConnection(asyncio.Protocol):
             case MethodReceived(number, c.Channel.Open()):
                 self._open_channel(number)
             case MethodReceived(number, c.Channel.CloseOk()):
-                self.channels.pop(number, None)
+                self._forget_channel(number)
             case MethodReceived(number):
                 if (channel := self.channels.get(number)) is not None:
                     channel.handle(event)
             case HeaderReceived():
                 if not event.refused and self.engine.state is State.HANDSHAKE:
-                    self._start()
+                    self._login.start()
             case Violation():
                 self._violated(event.error)
             case Heartbeat():
@@ -349,125 +262,77 @@ class ClientConnection(asyncio.Protocol):
                 self._started(method)
             case c.Connection.TuneOk():
                 if method.heartbeat:
-                    self._beat(method.heartbeat / 2)
+                    self._heartbeats.begin(method.heartbeat)
             case c.Connection.Open():
                 self._open(method.virtual_host)
             case c.Connection.UpdateSecret():
                 self.engine.send(0, c.Connection.UpdateSecretOk())
             case c.Connection.Close():
-                self.start(self._closed())
+                self.link.start(self._closed())
             case c.Connection.CloseOk():
                 pass
 
-    def _start(self) -> None:
-        offered = mechanisms(self._peer.certificate_name if self._peer else None)
-        properties = server_properties(self.node.cluster_name)
-        if self.is_owner:
-            properties |= {PROTOCOL_PROPERTY: PROTOCOL, VERSION_PROPERTY: WARREN_VERSION}
-        self.engine.send(
-            0,
-            method_of(
-                c.Connection.Start,
-                server_properties=properties,
-                mechanisms=" ".join(offered),
-                locales="en_US",
-            ),
-        )
-
     def _started(self, method: c.Connection.StartOk) -> None:
-        peer, mechanism = self._peer, method.mechanism
-        self.client_properties = dict(method.client_properties or {})
-        capabilities = self.client_properties.get("capabilities")
-        self.capabilities = dict(capabilities) if isinstance(capabilities, dict) else {}
+        """Check who it is. As in RabbitMQ, a user that may not log in can be told the reason; a malformed response gets
+        no answer."""
         try:
-            login = credentials(
-                mechanism, method.response.encode(errors="surrogateescape"), peer.certificate_name if peer else None
-            )
-            self.user = login.user if self.is_owner else self._authenticated(login)
-        except (AccessRefusedError, NotFoundError, SaslError) as error:
-            _LOG.warning(
-                "%s: %s login refused: %s",
-                self.name,
-                mechanism,
-                error,
-                extra=log_event("login_refused", error, connection=self.name, mechanism=mechanism),
-            )
-            self._refuse_login(mechanism, tells=not isinstance(error, SaslError))
-            return
-        self.auth_mechanism = mechanism
-        settings = self._settings
-        self.engine.send(0, c.Connection.Tune(settings.channel_max, settings.frame_max, settings.heartbeat))
-
-    def _authenticated(self, login: Credentials) -> str:
-        """Return the user's name; raise if the credentials are wrong."""
-        users = self.node.actor.users
-        user = users[login.user] if login.password is None else users.authenticate(login.user, login.password)
-        self._check_loopback(user.name)
-        return user.name
-
-    def _check_loopback(self, user: str) -> None:
-        if self._peer is not None and not self._peer.is_loopback and user in self.server.settings.loopback_users:
-            raise AccessRefusedError(f"user '{user}' can only connect via localhost")
-
-    def _refuse_login(self, mechanism: str, *, tells: bool) -> None:
-        """Close after a while, with the reason if ``tells`` and the client can be told. As in RabbitMQ, this is for a
-        user that may not log in, not for a malformed response."""
-        if tells and self.capabilities.get("authentication_failure_close") is True:
+            if self._login.check(method):
+                return
+            tells = self.link.capabilities.get("authentication_failure_close") is True
+        except SaslError:
+            tells = False
+        if tells:
             text = (
-                f"{NAMES[ACCESS_REFUSED]} - Login was refused using authentication mechanism {mechanism}. "
+                f"{NAMES[ACCESS_REFUSED]} - Login was refused using authentication mechanism {method.mechanism}. "
                 "For details see the broker logfile."
             )
             self.engine.send(0, c.Connection.Close(ACCESS_REFUSED, text, 0, 0))
             self._wait_for_close()
         else:
-            self.server.loop.call_later(CLOSE_TIMEOUT_S, self.abort)
-            self.hold("refused")
+            self._loop.call_later(CLOSE_TIMEOUT_S, self.link.abort)
+            self.link.hold("refused")
 
     def _open(self, vhost: str) -> None:
-        method_index = c.Connection.Open.index
-        is_down = vhost in self.node.actor.down or self.node.actor.actor_stopped.is_set()
-        if vhost not in self.node.actor.vhosts and not is_down:
-            self._fail(NOT_ALLOWED, f"NOT_ALLOWED - vhost {vhost} not found", method_index)
-        elif is_down and not self.is_owner:  # a guest gets the reason from each of its verbs
-            text = f"access to vhost '{vhost}' refused for user '{self.user}': vhost '{vhost}' is down"
-            self._fail(INTERNAL_ERROR, f"INTERNAL_ERROR - {text}", method_index)
-        elif not self.is_owner and (refusal := connection_refused(self.server, self.user, vhost)) is not None:
-            self._fail(NOT_ALLOWED, f"NOT_ALLOWED - {refusal}", method_index)
-        elif not self.is_owner and not self.node.actor.users.may_use(self.user, vhost):
-            text = f"NOT_ALLOWED - access to vhost '{vhost}' refused for user '{self.user}'"
-            self._fail(NOT_ALLOWED, text, method_index)
-        else:
-            self.vhost = vhost
-            if self._deadline is not None:
-                self._deadline.cancel()
-            self.engine.send(0, c.Connection.OpenOk())
-            if self.is_owner:
-                self._show_life()
+        link = self.link
+        limit = None if link.is_owner else self._admission.connection_refused(link.user, vhost)
+        if (refusal := self._login.refusal(vhost, limit)) is not None:
+            self._fail(*refusal, c.Connection.Open.index)
+            return
+        link.vhost = vhost
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self.engine.send(0, c.Connection.OpenOk())
+        if link.is_owner:
+            self._heartbeats.show_life()
 
     def _open_channel(self, number: int) -> None:
-        if not self.is_owner and (refusal := channel_refused(self.server, self.user)) is not None:
+        if not self.link.is_owner and (refusal := self._admission.channel_refused(self.link.user)) is not None:
             self._fail(NOT_ALLOWED, f"NOT_ALLOWED - {refusal}", 0)
             return
-        self.channels[number] = ServerChannel(self, number)
+        self.channels[number] = ServerChannel(self.link, number, self._share, self._ends)
         if self.engine.is_open(number):
             self.engine.send(number, method_of(c.Channel.OpenOk, channel_id=""))
+
+    def _forget_channel(self, number: int) -> None:
+        self.channels.pop(number, None)
 
     async def _closed(self) -> None:
         await self._give_back()
         if self.engine.state is State.CLOSING:
             self.engine.send(0, c.Connection.CloseOk())
-            self._lingers = True
+            self.link.lingers = True
             self._wait_for_close(min(self.engine.heartbeat or LINGER_S, LINGER_S))
-        self.flush()
+        self.link.flush()
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _violated(self, error: ProtocolError) -> None:
-        _LOG.warning("%s: %s", self.name, error, extra=log_event("connection_failed", error, connection=self.name))
+        name = self.link.name
+        _LOG.warning("%s: %s", name, error, extra=log_event("connection_failed", error, connection=name))
         if self.engine.state is not State.TERMINATED:  # else the socket is closed once the reason is sent
             self._wait_for_close()
 
-    def failed(self, number: int, error: Exception, method_index: int) -> None:
+    def _failed(self, number: int, error: Exception, method_index: int) -> None:
         """Close the channel, or the connection, for an error on a channel."""
         code, text = reply_of(error)
         is_clients = isinstance(error, ProtocolError)
@@ -479,19 +344,21 @@ class ClientConnection(asyncio.Protocol):
             if code == INTERNAL_ERROR and not is_clients:
                 _LOG.error(
                     "%s: %s",
-                    self.name,
+                    self.link.name,
                     error,
                     exc_info=error,
-                    extra=log_event("connection_failed", error, connection=self.name),
+                    extra=log_event("connection_failed", error, connection=self.link.name),
                 )
             self._fail(code, text, method_index)
             return
         _LOG.info(
             "%s, channel %d: %s",
-            self.name,
+            self.link.name,
             number,
             text,
-            extra=log_event("channel_closed", error, connection=self.name, channel=number, code=code, vhost=self.vhost),
+            extra=log_event(
+                "channel_closed", error, connection=self.link.name, channel=number, code=code, vhost=self.vhost
+            ),
         )
         if self.engine.is_open(number):
             class_id, method_id = divmod(method_index, 1 << 16)
@@ -499,32 +366,33 @@ class ClientConnection(asyncio.Protocol):
                 self.engine.send(number, refused(refusal))
             self.engine.send(number, method_of(c.Channel.Close, reply_code=code, reply_text=text, class_id=class_id,
                                                method_id=method_id))  # fmt: skip
-            self.flush_soon()
+            self.link.flush_soon()
 
     def _told_to_guest(self, error: BaseException | None) -> WarrenError | None:
         """Return the error that a guest of the directory gets, with class and text; ``None``: a reply code."""
         if isinstance(error, Refusal):  # the text for AMQP clients; its cause may be an error of the node
             error = error.__cause__
-        is_nodes = self.is_owner and isinstance(error, WarrenError) and not isinstance(error, ProtocolError)
+        is_nodes = self.link.is_owner and isinstance(error, WarrenError) and not isinstance(error, ProtocolError)
         return cast("WarrenError", error) if is_nodes else None
 
     def close(self, reason: str) -> None:
         """Close the connection on an operator's request."""
         self._fail(CONNECTION_FORCED, f"CONNECTION_FORCED - {reason}", 0)
-        self._lingers = False
-        self.flush()
-        if self._handing_over is not None and self._handing_over.done() and self._transport is not None:
-            self._transport.close()  # the client's half has ended: no answer can come
+        self.link.lingers = False
+        self.link.flush()
+        transport = self.link.transport
+        if self._handing_over is not None and self._handing_over.done() and transport is not None:
+            transport.close()  # the client's half has ended: no answer can come
 
     def _fail(self, code: int, text: str, method_index: int) -> None:
         if self.engine.state in (State.CLOSED, State.CLOSING, State.TERMINATED):
             return
         _LOG.warning(
             "%s: closed with %d %s",
-            self.name,
+            self.link.name,
             code,
             text,
-            extra=log_event("connection_closed", connection=self.name, code=code, reason=text, vhost=self.vhost),
+            extra=log_event("connection_closed", connection=self.link.name, code=code, reason=text, vhost=self.vhost),
         )
         class_id, method_id = divmod(method_index, 1 << 16)
         self.engine.send(0, method_of(c.Connection.Close, reply_code=code, reply_text=cut_text(text), class_id=class_id,
@@ -532,84 +400,36 @@ class ClientConnection(asyncio.Protocol):
         for channel in self.channels.values():
             channel.abandon()
         self._wait_for_close()
-        self.flush_soon()
+        self.link.flush_soon()
 
     def _wait_for_close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        for reason in list(self._holding):
-            self.release(reason)
-        self._deadline = self.server.loop.call_later(timeout_s, self.abort)
+        self.link.release_all()
+        self._deadline = self._loop.call_later(timeout_s, self.link.abort)
 
-    # ── heartbeats ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _beat(self, half_s: float, beats: int = 0, heard: float = 0.0, missed: int = 0) -> None:
-        """Send a heartbeat if nothing was sent for half of the interval; end the connection if nothing came in two.
-
-        As in RabbitMQ, the intervals begin when the connection is tuned, and a client that is silent from then on has
-        three: nothing is missed in the first. ``missed``: whole intervals in which nothing came.
-        """
-        now = self.server.loop.time()
-        if beats and beats % 2 == 0:
-            missed = missed + 1 if heard == self._heard and not self._holding else 0
-            heard = self._heard
-        if missed == 2:
-            _LOG.warning(
-                "%s: missed heartbeats from client, timeout: %ds",
-                self.name,
-                round(2 * half_s),
-                extra=log_event("connection_timeout", connection=self.name),
-            )
-            self.abort()
-            return
-        if now - self._spoke >= half_s and self.engine.state is State.RUNNING:
-            self.engine.send_heartbeat()
-            self.flush()
-        self._heartbeat = self.server.loop.call_later(
-            half_s, functools.partial(self._beat, half_s, beats + 1, heard, missed)
-        )
-
-    def _show_life(self) -> None:
-        """Send a guest of the directory something at least every :data:`GUEST_BEAT_S`: it gives up a silent host.
-
-        This also tells it of alarms before it publishes.
-        """
-        self.tell_blocked()
-        self.tell_unblocked()
-        if self._loop.time() - self._spoke >= GUEST_BEAT_S and self.engine.state is State.RUNNING:
-            self.engine.send_heartbeat()
-            self.flush()
-        self._heartbeat = self._loop.call_later(GUEST_BEAT_S, self._show_life)
-
-    # ── tasks and status ────────────────────────────────────────────────────────────────────────────────────────
-
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run ``work`` as a task, and keep a reference to it."""
-        task = self.server.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+    # ── status ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def info(self) -> dict[str, Any]:
         """Return what RabbitMQ's management shows of a connection."""
-        peer = self._peer
+        link, login, peer = self.link, self._login, self.link.peer
         return {
-            "name": self.name,
+            "name": link.name,
             "node": self.node.name,
-            "user": self.user,
-            "vhost": self.vhost,
-            "state": "blocked" if self._told_blocked else self.engine.state.value,
+            "user": link.user,
+            "vhost": link.vhost,
+            "state": "blocked" if link.blocked_reason else self.engine.state.value,
             "protocol": "AMQP 0-9-1",
             "type": "network",
-            "auth_mechanism": self.auth_mechanism,
+            "auth_mechanism": login.mechanism,
             "channels": len(self.channels),
             "channel_max": self.engine.channel_max,
             "frame_max": self.engine.frame_max,
             "timeout": self.engine.heartbeat,
-            "client_properties": self.client_properties,
+            "client_properties": login.client_properties,
             "connected_at": round(self.connected_at * 1000),
             "recv_oct": self.received_bytes,
-            "send_oct": self.sent_bytes,
+            "send_oct": link.sent_bytes,
             "host": peer.host if peer else "",
             "port": peer.port if peer else 0,
             "peer_host": peer.peer_host if peer else "",

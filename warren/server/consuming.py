@@ -43,8 +43,10 @@ from warren.queue_index.message.amqp_tables import is_integer, type_name
 from warren.queue_index.message.contents import Content, contents_of, counted_contents_of, pieces
 from warren.queue_index.queue.acking import tag_ranges
 from warren.queue_index.queue.fetching import Fetched, FetchedAgain
-from warren.server.direct_reply import REPLY_TO
+from warren.server.channel_link import ChannelLink, Work
+from warren.server.direct_reply import ReplyConsumer
 from warren.server.replies import ACCESS_REFUSED, NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
+from warren.server.reply_addresses import REPLY_TO
 from warren.server.streams import check_consume, find_stream, refuse_get
 from warren.server.topology import find_queue
 from warren.storage.errors import MessageError, WarrenError
@@ -52,7 +54,6 @@ from warren.verbs.steps import Steps, ask, asked, call
 
 if TYPE_CHECKING:
     from warren.actors.topics.streams import Stream
-    from warren.server.channel import ServerChannel, Work
     from warren.server.stream_consumer import StreamConsumer
 
 _UNLESS_GONE: Final = contextlib.suppress(WarrenError)
@@ -198,10 +199,11 @@ class ServerConsumer:
 class ChannelConsumers:
     """The consumer's half of a channel."""
 
-    def __init__(self, channel: ServerChannel) -> None:
+    def __init__(self, channel: ChannelLink) -> None:
         self._channel = channel
         self.by_tag: dict[str, ServerConsumer | StreamConsumer] = {}
         self.unacked: DeliveryTags[Settler] = DeliveryTags()
+        self.replies = ReplyConsumer(channel, self.unacked)
         self.uncommitted: list[tuple[str, list[Unacked]]] = []
         """The settlements that a transaction holds back: outcomes, and their deliveries."""
         self.prefetch = 0
@@ -315,7 +317,7 @@ class ChannelConsumers:
         if tag in self.by_tag:
             raise ProtocolError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'", method.index)
         if name == REPLY_TO:
-            channel.replies.begin(method, tag)
+            self.replies.begin(method, tag)
             if not method.nowait:
                 channel.send(c.Basic.ConsumeOk(tag))
             return
@@ -381,7 +383,14 @@ class ChannelConsumers:
         from warren.server.stream_consumer import StreamConsumer
 
         consumer = StreamConsumer(
-            channel, stream, tag=tag, exclusive=method.exclusive, prefetch=prefetch, arguments=arguments
+            channel,
+            stream,
+            self.unacked,
+            self.lost,
+            tag=tag,
+            exclusive=method.exclusive,
+            prefetch=prefetch,
+            arguments=arguments,
         )
         await consumer.find_start()
         self.by_tag[tag] = consumer
@@ -435,7 +444,7 @@ class ChannelConsumers:
             contents = self._contents_of(delivered.fetched)
             current.sending = contents if delivered.count == 1 else pieces(contents)
         else:
-            connection.server.post(functools.partial(self._pump, consumer))
+            connection.server.rounds.post(functools.partial(self._pump, consumer))
             return
         arrival = consumer.deliveries.arrival()
         consumer.arrival = arrival
@@ -458,7 +467,7 @@ class ChannelConsumers:
 
     def _arrived(self, consumer: ServerConsumer, _: Future) -> None:
         """In any thread."""
-        self._channel.connection.server.post(functools.partial(self._pump, consumer))
+        self._channel.server.rounds.post(functools.partial(self._pump, consumer))
 
     def _deliver(self, consumer: ServerConsumer, piece: Content | None) -> None:
         """Send messages; ``None``: one that cannot be read, which stays unacked with the channel."""
@@ -509,7 +518,7 @@ class ChannelConsumers:
         elif consumer is not None:
             consumer.stop()
         else:
-            self._channel.replies.end(method.consumer_tag)
+            self.replies.end(method.consumer_tag)
         if not method.nowait:
             self._channel.send(c.Basic.CancelOk(method.consumer_tag))
 
@@ -648,7 +657,7 @@ class ChannelConsumers:
 
     def _post_lapsed(self, through: Channel, tags: range) -> None:
         """Called in the queue's thread."""
-        self._channel.connection.server.post(functools.partial(self._note_lapsed, through, tags))
+        self._channel.server.rounds.post(functools.partial(self._note_lapsed, through, tags))
 
     def _note_lapsed(self, through: Channel, tags: range) -> None:
         """Make room under the shared prefetch: these messages exceeded their ack timeout and were requeued."""
@@ -701,7 +710,7 @@ class ChannelConsumers:
             else:
                 of_streams.append(consumer)
         self.by_tag.clear()
-        self._channel.replies.end()
+        self.replies.end()
         for reader in of_streams:
             await reader.end()
         channels, self._through = self._through, {}

@@ -1,62 +1,30 @@
 """Direct reply-to: answers that go directly from one client to another, without a queue.
 
-A client consumes from the pseudo-queue :data:`REPLY_TO` and publishes its requests with ``reply_to`` set to it. The
-published messages carry an address of that channel; a message published to the default exchange with this address as
-the routing key reaches the channel directly. Replies that no client waits for are dropped.
+A client consumes from the pseudo-queue ``amq.rabbitmq.reply-to`` and publishes its requests with ``reply_to`` set to
+it. The published messages carry an address of that channel; a message published to the default exchange with this
+address as the routing key reaches the channel directly. Replies that no client waits for are dropped.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Any
 
-import attrs
 from pamqp import commands as c
 
+from warren.actors.engines.queue.delivery_tags import DeliveryTags
 from warren.amqp.methods import method_of
+from warren.server.channel_link import ChannelLink
 from warren.server.replies import NOT_FOUND, PRECONDITION_FAILED, Refusal
-
-if TYPE_CHECKING:
-    from warren.server.channel import ServerChannel
-
-REPLY_TO: Final = "amq.rabbitmq.reply-to"
-_ADDRESS: Final = f"{REPLY_TO}."
-
-
-@attrs.define
-class ReplyAddresses:
-    """The channels of a server that wait for replies, by their addresses."""
-
-    _channels: dict[str, ServerChannel] = attrs.Factory(dict)
-
-    def find(self, routing_key: str) -> ServerChannel | None:
-        return self._channels.get(routing_key)
-
-    def add(self, channel: ServerChannel) -> str:
-        """Return a new address."""
-        address = f"{_ADDRESS}{secrets.token_urlsafe(24)}"
-        self._channels[address] = channel
-        return address
-
-    def remove(self, address: str) -> None:
-        self._channels.pop(address, None)
-
-
-def is_reply_queue(name: str) -> bool:
-    """Whether it is the pseudo-queue, or an address."""
-    return name == REPLY_TO or name.startswith(_ADDRESS)
-
-
-def is_address(routing_key: str) -> bool:
-    return routing_key.startswith(_ADDRESS)
+from warren.server.reply_addresses import REPLY_TO
 
 
 class ReplyConsumer:
     """The consumer of a channel that consumes from the pseudo-queue."""
 
-    def __init__(self, channel: ServerChannel) -> None:
+    def __init__(self, channel: ChannelLink, tags: DeliveryTags[Any]) -> None:
         self._channel = channel
+        self._tags = tags
         self._tag = ""
         self.address = ""
         """"": not consuming."""
@@ -68,13 +36,13 @@ class ReplyConsumer:
         if self.address:
             raise Refusal(PRECONDITION_FAILED, "reply consumer already set")
         self._tag = tag
-        self.address = self._channel.connection.server.replies.add(self._channel)
+        self.address = self._channel.server.replies.add(self.deliver)
 
     def end(self, tag: str | None = None) -> bool:
         """Stop consuming; return whether there was a consumer with that tag (``None``: any)."""
         if not self.address or tag not in (None, self._tag):
             return False
-        self._channel.connection.server.replies.remove(self.address)
+        self._channel.server.replies.remove(self.address)
         self.address = ""
         return True
 
@@ -90,12 +58,12 @@ class ReplyConsumer:
         if not channel.may_send:
             return
         method = method_of(c.Basic.Deliver, consumer_tag=self._tag, exchange="", routing_key=routing_key)
-        tags = [channel.consumers.unacked.next_tag] * len(bodies)
+        tags = [self._tags.next_tag] * len(bodies)
         channel.connection.engine.deliver(channel.number, method, tags, properties, bodies)
         channel.connection.flush_soon()
 
 
-def check_declared(channel: ServerChannel, name: str) -> None:
+def check_declared(channel: ChannelLink, name: str) -> None:
     """Answer a declaration that asks whether a client waits for replies. Raises :class:`Refusal` if none does."""
-    if name != REPLY_TO and channel.connection.server.replies.find(name) is None:
+    if name != REPLY_TO and channel.server.replies.find(name) is None:
         raise Refusal(NOT_FOUND, f"no queue '{name}' in vhost '{channel.vhost}'")

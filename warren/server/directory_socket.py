@@ -11,19 +11,17 @@ import asyncio
 import itertools
 import os
 import socket
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import attrs
 
 from warren.actors.node.node_socket import NodeSocket, may_come_in, peer_of
 from warren.actors.node.status_server import MAX_REQUEST_BYTES, Session, answer
 from warren.amqp.own_methods import MAX_BODY_BYTES
-from warren.server.connection import ClientConnection
+from warren.server.connection import Admission, ClientConnection
 from warren.server.peer import Peer
+from warren.server.server_context import ServerContext
 from warren.storage.errors import StorageError
-
-if TYPE_CHECKING:
-    from warren.server.server import Server
 
 BACKLOG: Final = 1024
 CHANNEL_MAX: Final = 65_535
@@ -36,8 +34,12 @@ _numbers = itertools.count(1)
 class DirectorySocket:
     """The socket of one node."""
 
-    def __init__(self, server: Server, directory: str) -> None:
-        self._server = server
+    def __init__(self, server: ServerContext, admission: Admission, directory: str) -> None:
+        self.server = server
+        self.admission = admission
+        self._is_listening = self._is_stopping = False
+        self._strangers: set[asyncio.Transport] = set()
+        """Clients that have not sent anything yet."""
         self._socket = NodeSocket(directory)
         self.settings = attrs.evolve(
             server.settings,
@@ -54,15 +56,36 @@ class DirectorySocket:
             listener = self._socket.listen(BACKLOG)
         except (OSError, ValueError) as error:
             raise StorageError(f"{self._socket.path}: no socket can be made: {error}") from error
-        return await self._server.loop.create_unix_server(self.guest, sock=listener)
+        self._is_listening = True
+        return await self.server.loop.create_unix_server(self.guest, sock=listener)
 
     def remove(self) -> None:
-        """Remove the file, so that no other process connects."""
-        self._socket.remove()
+        """Remove the file, so that no other process connects, and let no one in that is about to."""
+        self._is_stopping = True
+        if self._is_listening:
+            self._socket.remove()
+
+    def let_in(self, stranger: asyncio.Transport) -> bool:
+        """Return whether a new client is accepted. While the server is stopping, it is disconnected at once, because it
+        would wait for an answer in vain."""
+        if self._is_stopping:
+            stranger.abort()
+            return False
+        self._strangers.add(stranger)
+        return True
+
+    def no_stranger(self, transport: asyncio.Transport) -> None:
+        """Forget a client that has sent its first bytes or has gone."""
+        self._strangers.discard(transport)
+
+    def disconnect_strangers(self) -> None:
+        """Disconnect the clients that have not sent anything yet."""
+        for stranger in list(self._strangers):
+            stranger.abort()
 
     def guest(self) -> asyncio.Protocol:
         """Return the protocol for a new client."""
-        return _Guest(self._server, self)
+        return _Guest(self)
 
     def describe(self, process: int) -> Peer:
         """Describe a process that has connected."""
@@ -79,9 +102,8 @@ class DirectorySocket:
 class _Guest(asyncio.Protocol):
     """A client that has not sent anything yet; then one that speaks lines."""
 
-    def __init__(self, server: Server, directory_socket: DirectorySocket) -> None:
-        self._server = server
-        self._where = directory_socket
+    def __init__(self, place: DirectorySocket) -> None:
+        self._place = place
         self._transport: asyncio.Transport | None = None
         self._process = 0
         self._session: Session | None = None
@@ -92,7 +114,7 @@ class _Guest(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if not self._server.let_in(self._transport):
+        if not self._place.let_in(self._transport):
             return
         self._process, user = _credentials(self._transport)
         if not may_come_in(user):
@@ -101,10 +123,12 @@ class _Guest(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._transport is None:
             return
-        self._server.no_stranger(self._transport)
+        self._place.no_stranger(self._transport)
         if self._session is None and not self._received and not data.startswith(b"{"):
-            describe = self._where.describe
-            connection = ClientConnection(self._server, lambda _: describe(self._process), self._where.settings)
+            place = self._place
+            connection = ClientConnection(
+                place.server, place.admission, lambda _: place.describe(self._process), place.settings
+            )
             self._transport.set_protocol(connection)
             connection.connection_made(self._transport)
             if not self._transport.is_closing():
@@ -123,11 +147,11 @@ class _Guest(asyncio.Protocol):
         if self._session is None:
             from warren.top.snapshots import Snapshots
 
-            self._session = Snapshots(self._server.node).answer
+            self._session = Snapshots(self._place.server.node).answer
         line = bytes(self._received[:end])
         del self._received[: end + 1]
         self._busy = True
-        future = self._server.loop.run_in_executor(None, answer, self._session, line)
+        future = self._place.server.loop.run_in_executor(None, answer, self._session, line)
         future.add_done_callback(self._answered)
 
     def _answered(self, answered: asyncio.Future[bytes]) -> None:
@@ -145,7 +169,7 @@ class _Guest(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:
-            self._server.no_stranger(self._transport)
+            self._place.no_stranger(self._transport)
         self._transport = None
 
 

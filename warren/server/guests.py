@@ -10,7 +10,6 @@ import socket
 from typing import Final
 
 from warren.hosting.running_node import RunningNode
-from warren.server.directory_socket import DirectorySocket
 from warren.server.server import Server
 from warren.server.settings import ServerSettings
 
@@ -25,4 +24,4 @@ def let_in(node: RunningNode, connection: socket.socket) -> None:
     if server is None:
         server = Server(node, FOR_GUESTS)
         server.start()
-    server.take(connection, DirectorySocket(server, node.path))
+    server.take(connection, node.path)

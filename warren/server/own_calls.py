@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import attrs
 import numpy as np
@@ -21,6 +21,8 @@ from warren.client.topic_batches import batch_of
 from warren.msg_store.commit_log.commit_log import Appended
 from warren.msg_store.commit_log.commit_log_format import encode
 from warren.queue_index.message.amqp_tables import write_value
+from warren.server.channel_link import ChannelLink, Work
+from warren.server.consuming import ChannelConsumers
 from warren.server.readers import ChannelReader
 from warren.server.replies import Refusal
 from warren.server.tails import ChannelTail
@@ -33,13 +35,10 @@ from warren.verbs.topic_verbs import TopicVerbs, hand_over
 from warren.verbs.transaction_verbs import TransactionVerbs
 from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs, declare_queue
 
-if TYPE_CHECKING:
-    from warren.server.channel import ServerChannel, Work
-
 _ANSWERED: Final = (WarrenError, ValueError, TypeError, LookupError)
 """The errors that a verb may raise; any other is a bug."""
 Verb = Callable[..., Any]
-"""Called with the channel and the arguments; returns the answer, steps or a coroutine that lead to it, or that it comes
+"""Called with the calls of a channel and the arguments; returns the answer, or what leads to it: steps, a coroutine or
 :class:`Later`."""
 
 
@@ -55,8 +54,10 @@ class Later:
 class OwnCalls:
     """The state of a channel between its calls: answers in their order, and its reader or tail."""
 
-    def __init__(self, channel: ServerChannel) -> None:
-        self._channel = channel
+    def __init__(self, channel: ChannelLink, consumers: ChannelConsumers) -> None:
+        self.channel = channel
+        self.node = channel.node
+        self.consumers = consumers
         self._line: deque[Method | Later] = deque()
         self._waiters: list[asyncio.Future[None]] = []
         self.reader: ChannelReader | ChannelTail | None = None
@@ -65,7 +66,7 @@ class OwnCalls:
         """Answer a call, once those before it are answered."""
         self._line.append(reply)
         if isinstance(reply, Later) and not reply.confirm.done:
-            reply.confirm.on_done(lambda _: self._channel.connection.server.post(self._tell))
+            reply.confirm.on_done(lambda _: self.channel.server.rounds.post(self._tell))
             reply.confirm.hurry()
         self._tell()
 
@@ -77,7 +78,7 @@ class OwnCalls:
                     return
                 first = _answer_of(first)
             self._line.popleft()
-            self._channel.send(first)
+            self.channel.send(first)
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter.set_result(None)
@@ -85,7 +86,7 @@ class OwnCalls:
     async def all_told(self) -> None:
         """Wait until all calls are answered."""
         if self._line:
-            waiter = self._channel.connection.server.loop.create_future()
+            waiter = self.channel.server.loop.create_future()
             self._waiters.append(waiter)
             await waiter
 
@@ -103,17 +104,16 @@ def _answer_of(later: Later) -> Method:
     return refusal_of(error if isinstance(error, Exception) else WarrenError(str(error)))
 
 
-def call_verb(channel: ServerChannel, method: Call) -> Work:
+def call_verb(calls: OwnCalls, method: Call) -> Work:
     """Call a verb and answer. An error that it raises is an answer, too: the channel stays open."""
-    calls = channel.own_calls()
     try:
         arguments = restored(dict(method.arguments))
         if (definition := DEFINITIONS.get(method.verb)) is not None:
-            return _answer_when(calls, _performed(channel, definition, **arguments))
+            return _answer_when(calls, _performed(calls, definition, **arguments))
         verb = VERBS.get(method.verb)
         if verb is None:
             raise NotFoundError(f"no verb '{method.verb}'")
-        result = verb(channel, **arguments)
+        result = verb(calls, **arguments)
         if isinstance(result, (Generator, Coroutine)):
             return _answer_when(calls, result)
         calls.answer(_answer(result))
@@ -143,59 +143,59 @@ def _written(result: Any) -> CallOk:
 
 
 async def _performed(
-    channel: ServerChannel, definition: Definition, of: str, arguments: list[Any], keywords: dict[str, Any]
+    calls: OwnCalls, definition: Definition, of: str, arguments: list[Any], keywords: dict[str, Any]
 ) -> CallOk:
     """Perform an operation on what has the name ``of``."""
-    performer = _PERFORMERS[definition.target](channel, of)
+    performer = _PERFORMERS[definition.target](calls, of)
     answer = await bridge.run(definition.body(performer, *arguments, **keywords))
     if definition.target in ("node", "vhost"):
         return await bridge.in_thread(lambda: _written(definition.encode(answer)))
     return CallOk({"result": plain(definition.encode(answer))})
 
 
-def _queue(channel: ServerChannel, name: str) -> QueueVerbs:
-    return QueueVerbs(channel.node, find_queue(channel, name))
+def _queue(calls: OwnCalls, name: str) -> QueueVerbs:
+    return QueueVerbs(calls.node, find_queue(calls.channel, name))
 
 
 def _declaration(entry: QueueEntry) -> dict[str, Any]:
     return entry.declaration.to_json() | {"exclusive": entry.declaration.exclusive}
 
 
-def _declare_queue(channel: ServerChannel, vhost: str, name: str, properties: dict[str, Any], passive: bool) -> Any:
-    owner = channel.connection
-    return _declaration((yield from declare_queue(channel.node, vhost, name, properties, owner=owner, passive=passive)))
+def _declare_queue(calls: OwnCalls, vhost: str, name: str, properties: dict[str, Any], passive: bool) -> Any:
+    owner = calls.channel.connection
+    return _declaration((yield from declare_queue(calls.node, vhost, name, properties, owner=owner, passive=passive)))
 
 
-def _queues(channel: ServerChannel, vhost: str) -> Any:
-    entries, owners = list(channel.node.vhost(vhost).queues.values()), (None, channel.connection)
+def _queues(calls: OwnCalls, vhost: str) -> Any:
+    entries, owners = list(calls.node.vhost(vhost).queues.values()), (None, calls.channel.connection)
     return bridge.in_thread(lambda: _written([_declaration(entry) for entry in entries if entry.owner in owners]))
 
 
-def _exchange(channel: ServerChannel, vhost: str, name: str) -> dict[str, Any]:
-    return channel.node.vhost(vhost).definitions.exchange(name).to_json()
+def _exchange(calls: OwnCalls, vhost: str, name: str) -> dict[str, Any]:
+    return calls.node.vhost(vhost).definitions.exchange(name).to_json()
 
 
-def _tail(channel: ServerChannel, name: str, last: int) -> Any:
-    tail = ChannelTail(channel, _queue(channel, name))
-    channel.own_calls().reader = tail
+def _tail(calls: OwnCalls, name: str, last: int) -> Any:
+    tail = ChannelTail(calls.channel, _queue(calls, name))
+    calls.reader = tail
     return tail.join(last)
 
 
-def _move(channel: ServerChannel, name: str, ids: list[str], to: list[str] | None) -> Any:
-    return _queue(channel, name).move_ids(ids, None if to is None else (to[0], to[1]))
+def _move(calls: OwnCalls, name: str, ids: list[str], to: list[str] | None) -> Any:
+    return _queue(calls, name).move_ids(ids, None if to is None else (to[0], to[1]))
 
 
-def _publish_as_they_were(channel: ServerChannel, name: str, groups: list[dict[str, Any]]) -> Any:
+def _publish_as_they_were(calls: OwnCalls, name: str, groups: list[dict[str, Any]]) -> Any:
     messages = [
         AsTheyWere(group["exchange"], tuple(group["routing_keys"]), group["properties"], unpacked(group["bodies"]))
         for group in groups
     ]
-    return _queue(channel, name).publish_as_they_were(messages)
+    return _queue(calls, name).publish_as_they_were(messages)
 
 
-def _publish_unique(channel: ServerChannel, name: str, bodies: bytes, properties: dict[str, Any], several: bool) -> Any:
-    queue = _queue(channel, name)
-    connection = channel.connection
+def _publish_unique(calls: OwnCalls, name: str, bodies: bytes, properties: dict[str, Any], several: bool) -> Any:
+    queue = _queue(calls, name)
+    connection = calls.channel.connection
     connection.tell_blocked()
     try:
         confirm = yield from queue.publish_unique(unpacked(bodies), properties, several=several, passes_alarms=True)
@@ -207,20 +207,20 @@ def _publish_unique(channel: ServerChannel, name: str, bodies: bytes, properties
 # ── topics ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _declare_topic(channel: ServerChannel, name: str, queues: int | None) -> Any:
-    topic = yield from NodeVerbs(channel.node).topic(name, queues=queues)
-    return {"queues": topic.queues, "settings": attrs.asdict(channel.node.config.topics)}
+def _declare_topic(calls: OwnCalls, name: str, queues: int | None) -> Any:
+    topic = yield from NodeVerbs(calls.node).topic(name, queues=queues)
+    return {"queues": topic.queues, "settings": attrs.asdict(calls.node.config.topics)}
 
 
-def _append(channel: ServerChannel, batches: list[dict[str, Any]]) -> Any:
+def _append(calls: OwnCalls, batches: list[dict[str, Any]]) -> Any:
     decoded = [batch_of(encoded) for encoded in batches]
-    running = yield from channel.node.topics()
+    running = yield from calls.node.topics()
     for batch in decoded:
         running.store.check(batch)
-    connection = channel.connection
+    connection = calls.channel.connection
     connection.tell_blocked()
     try:
-        confirm = yield from hand_over(channel.node, decoded, True, None, passes_alarms=True)
+        confirm = yield from hand_over(calls.node, decoded, True, None, passes_alarms=True)
     finally:
         connection.tell_unblocked()
     queues = running.table.queues
@@ -239,8 +239,8 @@ def _append(channel: ServerChannel, batches: list[dict[str, Any]]) -> Any:
     return Later(confirm, answer)
 
 
-def _transaction(channel: ServerChannel, verb: str, **of: Any) -> Any:
-    verbs = TransactionVerbs(channel.node, **of)
+def _transaction(calls: OwnCalls, verb: str, **of: Any) -> Any:
+    verbs = TransactionVerbs(calls.node, **of)
     match verb:
         case "record":
             return encode((yield from verbs.record()))
@@ -251,49 +251,49 @@ def _transaction(channel: ServerChannel, verb: str, **of: Any) -> Any:
     raise NotFoundError(f"no verb '{verb}'")
 
 
-def _pending(channel: ServerChannel) -> Any:
-    transactions = yield from NodeVerbs(channel.node).pending_transactions()
+def _pending(calls: OwnCalls) -> Any:
+    transactions = yield from NodeVerbs(calls.node).pending_transactions()
     return [transaction.place for transaction in transactions]
 
 
-def _join(channel: ServerChannel, **arguments: Any) -> Any:
-    reader = ChannelReader(channel, arguments)
-    channel.own_calls().reader = reader
+def _join(calls: OwnCalls, **arguments: Any) -> Any:
+    reader = ChannelReader(calls.channel, arguments)
+    calls.reader = reader
     return reader.join()
 
 
-def _reader(channel: ServerChannel, verb: str, **arguments: Any) -> Any:
-    reader = channel.own_calls().reader
+def _reader(calls: OwnCalls, verb: str, **arguments: Any) -> Any:
+    reader = calls.reader
     function = getattr(reader, verb, None) if verb in READER_VERBS else None
     if function is None:
         raise NotFoundError(f"no verb '{verb}' of a reader")
     return function(**arguments)
 
 
-_PERFORMERS: Final[dict[Target, Callable[[ServerChannel, str], Performer]]] = {
-    "node": lambda channel, _: NodeVerbs(channel.node),
-    "vhost": lambda channel, name: VhostVerbs(channel.node, name),
+_PERFORMERS: Final[dict[Target, Callable[[OwnCalls, str], Performer]]] = {
+    "node": lambda calls, _: NodeVerbs(calls.node),
+    "vhost": lambda calls, name: VhostVerbs(calls.node, name),
     "queue": _queue,
-    "topic": lambda channel, name: TopicVerbs(channel.node, name),
+    "topic": lambda calls, name: TopicVerbs(calls.node, name),
 }
 
 VERBS: Final[dict[str, Verb]] = {
-    "channel.release": lambda channel, seen_up_to=None: channel.consumers.release(seen_up_to),
-    "channel.ack_up_to": lambda channel, tag: channel.consumers.ack_up_to(tag),
-    "channel.retry": lambda channel, tag, wait_ms: channel.consumers.retry_in(tag, wait_ms),
-    "channel.extend": lambda channel, tag, time_ms: channel.consumers.extend(tag, time_ms),
-    "queue.declarations": lambda channel, vhost, names: [_declaration(find_queue(channel, name)) for name in names],
+    "channel.release": lambda calls, seen_up_to=None: calls.consumers.release(seen_up_to),
+    "channel.ack_up_to": lambda calls, tag: calls.consumers.ack_up_to(tag),
+    "channel.retry": lambda calls, tag, wait_ms: calls.consumers.retry_in(tag, wait_ms),
+    "channel.extend": lambda calls, tag, time_ms: calls.consumers.extend(tag, time_ms),
+    "queue.declarations": lambda calls, vhost, names: [_declaration(find_queue(calls.channel, name)) for name in names],
     "queue.move": _move,
-    "queue.take": lambda channel, name, id: channel.consumers.take_batch(name, id),
+    "queue.take": lambda calls, name, id: calls.consumers.take_batch(name, id),
     "queue.publish_as_they_were": _publish_as_they_were,
     "queue.publish_unique": _publish_unique,
-    "queue.get": lambda channel, name, count: channel.consumers.get_batch(name, count),
+    "queue.get": lambda calls, name, count: calls.consumers.get_batch(name, count),
     "exchange.declaration": _exchange,
     "vhost.queue": _declare_queue,
     "vhost.queues": _queues,
-    "vhost.delete_queue": lambda channel, vhost, name, **how: VhostVerbs(channel.node, vhost).delete_queue(name, **how),
-    "node.declare_vhost": lambda channel, name: channel.node.change(lambda actor: actor.declare_vhost(name)),
-    "vhost.failed_queues": lambda channel, vhost: VhostVerbs(channel.node, vhost).failed_queues(),
+    "vhost.delete_queue": lambda calls, vhost, name, **how: VhostVerbs(calls.node, vhost).delete_queue(name, **how),
+    "node.declare_vhost": lambda calls, name: calls.node.change(lambda actor: actor.declare_vhost(name)),
+    "vhost.failed_queues": lambda calls, vhost: VhostVerbs(calls.node, vhost).failed_queues(),
     "topic.declare": _declare_topic,
     "topic.append": _append,
     "transaction": _transaction,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import attrs
 from pamqp import commands as c
@@ -28,16 +28,15 @@ from warren.amqp.methods import method_of
 from warren.amqp.received import Messages
 from warren.client.calls import refused
 from warren.queue_index.properties import decode_properties, encode_properties
+from warren.server.channel_link import ChannelLink, Work
 from warren.server.confirms import Confirms
-from warren.server.direct_reply import REPLY_TO, is_address
+from warren.server.direct_reply import ReplyConsumer
 from warren.server.replies import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
+from warren.server.reply_addresses import REPLY_TO, is_address
 from warren.server.share import EVENTS_AT_A_TIME
 from warren.storage.errors import MessageError, WarrenError
 from warren.verbs.addressing import Delay, address, delay_in, text_of
 from warren.verbs.publishing import Receiver, publishing
-
-if TYPE_CHECKING:
-    from warren.server.channel import ServerChannel, Work
 
 NO_ROUTE: Final = 312
 _CONFIRMS: Final[dict[tuple[bool, bool], c.Basic.Ack | c.Basic.Nack]] = {
@@ -68,8 +67,9 @@ class _Addressed:
 class ChannelPublisher:
     """The publisher's half of a channel."""
 
-    def __init__(self, channel: ServerChannel) -> None:
+    def __init__(self, channel: ChannelLink, replies: ReplyConsumer) -> None:
         self._channel = channel
+        self._replies = replies
         self.confirms: Confirms | None = None
         self.uncommitted: list[Messages] = []
         """Messages that a transaction holds back."""
@@ -199,7 +199,7 @@ class ChannelPublisher:
 
     def _safe(self, numbered: int, confirm: Future) -> None:
         """In any thread."""
-        self._channel.connection.server.post(functools.partial(self._settle, numbered, confirm.error))
+        self._channel.server.rounds.post(functools.partial(self._settle, numbered, confirm.error))
 
     def _settle(self, numbered: int | None, error: BaseException | None) -> None:
         if error is not None:
@@ -211,7 +211,7 @@ class ChannelPublisher:
         self.confirms.settle(numbered, ack=error is None)
         if not self._telling:
             self._telling = True
-            self._channel.connection.server.before_flush(self._tell)
+            self._channel.server.rounds.before_flush(self._tell)
 
     def _tell(self) -> None:
         """Send confirms for settled messages."""
@@ -233,7 +233,7 @@ class ChannelPublisher:
     async def all_told(self) -> None:
         """Wait until all messages are confirmed to the client."""
         if self.confirms is not None and self.confirms.open and not self._channel.closed:
-            self._all_told = self._channel.connection.server.loop.create_future()
+            self._all_told = self._channel.server.loop.create_future()
             await self._all_told
         self._tell()
 
@@ -274,7 +274,7 @@ class ChannelPublisher:
         except MessageError as error:
             raise ProtocolError(INTERNAL_ERROR, "") from error
         if asks := properties.reply_to == REPLY_TO:
-            properties = attrs.evolve(properties, reply_to=channel.replies.address_for_request())
+            properties = attrs.evolve(properties, reply_to=self._replies.address_for_request())
             encoded = encode_properties(properties)
         if properties.user_id not in (None, channel.user) and not channel.may_impersonate:
             raise Refusal(
@@ -314,10 +314,10 @@ class ChannelPublisher:
         routing_key = addressed.routing_keys[0]
         if addressed.checked.name or not is_address(routing_key):
             return False
-        requester = self._channel.connection.server.replies.find(routing_key)
-        if requester is None:
+        deliver = self._channel.server.replies.find(routing_key)
+        if deliver is None:
             return False
-        requester.replies.deliver(routing_key, event.properties, event.bodies)
+        deliver(routing_key, event.properties, event.bodies)
         return True
 
     def _unroutable(self, addressed: _Addressed, event: Messages) -> None:
@@ -343,7 +343,7 @@ class ChannelPublisher:
         size_bytes = sum(map(len, event.bodies)) + (len(event.properties) + MESSAGE_BYTES) * len(event.bodies)
         self.uncommitted.append(event)
         self.uncommitted_bytes += size_bytes
-        self._channel.connection.note_kept(size_bytes)
+        self._channel.connection.kept_bytes += size_bytes
 
     def roll_back(self) -> None:
         """Drop the messages that were held back."""

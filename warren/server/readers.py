@@ -8,7 +8,7 @@ groups and the files.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import attrs
 
@@ -18,13 +18,11 @@ from warren.actors.topics.running_topics import RunningTopics
 from warren.amqp.own_methods import Arrived
 from warren.client.calls import packed, refusal_of
 from warren.msg_store.commit_log.commit_log_format import decode
+from warren.server.channel_link import ChannelLink
 from warren.server.replies import PRECONDITION_FAILED, Refusal
 from warren.storage.errors import WarrenError
 from warren.verbs.reader_verbs import ReaderVerbs
 from warren.verbs.steps import Reading, Steps
-
-if TYPE_CHECKING:
-    from warren.server.channel import ServerChannel
 
 TAKEN_BYTES: Final = 1 << 20
 """About this many bytes go to a reader at a time."""
@@ -36,7 +34,7 @@ Place = tuple[str, Taken]
 class ChannelReader:
     """The reader of one channel."""
 
-    def __init__(self, channel: ServerChannel, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, channel: ChannelLink, arguments: Mapping[str, Any]) -> None:
         self._channel = channel
         self._verbs = ReaderVerbs(channel.node, auto_commit=False, **arguments)
         self._joined: RunningTopics | None = None
@@ -66,7 +64,7 @@ class ChannelReader:
         if self._arrival is None:
             self._is_awaited = False
             self._arrival = arrival = verbs.listen(running)
-            arrival.on_done(lambda _: self._channel.connection.server.post(self._arrived))
+            arrival.on_done(lambda _: self._channel.server.rounds.post(self._arrived))
         taking = yield from verbs.ask_to_take(running, max_records)
         taking.hurry()
         places: list[Place] = yield taking

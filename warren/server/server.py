@@ -18,15 +18,13 @@ from warren.actors.runtime.loop_thread import LoopThread
 from warren.amqp.states import State
 from warren.hosting.running_node import RunningNode
 from warren.server.connection import ClientConnection
-from warren.server.direct_reply import ReplyAddresses
 from warren.server.directory_socket import DirectorySocket
 from warren.server.peer import Peer
-from warren.server.settings import ServerSettings, TlsSettings
+from warren.server.server_context import ServerContext
+from warren.server.settings import ListenError, ServerSettings, TlsSettings
 from warren.server.socket_options import set_option
 from warren.server.tls import Handshakes, server_context
-from warren.server.traffic import Traffic
 from warren.storage.descriptors import among_last
-from warren.storage.errors import StorageError, WarrenError
 
 if TYPE_CHECKING:
     from warren.management.server import ManagementServer
@@ -47,66 +45,51 @@ CHANNEL_TICK_INTERVAL_S: Final = 60.0
 """How often deliveries are checked for their ack timeout, unless the timeout is shorter."""
 
 
-class ListenError(StorageError):
-    """The server cannot listen at its address."""
-
-
 class Server:
     """An AMQP 0-9-1 server over a running node. It ends before its node does."""
 
     def __init__(self, node: RunningNode, settings: ServerSettings | None = None) -> None:
+        self.context = ServerContext(node, ServerSettings() if settings is None else settings)
         self.node = node
-        self.settings = ServerSettings() if settings is None else settings
+        self.settings = self.context.settings
         self.connections: dict[str, ClientConnection] = {}
         """By name; changed in the loop's thread alone."""
-        self.traffic = Traffic()
-        self.replies = ReplyAddresses()
-        """The channels that wait for direct replies."""
+        self.traffic = self.context.traffic
         self.addresses: list[tuple[str, int]] = []
         """Hosts and ports to which the listeners are bound, those of TLS last."""
         self.management: ManagementServer | None = None
         """The management API beside it."""
-        self.thread: LoopThread | None = None
         self._listening: list[asyncio.Server] = []
         self._socket: DirectorySocket | None = None
         self._idle: asyncio.Event | None = None
         self._taking: set[asyncio.Task[Any]] = set()
-        self._strangers: set[asyncio.Transport] = set()
-        """Clients of a directory's socket that have not sent anything yet."""
         self._is_stopping = False
-        self._before_flush: list[Callable[[], None]] = []
-        self._to_flush: set[ClientConnection] = set()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop that runs everything here."""
-        return self._running.loop
-
-    @property
-    def _running(self) -> LoopThread:
-        if self.thread is None:
-            raise RuntimeError("the server does not run")
-        return self.thread
+        return self.context.loop
 
     def post(self, work: Callable[[], None]) -> None:
-        """Run ``work`` in the loop, soon. Thread-safe. A stopped server ignores it: an actor that has an answer for a
-        client that is gone must not fail."""
-        thread = self.thread
-        if thread is not None:
-            thread.post(work)
+        """Run ``work`` in the loop, soon. Thread-safe. A stopped server ignores it."""
+        self.context.rounds.post(work)
+
+    @property
+    def thread(self) -> LoopThread | None:
+        """The loop's thread, if the server runs."""
+        return self.context.rounds.thread
 
     # ── beginning and end ───────────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
         """Listen. Raises :class:`ListenError`."""
-        self.thread = LoopThread("warren-server", _new_loop, self._flush)
-        self.thread.start()
+        rounds = self.context.rounds
+        rounds.start()
         try:
-            self.thread.run(self._listen())
+            rounds.running.run(self._listen())
         except BaseException:
-            self.thread.run(self._stop(""))
-            self.thread.stop()
-            self.thread = None
+            rounds.running.run(self._stop(""))
+            rounds.stop()
             raise
         self.node.hosted.append(self)
         self.node.on_deleted.append(self._deleted)
@@ -131,7 +114,8 @@ class Server:
 
         def close() -> None:
             for connection in list(self.connections.values()):
-                if not connection.is_owner and name == (connection.vhost if kind == "vhost" else connection.user):
+                link = connection.link
+                if not link.is_owner and name == (link.vhost if kind == "vhost" else link.user):
                     connection.close(f"{kind} '{name}' is deleted")
 
         self.post(close)
@@ -141,7 +125,7 @@ class Server:
 
         def close() -> None:
             for connection in list(self.connections.values()):
-                if not connection.is_owner:
+                if not connection.link.is_owner:
                     connection.close(f"vhost '{connection.vhost}' is down")
 
         self.post(close)
@@ -163,7 +147,7 @@ class Server:
         for host, port in settings.tls_addresses:
             await self._listen_on(host, port, settings.tls)
         if settings.directory is not None:
-            self._socket = DirectorySocket(self, settings.directory)
+            self._socket = DirectorySocket(self.context, self, settings.directory)
             self._listening.append(await self._socket.listen())
         if settings.consumer_timeout is not None:
             self._look_for_timeouts(settings.consumer_timeout)
@@ -172,7 +156,7 @@ class Server:
         """Check for timeouts now, and repeatedly. The directory's own user has no timeout."""
         now_s = self.loop.time()
         for connection in list(self.connections.values()):
-            if not connection.is_owner:
+            if not connection.link.is_owner:
                 for channel in list(connection.channels.values()):
                     channel.look_for_timeout(now_s, timeout_ms)
         wait_s = min(CHANNEL_TICK_INTERVAL_S, timeout_ms / 1000)
@@ -181,7 +165,9 @@ class Server:
     async def _listen_on(self, host: str, port: int, tls: TlsSettings | None) -> None:
         settings = self.settings
         login_from = "distinguished_name" if tls is None else tls.login_from
-        make = functools.partial(ClientConnection, self, functools.partial(Peer.of, login_from=login_from))
+        make = functools.partial(
+            ClientConnection, self.context, self, functools.partial(Peer.of, login_from=login_from)
+        )
         try:
             arrive: Callable[[], asyncio.Protocol] = make
             if tls is not None:
@@ -204,16 +190,16 @@ class Server:
 
     def stop(self, reason: str = "broker forced connection closure with reason 'shutdown'") -> None:
         """Close every connection, as RabbitMQ does when it is stopped, and stop listening."""
-        if self.thread is None:
+        rounds = self.context.rounds
+        if rounds.thread is None:
             return
         if self.management is not None:
             self.management.stop()
         with contextlib.suppress(ValueError):
             self.node.on_deleted.remove(self._deleted)
             self.node.on_failed.remove(self._failed)
-        self.thread.run(self._stop(reason))
-        self.thread.stop()
-        self.thread = None
+        rounds.running.run(self._stop(reason))
+        rounds.stop()
         self.node.hosted.remove(self)
 
     async def _stop(self, reason: str) -> None:
@@ -225,12 +211,12 @@ class Server:
         await asyncio.sleep(0)  # asyncio loses connections just accepted if their listener is closed now
         for listening in self._listening:
             listening.close()
-        for stranger in list(self._strangers):
-            stranger.abort()
+        if self._socket is not None:
+            self._socket.disconnect_strangers()
         if guests := [
-            guest for guest in self.connections.values() if guest.is_owner and guest.engine.state is State.RUNNING
+            guest for guest in self.connections.values() if guest.link.is_owner and guest.engine.state is State.RUNNING
         ]:
-            await asyncio.wait([guest.start(guest.hand_over()) for guest in guests], timeout=HAND_OVER_S)
+            await asyncio.wait([guest.link.start(guest.hand_over()) for guest in guests], timeout=HAND_OVER_S)
         for connection in list(self.connections.values()):
             connection.close(reason)
         if self._idle is not None and self.connections:
@@ -238,24 +224,26 @@ class Server:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), STOP_TIMEOUT_S)
             for connection in list(self.connections.values()):
-                connection.abort()
+                connection.link.abort()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), STOP_TIMEOUT_S)
 
     def forget(self) -> None:
         """In a forked child: close the sockets. They are the parent's, and the child would keep them open."""
         sockets = [listener.fileno() for listening in self._listening for listener in listening.sockets]
-        for number in sockets + [connection.fileno() for connection in self.connections.values()]:
+        for number in sockets + [connection.link.fileno() for connection in self.connections.values()]:
             with contextlib.suppress(OSError):
                 os.close(number)
-        self.thread = None
+        self.context.rounds.thread = None
         _OF_PARENTS.append(self)
 
-    def take(self, connection: socket.socket, by: DirectorySocket) -> None:
-        """Serve a connection that was accepted elsewhere. Thread-safe."""
+    def take(self, connection: socket.socket, directory: str) -> None:
+        """Serve a guest whose connection was accepted elsewhere. Thread-safe."""
 
         def begin() -> None:
-            task = self.loop.create_task(self.loop.connect_accepted_socket(by.guest, connection))
+            if self._socket is None:
+                self._socket = DirectorySocket(self.context, self, directory)
+            task = self.loop.create_task(self.loop.connect_accepted_socket(self._socket.guest, connection))
             self._taking.add(task)
             task.add_done_callback(self._taking.discard)
 
@@ -263,89 +251,56 @@ class Server:
 
     # ── connections ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def let_in(self, stranger: asyncio.Transport) -> bool:
-        """Return whether a new client of a directory's socket is accepted. While the server is stopping, it is
-        disconnected at once, because it would wait for an answer in vain."""
-        if self._is_stopping:
-            stranger.abort()
-            return False
-        self._strangers.add(stranger)
-        return True
+    def connection_refused(self, user: str, vhost: str) -> str | None:
+        """Return why a user may not open another connection to a vhost; ``None``: it may."""
+        limit = self.node.actor.parameters.vhost_limits(vhost).get("max-connections", -1)
+        if 0 <= limit <= sum(connection.vhost == vhost for connection in self.connections.values()):
+            return f"access to vhost '{vhost}' refused for user '{user}': connection limit ({limit}) is reached"
+        limit = self._limit_of(user, "max-connections")
+        if 0 <= limit <= sum(bool(connection.vhost) for connection in self._connections_of(user)):
+            return f"connection refused for user '{user}': user connection limit ({limit}) is reached"
+        return None
 
-    def no_stranger(self, transport: asyncio.Transport) -> None:
-        """Forget a client that has sent its first bytes or has gone."""
-        self._strangers.discard(transport)
+    def channel_refused(self, user: str) -> str | None:
+        """Return why a user may not open another channel; ``None``: it may."""
+        limit = self._limit_of(user, "max-channels")
+        if 0 <= limit <= sum(len(connection.channels) for connection in self._connections_of(user)):
+            return (
+                f"number of channels opened for user '{user}' has reached the maximum allowed user limit of ({limit})"
+            )
+        return None
+
+    def _connections_of(self, user: str) -> list[ClientConnection]:
+        return [connection for connection in self.connections.values() if connection.link.user == user]
+
+    def _limit_of(self, user: str, name: str) -> int:
+        users = self.node.actor.users
+        return users[user].limits.get(name, -1) if user in users else -1
 
     def admit(self, connection: ClientConnection) -> bool:
         """Whether another connection is admitted."""
         if self._is_stopping:
             return False
         limit, count = self.settings.connection_max, len(self.connections)
-        if (limit is not None and count >= limit) or among_last(connection.fileno()):
+        if (limit is not None and count >= limit) or among_last(connection.link.fileno()):
             _LOG.warning(
                 "%s: refused, because there are already %d connections",
-                connection.name,
+                connection.link.name,
                 count,
-                extra=log_event("connection_refused", connection=connection.name, count=count),
+                extra=log_event("connection_refused", connection=connection.link.name, count=count),
             )
             return False
-        self.connections[connection.name] = connection
+        self.connections[connection.link.name] = connection
         self.traffic.churn["connection_created"] += 1
         return True
 
     def discard(self, connection: ClientConnection) -> None:
         """Forget a connection that is over."""
-        if self.connections.get(connection.name) is connection:
-            del self.connections[connection.name]
+        if self.connections.get(connection.link.name) is connection:
+            del self.connections[connection.link.name]
             self.traffic.churn["connection_closed"] += 1
         if not self.connections and self._idle is not None:
             self._idle.set()
-
-    # ── rounds ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def flush_later(self, connection: ClientConnection) -> None:
-        """Let a connection send pending data once this round of the loop is done."""
-        self._to_flush.add(connection)
-        self._running.see_to_round()
-
-    def before_flush(self, work: Callable[[], None]) -> None:
-        """Call ``work`` once this round of the loop is done."""
-        self._before_flush.append(work)
-        self._running.see_to_round()
-
-    def begin_round(self) -> None:
-        """Begin to handle a connection's bytes; :meth:`end_round` comes next."""
-        self._running.begin_round()
-
-    def end_round(self) -> None:
-        """Run posted work and what follows from it, and let connections send."""
-        self._running.end_round()
-
-    def _flush(self) -> bool:
-        """Send; return whether there is more to send."""
-        works, self._before_flush = self._before_flush, []
-        for work in works:
-            work()
-        connections, self._to_flush = self._to_flush, set()
-        for connection in connections:
-            try:
-                connection.flush()
-            except WarrenError as error:
-                _LOG.exception(
-                    "%s", connection.name, extra=log_event("connection_failed", error, connection=connection.name)
-                )
-                connection.abort()
-        return bool(self._before_flush or self._to_flush)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """Return a uvloop event loop if uvloop is installed, else asyncio's."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
 
 
 def _is_loopback(host: str) -> bool:

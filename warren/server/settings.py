@@ -9,7 +9,7 @@ import attrs
 
 from warren.amqp.connection import CHANNEL_MAX, FRAME_MAX, FRAME_MIN_SIZE
 from warren.management.settings import ManagementSettings
-from warren.storage.errors import SettingsError
+from warren.storage.errors import SettingsError, StorageError
 
 DEFAULT_PORT: Final = 5672
 DEFAULT_TLS_PORT: Final = 5671
@@ -19,6 +19,10 @@ DEFAULT_MAX_MESSAGE_SIZE: Final = 134_217_728
 
 DEFAULT_CONSUMER_TIMEOUT: Final = 1_800_000
 """Half an hour, RabbitMQ 3.10's."""
+
+
+class ListenError(StorageError):
+    """A server cannot listen at its address."""
 
 
 @attrs.frozen(kw_only=True)

@@ -16,13 +16,11 @@ from __future__ import annotations
 import asyncio
 import select
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from warren.amqp.received import Event
-
-if TYPE_CHECKING:
-    from warren.server.connection import ClientConnection
+from warren.server.client_link import ClientLink
 
 TURN_S: Final = 0.02
 EVENTS_AT_A_TIME: Final = 256
@@ -42,12 +40,15 @@ _HUNG_UP: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 class Share:
     """The share of one connection."""
 
-    def __init__(self, connection: ClientConnection) -> None:
+    def __init__(
+        self, connection: ClientLink, work_off: Callable[[list[Event]], None], uncommitted_bytes: Callable[[], int]
+    ) -> None:
+        """``work_off``: handles events. ``uncommitted_bytes``: returns the size of open transactions."""
         self.is_stuck = False
         """Whether the client has to read first."""
-        self.kept_bytes = 0
-        """Bytes that have come in transactions."""
         self._connection = connection
+        self._work_off = work_off
+        self._uncommitted_bytes = uncommitted_bytes
         self._loop = connection.server.loop
         self._put_off: deque[Event] = deque()
         self._turn_comes = False
@@ -90,7 +91,7 @@ class Share:
         if self.is_stuck:
             return  # until the client has read
         if self._put_off:
-            self._connection.work_off(self._next())
+            self._work_off(self._next())
         if self._put_off:
             if not self.is_stuck:
                 self._come_soon()
@@ -100,7 +101,7 @@ class Share:
     async def all_done(self) -> None:
         """Wait until all events are handled, for a client that is gone."""
         while self._put_off:
-            self._connection.work_off(self._next())
+            self._work_off(self._next())
             await asyncio.sleep(0)
 
     # ── answers ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -135,7 +136,7 @@ class Share:
         """Note received data that may be held for long."""
         connection = self._connection
         gate = connection.node.gate
-        came_bytes = self.kept_bytes + connection.engine.assembled_bytes
+        came_bytes = connection.kept_bytes + connection.engine.assembled_bytes
         if came_bytes - self._looked_at_bytes >= LOOK_EVERY_BYTES:
             self._looked_at_bytes = came_bytes
             gate.look_soon()
@@ -145,9 +146,7 @@ class Share:
 
     @property
     def _held_bytes(self) -> int:
-        connection = self._connection
-        uncommitted = sum(channel.publisher.uncommitted_bytes for channel in connection.channels.values())
-        return connection.engine.unfinished_bytes + uncommitted
+        return self._connection.engine.unfinished_bytes + self._uncommitted_bytes()
 
     async def _wait_for_memory(self) -> None:
         connection = self._connection

@@ -12,24 +12,23 @@ import functools
 import itertools
 import operator
 import struct
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import attrs
 from pamqp import commands as c
 
+from warren.actors.engines.queue.delivery_tags import DeliveryTags
 from warren.actors.engines.topics.stream_retention import STREAM_QUEUE_ID
 from warren.actors.log_events import log_event, logger
 from warren.actors.topics.streams import Stream, StreamMessage
 from warren.aio import bridge
 from warren.amqp.methods import method_of
 from warren.queue_index.properties import decode_properties, encode_properties
+from warren.server.channel_link import ChannelLink
 from warren.server.streams import OFFSET, OffsetSpec, refuse_return
 from warren.storage.errors import WarrenError
 from warren.verbs.topic_lookup import offsets_at
-
-if TYPE_CHECKING:
-    from warren.server.channel import ServerChannel
 
 _LOG = logger("server")
 
@@ -54,8 +53,10 @@ class StreamConsumer:
 
     def __init__(
         self,
-        channel: ServerChannel,
+        channel: ChannelLink,
         stream: Stream,
+        unacked: DeliveryTags[Any],
+        on_lost: Callable[[StreamConsumer, WarrenError], None],
         *,
         tag: str,
         exclusive: bool,
@@ -64,6 +65,8 @@ class StreamConsumer:
     ) -> None:
         self._channel = channel
         self._stream = stream
+        self._unacked = unacked
+        self._on_lost = on_lost
         self.tag = tag
         self.queue = stream.declaration.name
         self.exclusive = exclusive
@@ -146,7 +149,7 @@ class StreamConsumer:
                     extra=log_event("consumer_ended", error, of=self._stream.declaration, consumer=self.tag),
                 )
                 self.stop()
-                self._channel.consumers.lost(self, error)
+                self._on_lost(self, error)
 
     @property
     def _is_over(self) -> bool:
@@ -195,13 +198,13 @@ class StreamConsumer:
 
     def _wake(self) -> None:
         """In any thread."""
-        self._channel.connection.server.post(self._changed.set)
+        self._channel.server.rounds.post(self._changed.set)
 
     def _deliver(self, messages: Sequence[StreamMessage]) -> None:
         channel = self._channel
         if channel.traffic is not None:
             channel.traffic.deliver(len(messages), no_ack=False, redelivered=False)
-        tag = channel.consumers.unacked.give(0, range(messages[0].offset, messages[0].offset + len(messages)), self)
+        tag = self._unacked.give(0, range(messages[0].offset, messages[0].offset + len(messages)), self)
         for (exchange, routing_key), group in itertools.groupby(messages, _address):
             run = list(group)
             method = method_of(

@@ -17,23 +17,23 @@ from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.stream_arguments import period_ms
 from warren.aio import bridge
 from warren.queue_index.message.amqp_tables import Timestamp, type_name
+from warren.server.channel_link import ChannelLink
 from warren.server.replies import NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 
 if TYPE_CHECKING:
     from warren.actors.topics.streams import Stream
-    from warren.server.channel import ServerChannel
 
 OFFSET: Final = "x-stream-offset"
 _FOREIGN_CONSUMER_ARGUMENTS: Final = ("x-priority", "x-cancel-on-ha-failover")
 
 
-def find_stream(channel: ServerChannel, name: str) -> Stream | None:
+def find_stream(channel: ChannelLink, name: str) -> Stream | None:
     """Return the stream of that name, if there is one."""
     streams = channel.node.actor.streams
     return streams.find(channel.vhost, name) if streams else None
 
 
-async def declare(channel: ServerChannel, name: str, method: c.Queue.Declare) -> Stream:
+async def declare(channel: ChannelLink, name: str, method: c.Queue.Declare) -> Stream:
     """Declare the stream, if it does not exist."""
     declaration = QueueDeclaration(
         vhost=channel.vhost,
@@ -47,7 +47,7 @@ async def declare(channel: ServerChannel, name: str, method: c.Queue.Declare) ->
     return stream
 
 
-async def count(channel: ServerChannel, stream: Stream) -> int:
+async def count(channel: ChannelLink, stream: Stream) -> int:
     """Return the number of its messages."""
     await bridge.run(channel.node.caught_up())
     return len(await bridge.in_thread(stream.bounds))
@@ -58,12 +58,12 @@ def refuse_server_name() -> None:
     raise Refusal(PRECONDITION_FAILED, "Cannot declare a server-named queue for type rabbit_stream_queue")
 
 
-def refuse_get(channel: ServerChannel, name: str) -> None:
+def refuse_get(channel: ChannelLink, name: str) -> None:
     """Raise :class:`Refusal` if it is a stream."""
     _refuse(channel, name, "basic.get")
 
 
-def refuse_purge(channel: ServerChannel, name: str) -> None:
+def refuse_purge(channel: ChannelLink, name: str) -> None:
     """Raise :class:`Refusal` if it is a stream."""
     _refuse(channel, name, "queue.purge")
 
@@ -73,7 +73,7 @@ def refuse_return(stream: Stream) -> None:
     raise Refusal(NOT_IMPLEMENTED, f"basic.nack and basic.reject not supported by stream queues {stream.declaration}")
 
 
-def _refuse(channel: ServerChannel, name: str, feature: str) -> None:
+def _refuse(channel: ChannelLink, name: str, feature: str) -> None:
     if (stream := find_stream(channel, name)) is not None:
         raise Refusal(NOT_IMPLEMENTED, f"{feature} not supported by stream queues {stream.declaration}")
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warren.actors.runtime.future import Future
 from warren.amqp.own_methods import Arrived
+from warren.server.channel_link import ChannelLink
 from warren.verbs.queue_verbs import QueueVerbs
 from warren.verbs.selecting import browsed_to_plain
 from warren.verbs.steps import Steps
 from warren.verbs.tail_verbs import TailVerbs
 
-if TYPE_CHECKING:
-    from warren.server.channel import ServerChannel
-
 
 class ChannelTail:
     """The tail of one channel."""
 
-    def __init__(self, channel: ServerChannel, queue: QueueVerbs) -> None:
+    def __init__(self, channel: ChannelLink, queue: QueueVerbs) -> None:
         self._channel = channel
         self._verbs = TailVerbs(queue.actor)
         self._is_left = False
@@ -38,7 +36,7 @@ class ChannelTail:
 
     def _arrived(self, _: Future) -> None:
         if not self._is_left:
-            self._channel.connection.server.post(self._tell)
+            self._channel.server.rounds.post(self._tell)
 
     def _tell(self) -> None:
         if not self._is_left:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands as c
+from pamqp.base import Frame as Method
 
 from warren.actors.engines.declared.arguments import QueueDeclaration, locked
 from warren.actors.engines.declared.exchanges import (
@@ -22,23 +23,24 @@ from warren.actors.runtime.future import Future
 from warren.aio import bridge
 from warren.amqp.methods import method_of
 from warren.server import streams
-from warren.server.direct_reply import check_declared, is_reply_queue
+from warren.server.channel_link import ChannelLink
+from warren.server.direct_reply import check_declared
 from warren.server.replies import ACCESS_REFUSED, COMMAND_INVALID, PRECONDITION_FAILED, RESOURCE_LOCKED, Refusal
+from warren.server.reply_addresses import is_reply_queue
 from warren.verbs.steps import call
 
 if TYPE_CHECKING:
     from warren.actors.topics.streams import Stream
-    from warren.server.channel import ServerChannel
 
 Change = Callable[[NodeActor, Binding, object], None]
 
 
-def find_queue(channel: ServerChannel, name: str) -> QueueEntry:
+def find_queue(channel: ChannelLink, name: str) -> QueueEntry:
     """Return a queue that this connection may use. Raises :class:`NotFoundError`, :class:`ResourceLockedError`."""
     return channel.node.actor.find_queue(channel.vhost, name, channel.connection)
 
 
-def _declared_name(channel: ServerChannel, name: str) -> str:
+def _declared_name(channel: ChannelLink, name: str) -> str:
     """Return the name without line breaks, as RabbitMQ does; for a process of a shared directory, unchanged."""
     return name if channel.connection.is_owner else name.replace("\r", "").replace("\n", "")
 
@@ -46,7 +48,7 @@ def _declared_name(channel: ServerChannel, name: str) -> str:
 # ── exchanges ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def declare_exchange(channel: ServerChannel, method: c.Exchange.Declare) -> None:
+async def declare_exchange(channel: ChannelLink, method: c.Exchange.Declare) -> None:
     name = _declared_name(channel, method.exchange)
     definitions = channel.node.vhost(channel.vhost).definitions
     if method.passive:
@@ -82,7 +84,7 @@ def _refuse_default(name: str) -> None:
         raise Refusal(ACCESS_REFUSED, "operation not permitted on the default exchange")
 
 
-async def delete_exchange(channel: ServerChannel, method: c.Exchange.Delete) -> None:
+async def delete_exchange(channel: ChannelLink, method: c.Exchange.Delete) -> None:
     name = _declared_name(channel, method.exchange)
     _refuse_default(name)
     channel.node.vhost(channel.vhost).definitions.check_deletable(name)
@@ -92,19 +94,19 @@ async def delete_exchange(channel: ServerChannel, method: c.Exchange.Delete) -> 
         channel.send(c.Exchange.DeleteOk())
 
 
-async def bind_exchange(channel: ServerChannel, method: c.Exchange.Bind) -> None:
+async def bind_exchange(channel: ChannelLink, method: c.Exchange.Bind) -> None:
     await _bind_exchange(channel, method, NodeActor.bind)
     if not method.nowait:
         channel.send(c.Exchange.BindOk())
 
 
-async def unbind_exchange(channel: ServerChannel, method: c.Exchange.Unbind) -> None:
+async def unbind_exchange(channel: ChannelLink, method: c.Exchange.Unbind) -> None:
     await _bind_exchange(channel, method, NodeActor.unbind)
     if not method.nowait:
         channel.send(c.Exchange.UnbindOk())
 
 
-async def _bind_exchange(channel: ServerChannel, method: c.Exchange.Bind | c.Exchange.Unbind, change: Change) -> None:
+async def _bind_exchange(channel: ChannelLink, method: c.Exchange.Bind | c.Exchange.Unbind, change: Change) -> None:
     destination = _declared_name(channel, method.destination)
     channel.check("exchange", destination, "write")
     _refuse_default(destination)
@@ -119,7 +121,7 @@ async def _bind_exchange(channel: ServerChannel, method: c.Exchange.Bind | c.Exc
     await _change_binding(channel, binding, change)
 
 
-async def _change_binding(channel: ServerChannel, binding: Binding, change: Change) -> None:
+async def _change_binding(channel: ChannelLink, binding: Binding, change: Change) -> None:
     source = binding.source
     _refuse_default(source)
     channel.check("exchange", source, "read")
@@ -131,7 +133,7 @@ async def _change_binding(channel: ServerChannel, binding: Binding, change: Chan
 # ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def declare_queue(channel: ServerChannel, method: c.Queue.Declare) -> None:
+async def declare_queue(channel: ChannelLink, method: c.Queue.Declare) -> None:
     name = _declared_name(channel, method.queue)
     if is_reply_queue(name):
         check_declared(channel, name)
@@ -148,7 +150,7 @@ async def declare_queue(channel: ServerChannel, method: c.Queue.Declare) -> None
         channel.send(method_of(c.Queue.DeclareOk, queue=name, message_count=ready, consumer_count=consumers))
 
 
-async def _declare(channel: ServerChannel, name: str, method: c.Queue.Declare) -> QueueEntry | Stream:
+async def _declare(channel: ChannelLink, name: str, method: c.Queue.Declare) -> QueueEntry | Stream:
     wants_stream = (method.arguments or {}).get("x-queue-type") == STREAM
     if not name and wants_stream:
         streams.refuse_server_name()
@@ -163,11 +165,11 @@ async def _declare(channel: ServerChannel, name: str, method: c.Queue.Declare) -
     return await (streams.declare if wants_stream else _declare_queue)(channel, name, method)
 
 
-def _exists(channel: ServerChannel, name: str) -> bool:
+def _exists(channel: ChannelLink, name: str) -> bool:
     return name in channel.node.vhost(channel.vhost).queues
 
 
-async def _counts(channel: ServerChannel, entry: QueueEntry | Stream) -> tuple[int, int]:
+async def _counts(channel: ChannelLink, entry: QueueEntry | Stream) -> tuple[int, int]:
     """Return the numbers of ready messages and of consumers."""
     if not isinstance(entry, QueueEntry):
         return await streams.count(channel, entry), 0  # RabbitMQ reports no consumers of a stream
@@ -179,10 +181,10 @@ async def _counts(channel: ServerChannel, entry: QueueEntry | Stream) -> tuple[i
     return ready, consumers
 
 
-async def _declare_queue(channel: ServerChannel, name: str, method: c.Queue.Declare) -> QueueEntry:
+async def _declare_queue(channel: ChannelLink, name: str, method: c.Queue.Declare) -> QueueEntry:
     arguments = dict(method.arguments or {})
     kind = arguments.get("x-queue-type")
-    if kind == "quorum" and channel.connection.server.settings.default_queue_type_for_quorum == "classic":
+    if kind == "quorum" and channel.server.settings.default_queue_type_for_quorum == "classic":
         arguments["x-queue-type"], method.durable = "classic", True
     elif kind == "quorum":
         raise Refusal(
@@ -217,7 +219,7 @@ def _check_equivalent(existing: QueueDeclaration, method: c.Queue.Declare, argum
         raise Refusal(PRECONDITION_FAILED, difference)
 
 
-async def delete_queue(channel: ServerChannel, method: c.Queue.Delete) -> None:
+async def delete_queue(channel: ChannelLink, method: c.Queue.Delete) -> None:
     name = channel.queue_name(_declared_name(channel, method.queue))
     channel.check("queue", name, "configure")
     deleted: int = await channel.change(
@@ -229,7 +231,7 @@ async def delete_queue(channel: ServerChannel, method: c.Queue.Delete) -> None:
         channel.send(method_of(c.Queue.DeleteOk, message_count=deleted))
 
 
-async def purge_queue(channel: ServerChannel, method: c.Queue.Purge) -> None:
+async def purge_queue(channel: ChannelLink, method: c.Queue.Purge) -> None:
     name = channel.queue_name(method.queue)
     channel.check("queue", name, "read")
     streams.refuse_purge(channel, name)
@@ -239,18 +241,18 @@ async def purge_queue(channel: ServerChannel, method: c.Queue.Purge) -> None:
         channel.send(method_of(c.Queue.PurgeOk, message_count=purged))
 
 
-async def bind_queue(channel: ServerChannel, method: c.Queue.Bind) -> None:
+async def bind_queue(channel: ChannelLink, method: c.Queue.Bind) -> None:
     await _bind_queue(channel, method, NodeActor.bind)
     if not method.nowait:
         channel.send(c.Queue.BindOk())
 
 
-async def unbind_queue(channel: ServerChannel, method: c.Queue.Unbind) -> None:
+async def unbind_queue(channel: ChannelLink, method: c.Queue.Unbind) -> None:
     await _bind_queue(channel, method, NodeActor.unbind)
     channel.send(c.Queue.UnbindOk())
 
 
-async def _bind_queue(channel: ServerChannel, method: c.Queue.Bind | c.Queue.Unbind, change: Change) -> None:
+async def _bind_queue(channel: ChannelLink, method: c.Queue.Bind | c.Queue.Unbind, change: Change) -> None:
     queue = _declared_name(channel, method.queue)
     name = channel.queue_name(queue)
     channel.check("queue", name, "write")
@@ -262,3 +264,16 @@ async def _bind_queue(channel: ServerChannel, method: c.Queue.Bind | c.Queue.Unb
         arguments=method.arguments or {},
     )
     await _change_binding(channel, binding, change)
+
+
+METHODS: Final[dict[type[Method], Callable[[ChannelLink, Any], Coroutine[Any, Any, None]]]] = {
+    c.Exchange.Declare: declare_exchange,
+    c.Exchange.Delete: delete_exchange,
+    c.Exchange.Bind: bind_exchange,
+    c.Exchange.Unbind: unbind_exchange,
+    c.Queue.Declare: declare_queue,
+    c.Queue.Delete: delete_queue,
+    c.Queue.Purge: purge_queue,
+    c.Queue.Bind: bind_queue,
+    c.Queue.Unbind: unbind_queue,
+}

@@ -1,0 +1,96 @@
+"""Login: the handshake of one client: who it is, and which vhost it may open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pamqp import commands as c
+
+from warren.actors.engines.errors import AccessRefusedError, NotFoundError
+from warren.actors.log_events import log_event, logger
+from warren.amqp.errors import INTERNAL_ERROR
+from warren.amqp.methods import method_of
+from warren.amqp.own_methods import PROTOCOL, PROTOCOL_PROPERTY, VERSION_PROPERTY
+from warren.server.client_link import ClientLink
+from warren.server.replies import NOT_ALLOWED
+from warren.server.sasl import Credentials, SaslError, credentials, mechanisms
+from warren.server.server_properties import server_properties
+from warren.server.settings import ServerSettings
+from warren.storage.data_version import WARREN_VERSION
+
+_LOG = logger("server")
+
+
+class Login:
+    """The login of one connection."""
+
+    def __init__(self, link: ClientLink, settings: ServerSettings) -> None:
+        self._link = link
+        self._settings = settings
+        self.mechanism = ""
+        self.client_properties: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """Answer the protocol header."""
+        link = self._link
+        properties = server_properties(link.node.cluster_name)
+        if link.is_owner:
+            properties |= {PROTOCOL_PROPERTY: PROTOCOL, VERSION_PROPERTY: WARREN_VERSION}
+        offered = " ".join(mechanisms(link.peer.certificate_name if link.peer else None))
+        start = method_of(c.Connection.Start, server_properties=properties, mechanisms=offered, locales="en_US")
+        link.engine.send(0, start)
+
+    def check(self, method: c.Connection.StartOk) -> bool:
+        """Check the credentials, and tune the connection if they are right. Return whether they are.
+
+        Raises :class:`SaslError` for a malformed response.
+        """
+        link, peer, mechanism = self._link, self._link.peer, method.mechanism
+        self.client_properties = dict(method.client_properties or {})
+        capabilities = self.client_properties.get("capabilities")
+        link.capabilities = dict(capabilities) if isinstance(capabilities, dict) else {}
+        try:
+            response = method.response.encode(errors="surrogateescape")
+            login = credentials(mechanism, response, peer.certificate_name if peer else None)
+            link.user = login.user if link.is_owner else self._authenticated(login)
+        except (AccessRefusedError, NotFoundError, SaslError) as error:
+            _LOG.warning(
+                "%s: %s login refused: %s",
+                link.name,
+                mechanism,
+                error,
+                extra=log_event("login_refused", error, connection=link.name, mechanism=mechanism),
+            )
+            if isinstance(error, SaslError):
+                raise
+            return False
+        self.mechanism = mechanism
+        settings = self._settings
+        link.engine.send(0, c.Connection.Tune(settings.channel_max, settings.frame_max, settings.heartbeat))
+        return True
+
+    def _authenticated(self, login: Credentials) -> str:
+        """Return the user's name; raise if the credentials are wrong."""
+        users, peer = self._link.node.actor.users, self._link.peer
+        user = users[login.user] if login.password is None else users.authenticate(login.user, login.password)
+        if peer is not None and not peer.is_loopback and user.name in self._settings.loopback_users:
+            raise AccessRefusedError(f"user '{user.name}' can only connect via localhost")
+        return user.name
+
+    def refusal(self, vhost: str, limit: str | None) -> tuple[int, str] | None:
+        """Return the reply code and text if the user may not open that vhost; ``None``: it may.
+
+        ``limit``: the limit that it would exceed, if any.
+        """
+        link, actor = self._link, self._link.node.actor
+        is_down = vhost in actor.down or actor.actor_stopped.is_set()
+        if vhost not in actor.vhosts and not is_down:
+            return NOT_ALLOWED, f"NOT_ALLOWED - vhost {vhost} not found"
+        if link.is_owner:  # if the vhost is down, each of its verbs says why
+            return None
+        access = f"access to vhost '{vhost}' refused for user '{link.user}'"
+        if is_down:
+            return INTERNAL_ERROR, f"INTERNAL_ERROR - {access}: vhost '{vhost}' is down"
+        if limit is not None:
+            return NOT_ALLOWED, f"NOT_ALLOWED - {limit}"
+        return None if actor.users.may_use(link.user, vhost) else (NOT_ALLOWED, f"NOT_ALLOWED - {access}")
