@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib.util
 import os
 import re
@@ -132,6 +133,20 @@ def test_imports_of_each_package_point_down(package: str) -> None:
         for violation in violations(module, path.read_text(encoding="utf-8"))
     ]
     assert not found, "\n".join(found)
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports for type checking alone count, too."""
+    known = dict(modules())
+    graph = {
+        module: {
+            found
+            for _, name in imported(ast.parse(path.read_text(encoding="utf-8")), module)
+            if (found := name if name in known else name.rpartition(".")[0]) in known and found != module
+        }
+        for module, path in known.items()
+    }
+    graphlib.TopologicalSorter(graph).prepare()  # raises an error that names the circle
 
 
 def test_every_package_is_walked_and_shipped() -> None:
