@@ -1,10 +1,14 @@
-"""Calls: the verbs of a node that a process of a shared directory calls here (:mod:`warren.client.calls`)."""
+"""Calls: the verbs of a node that a process of a shared directory calls here (:mod:`warren.client.calls`).
+
+Arguments are checked by the verbs' annotations before an actor gets them: the process may run another version, or be no
+warren at all.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -12,6 +16,9 @@ import numpy as np
 from pamqp.base import Frame as Method
 
 from warren.actors.engines.errors import NotFoundError
+from warren.actors.engines.topics.errors import QueueRangeError
+from warren.actors.engines.topics.names import check_topic_name
+from warren.actors.engines.topics.topic_table import MOST_QUEUES
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Future
 from warren.aio import bridge
@@ -25,13 +32,16 @@ from warren.server.readers import ChannelReader
 from warren.server.replies import Refusal
 from warren.server.tails import ChannelTail
 from warren.server.topology import find_queue
+from warren.storage.call_arguments import checked, signature
 from warren.storage.errors import WarrenError
+from warren.values.messages import as_body, milliseconds
 from warren.verbs.operation import DEFINITIONS, Definition, Performer, Target
 from warren.verbs.publishing import AsTheyWere
 from warren.verbs.queue_verbs import QueueVerbs
+from warren.verbs.reader_verbs import ReaderVerbs
 from warren.verbs.topic_verbs import TopicVerbs, hand_over
 from warren.verbs.transaction_verbs import TransactionVerbs
-from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs, declare_queue
+from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs, declare_queue, queue_properties
 
 if TYPE_CHECKING:
     from warren.server.channel import ServerChannel, Work
@@ -109,10 +119,12 @@ def call_verb(channel: ServerChannel, method: Call) -> Work:
     try:
         arguments = restored(dict(method.arguments))
         if (definition := DEFINITIONS.get(method.verb)) is not None:
+            signature(_performed, 2).check((), arguments)
             return _answer_when(calls, _performed(channel, definition, **arguments))
         verb = VERBS.get(method.verb)
         if verb is None:
             raise NotFoundError(f"no verb '{method.verb}'")
+        signature(verb, 1).check((), arguments)
         result = verb(channel, **arguments)
         if isinstance(result, (Generator, Coroutine)):
             return _answer_when(calls, result)
@@ -146,6 +158,7 @@ async def _performed(
     channel: ServerChannel, definition: Definition, of: str, arguments: list[Any], keywords: dict[str, Any]
 ) -> CallOk:
     """Perform an operation on what has the name ``of``."""
+    signature(definition.body, 1).check(tuple(arguments), keywords)
     performer = _PERFORMERS[definition.target](channel, of)
     answer = await bridge.run(definition.body(performer, *arguments, **keywords))
     if definition.target in ("node", "vhost"):
@@ -157,18 +170,71 @@ def _queue(channel: ServerChannel, name: str) -> QueueVerbs:
     return QueueVerbs(channel.node, find_queue(channel, name))
 
 
+def _topic(channel: ServerChannel, name: str) -> TopicVerbs:
+    check_topic_name(name, may_be_long=True)
+    return TopicVerbs(channel.node, name)
+
+
+def _release(channel: ServerChannel, seen_up_to: int | None = None) -> Any:
+    return channel.consumers.release(seen_up_to)
+
+
+def _ack_up_to(channel: ServerChannel, tag: int) -> None:
+    channel.consumers.ack_up_to(tag)
+
+
+def _retry(channel: ServerChannel, tag: int, wait_ms: int) -> Any:
+    return channel.consumers.retry_in(tag, _checked_period(wait_ms))
+
+
+def _extend(channel: ServerChannel, tag: int, time_ms: int) -> Any:
+    return channel.consumers.extend(tag, _checked_period(time_ms))
+
+
+def _checked_period(period_ms: int) -> int:
+    return milliseconds("a time", period_ms / 1000)
+
+
+def _get(channel: ServerChannel, name: str, count: int) -> Any:
+    return channel.consumers.get_batch(name, count)
+
+
+def _take(channel: ServerChannel, name: str, id: str) -> Any:
+    return channel.consumers.take_batch(name, id)
+
+
 def _declaration(entry: QueueEntry) -> dict[str, Any]:
     return entry.declaration.to_json() | {"exclusive": entry.declaration.exclusive}
 
 
+def _declarations(channel: ServerChannel, vhost: str, names: Iterable[str]) -> list[dict[str, Any]]:
+    return [_declaration(find_queue(channel, name)) for name in names]
+
+
 def _declare_queue(channel: ServerChannel, vhost: str, name: str, properties: dict[str, Any], passive: bool) -> Any:
     owner = channel.connection
+    properties = checked(queue_properties)(**properties)
     return _declaration((yield from declare_queue(channel.node, vhost, name, properties, owner=owner, passive=passive)))
 
 
 def _queues(channel: ServerChannel, vhost: str) -> Any:
     entries, owners = list(channel.node.vhost(vhost).queues.values()), (None, channel.connection)
     return bridge.in_thread(lambda: _written([_declaration(entry) for entry in entries if entry.owner in owners]))
+
+
+def _failed_queues(channel: ServerChannel, vhost: str) -> dict[str, str]:
+    return VhostVerbs(channel.node, vhost).failed_queues()
+
+
+def _delete_queue(
+    channel: ServerChannel, vhost: str, name: str, *, if_empty: bool, if_unused: bool, force: bool
+) -> Any:
+    verbs = VhostVerbs(channel.node, vhost)
+    return verbs.delete_queue(name, if_empty=if_empty, if_unused=if_unused, force=force)
+
+
+def _declare_vhost(channel: ServerChannel, name: str) -> Any:
+    return channel.node.change(lambda actor: actor.declare_vhost(name))
 
 
 def _exchange(channel: ServerChannel, vhost: str, name: str) -> dict[str, Any]:
@@ -181,16 +247,17 @@ def _tail(channel: ServerChannel, name: str, last: int) -> Any:
     return tail.join(last)
 
 
-def _move(channel: ServerChannel, name: str, ids: list[str], to: list[str] | None) -> Any:
-    return _queue(channel, name).move_ids(ids, None if to is None else (to[0], to[1]))
+def _move(channel: ServerChannel, name: str, ids: Sequence[str], to: Sequence[str] | None) -> Any:
+    return _queue(channel, name).move_ids([*ids], None if to is None else (to[0], to[1]))
 
 
 def _publish_as_they_were(channel: ServerChannel, name: str, groups: list[dict[str, Any]]) -> Any:
-    messages = [
-        AsTheyWere(group["exchange"], tuple(group["routing_keys"]), group["properties"], unpacked(group["bodies"]))
-        for group in groups
-    ]
-    return _queue(channel, name).publish_as_they_were(messages)
+    return _queue(channel, name).publish_as_they_were([_as_they_were(**group) for group in groups])
+
+
+@checked
+def _as_they_were(exchange: bytes, routing_keys: list[bytes], properties: bytes, bodies: bytes) -> AsTheyWere:
+    return AsTheyWere(exchange, tuple(map(as_body, routing_keys)), properties, unpacked(bodies))
 
 
 def _publish_unique(channel: ServerChannel, name: str, bodies: bytes, properties: dict[str, Any], several: bool) -> Any:
@@ -216,6 +283,9 @@ def _append(channel: ServerChannel, batches: list[dict[str, Any]]) -> Any:
     decoded = [batch_of(encoded) for encoded in batches]
     running = yield from channel.node.topics()
     for batch in decoded:
+        check_topic_name(batch.topic)
+        if not 0 <= batch.queue_id < MOST_QUEUES:
+            raise QueueRangeError(f"topic {batch.topic!r}: there is no queue {batch.queue_id}")
         running.store.check(batch)
     connection = channel.connection
     connection.tell_blocked()
@@ -239,8 +309,10 @@ def _append(channel: ServerChannel, batches: list[dict[str, Any]]) -> Any:
     return Later(confirm, answer)
 
 
-def _transaction(channel: ServerChannel, verb: str, **of: Any) -> Any:
-    verbs = TransactionVerbs(channel.node, **of)
+def _transaction(
+    channel: ServerChannel, verb: str, *, topic: str, half_offset: int, physical_offset: int, size: int
+) -> Any:
+    verbs = TransactionVerbs(channel.node, topic, half_offset, physical_offset, size)
     match verb:
         case "record":
             return encode((yield from verbs.record()))
@@ -257,49 +329,52 @@ def _pending(channel: ServerChannel) -> Any:
 
 
 def _join(channel: ServerChannel, **arguments: Any) -> Any:
+    signature(ReaderVerbs.__init__, 2).check((), arguments)
+    check_topic_name(arguments["topic"], may_be_long=True)
     reader = ChannelReader(channel, arguments)
     channel.own_calls().reader = reader
     return reader.join()
 
 
-def _reader(channel: ServerChannel, verb: str, **arguments: Any) -> Any:
+def _call_reader(channel: ServerChannel, verb: str, **arguments: Any) -> Any:
     reader = channel.own_calls().reader
-    function = getattr(reader, verb, None) if verb in READER_VERBS else None
+    function = getattr(type(reader), verb, None) if verb in READER_VERBS else None
     if function is None:
         raise NotFoundError(f"no verb '{verb}' of a reader")
-    return function(**arguments)
+    signature(function, 1).check((), arguments)
+    return function(reader, **arguments)
 
 
 _PERFORMERS: Final[dict[Target, Callable[[ServerChannel, str], Performer]]] = {
     "node": lambda channel, _: NodeVerbs(channel.node),
     "vhost": lambda channel, name: VhostVerbs(channel.node, name),
     "queue": _queue,
-    "topic": lambda channel, name: TopicVerbs(channel.node, name),
+    "topic": _topic,
 }
 
 VERBS: Final[dict[str, Verb]] = {
-    "channel.release": lambda channel, seen_up_to=None: channel.consumers.release(seen_up_to),
-    "channel.ack_up_to": lambda channel, tag: channel.consumers.ack_up_to(tag),
-    "channel.retry": lambda channel, tag, wait_ms: channel.consumers.retry_in(tag, wait_ms),
-    "channel.extend": lambda channel, tag, time_ms: channel.consumers.extend(tag, time_ms),
-    "queue.declarations": lambda channel, vhost, names: [_declaration(find_queue(channel, name)) for name in names],
+    "channel.release": _release,
+    "channel.ack_up_to": _ack_up_to,
+    "channel.retry": _retry,
+    "channel.extend": _extend,
+    "queue.declarations": _declarations,
     "queue.move": _move,
-    "queue.take": lambda channel, name, id: channel.consumers.take_batch(name, id),
+    "queue.take": _take,
     "queue.publish_as_they_were": _publish_as_they_were,
     "queue.publish_unique": _publish_unique,
-    "queue.get": lambda channel, name, count: channel.consumers.get_batch(name, count),
+    "queue.get": _get,
     "exchange.declaration": _exchange,
     "vhost.queue": _declare_queue,
     "vhost.queues": _queues,
-    "vhost.delete_queue": lambda channel, vhost, name, **how: VhostVerbs(channel.node, vhost).delete_queue(name, **how),
-    "node.declare_vhost": lambda channel, name: channel.node.change(lambda actor: actor.declare_vhost(name)),
-    "vhost.failed_queues": lambda channel, vhost: VhostVerbs(channel.node, vhost).failed_queues(),
+    "vhost.delete_queue": _delete_queue,
+    "vhost.failed_queues": _failed_queues,
+    "node.declare_vhost": _declare_vhost,
     "topic.declare": _declare_topic,
     "topic.append": _append,
     "transaction": _transaction,
     "node.pending_transactions": _pending,
     "reader.join": _join,
-    "reader": _reader,
+    "reader": _call_reader,
     "tail.join": _tail,
 }
 """What is no operation, by name: what has to do with the channel, and what is confirmed later."""

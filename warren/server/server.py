@@ -99,6 +99,7 @@ class Server:
 
     def start(self) -> None:
         """Listen. Raises :class:`ListenError`."""
+        self.node.check_process()
         self.thread = LoopThread("warren-server", _new_loop, self._flush)
         self.thread.start()
         try:
