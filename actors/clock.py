@@ -6,12 +6,14 @@ clock has one alarm at a time, that of the timer actor (:mod:`warren.actors.runt
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 from warren.actors.runtime.interrupts import uninterrupted
+from warren.storage.errors import InvalidValueError
 
 NS = 1_000_000_000
 
@@ -118,8 +120,8 @@ class HandClock:
 
         ``settle`` lets the actors do what the alarm triggered, and set the next one.
         """
-        if seconds < 0:
-            raise ValueError(f"time does not run back: {seconds} seconds")
+        if not 0 <= seconds < math.inf:
+            raise InvalidValueError(f"a time is from 0 seconds, not {seconds}")
         end_ns = self._now_ns + round(seconds * NS)
         settle()
         while (wake := self._take_alarm(end_ns)) is not None:

@@ -38,7 +38,7 @@ from warren.queue_index.message.amqp_tables import (
     write_table,
 )
 from warren.storage.erlang_terms import Atom, Term
-from warren.storage.errors import MessageError, did_you_mean
+from warren.storage.errors import MessageError, did_you_mean, shortly, shown
 
 
 @attrs.frozen(kw_only=True, slots=False)  # without slots one is made in a third of the time
@@ -164,7 +164,7 @@ def encode_values(values: Mapping[str, Any]) -> bytes:
     except MessageError:
         raise
     except (TypeError, ValueError, struct.error) as error:
-        raise MessageError(f"{name} cannot be {values[name]!r:.100}: {error}") from error
+        raise MessageError(f"{name} cannot be {shown(values[name])}: {shortly(str(error))}") from error
     return b"".join(parts)
 
 

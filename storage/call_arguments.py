@@ -11,12 +11,12 @@ Annotations are read when a callable is first called, and a value of the most us
 
 from __future__ import annotations
 
+import datetime
 import functools
-import math
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeGuard, TypeVar
 
 from warren.storage.errors import InvalidValueError, did_you_mean, shown
 
@@ -27,13 +27,18 @@ MAX_SECONDS: Final = 315_360_000
 """Ten years: the longest time that a call can be given."""
 MAX_INTEGER: Final = (1 << 63) - 1
 """What a field of a request to another process can hold."""
+MAX_MOMENT: Final = MAX_INTEGER // 1000
+"""The last second, since 1970, whose milliseconds fit."""
 COUNTS: Final = frozenset({"count", "last", "limit", "max_records", "prefetch"})
 """Whole numbers that cannot be below 0. Of others the callee says what they may be."""
 _ALIASES: Final[Mapping[str, str]] = {
     "ApplyTo": "Literal['queues', 'exchanges', 'all']",
     "Chooser": "Callable",
+    "Event": "str",
     "Ids": "str | Iterable[str]",
-    "Moment": "datetime | number",
+    "Moment": "moment",
+    "Place": "tuple[int, int]",
+    "Serializer": "Literal['json', 'pickle'] | tuple",
     "StartOffset": "int | Literal['first', 'last']",
     "Where": "condition | Callable",
 }
@@ -89,12 +94,24 @@ class _Kind:
         self.exact = exact
 
 
-def _is_whole(value: object) -> bool:
+def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_INTEGER
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _is_count(value: object) -> bool:
+    return _is_whole(value) and value >= 0
+
+
+def seconds_of(moment: object) -> float | None:
+    """Return seconds since 1970 for a ``datetime`` or a number; ``None`` for anything else."""
+    if isinstance(moment, datetime.datetime):
+        try:
+            return moment.timestamp()
+        except (ValueError, OverflowError):  # the first and last days of all do not exist in every time zone
+            return moment.replace(tzinfo=datetime.UTC).timestamp()
+    if not isinstance(moment, (int, float)) or isinstance(moment, bool):
+        return None
+    return moment if abs(moment) <= MAX_MOMENT else None
 
 
 def _is_path(value: object) -> bool:
@@ -104,18 +121,44 @@ def _is_path(value: object) -> bool:
     return isinstance(path, str) and bool(path) and "\0" not in path
 
 
+def _are_elements(value: object) -> TypeGuard[Iterable[object]]:
+    return isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+
+
 def _are_texts(value: object) -> bool:
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        return False
-    return (
-        not isinstance(value, Collection)
-        or set(map(type, value)) <= {str}
-        or all(isinstance(entry, str) for entry in value)
+    return _are_elements(value) and (not isinstance(value, Collection) or _are_strings(value))
+
+
+def _are_strings(values: Iterable[object]) -> bool:
+    return set(map(type, values)) <= {str} or all(isinstance(entry, str) for entry in values)
+
+
+def as_texts(values: Iterable[str], name: str) -> list[str]:
+    """Return the strings of an iterable that was checked with the other arguments of a call, but for the elements of an
+    iterator. Raises :class:`InvalidValueError` if one of these is no string."""
+    texts = list(values)
+    if not isinstance(values, Collection) and not _are_strings(texts):
+        wrong = next(text for text in texts if not isinstance(text, str))
+        raise InvalidValueError(f"{name} must be {_GENERIC['Iterable[str]'].wording}, without {shown(wrong)}")
+    return texts
+
+
+def _are_places(value: object, *names: str) -> bool:
+    """Whether a mapping has a whole number, or one of ``names``, for each of its keys, which are whole numbers."""
+    return isinstance(value, Mapping) and all(
+        _is_whole(key) and (_is_whole(place) or (isinstance(place, str) and place in names))
+        for key, place in value.items()
     )
 
 
 def _is_class(name: str) -> Callable[[object], bool]:
-    return lambda value: any(kind.__name__ == name for kind in type(value).__mro__)
+    return lambda value: any(
+        kind.__name__ == name and kind.__module__.partition(".")[0] in _PACKAGES for kind in type(value).__mro__
+    )
+
+
+_PACKAGES: Final = frozenset({"warren", "datetime"})
+"""Where the classes of arguments are defined."""
 
 
 def _is_among(values: Collection[str]) -> Callable[[object], bool]:
@@ -127,22 +170,37 @@ _PLAIN: Final = {
     "bool": _Kind("True or False", lambda value: isinstance(value, bool), bool),
     "bytes": _Kind("bytes", lambda value: isinstance(value, (bytes, bytearray, memoryview)), bytes),
     "float": _Kind(f"a number of seconds from 0 to {MAX_SECONDS}", is_seconds),
-    "number": _Kind("a finite number", _is_number),
+    "moment": _Kind("a datetime or seconds since 1970", lambda value: seconds_of(value) is not None),
     "condition": _Kind("a condition", lambda value: isinstance(value, str), str),
     "str": _Kind("a string", lambda value: isinstance(value, str), str),
-    "count": _Kind("a whole number from 0", lambda value: _is_whole(value) and value >= 0),
+    "count": _Kind("a whole number from 0", _is_count),
     "int": _Kind("a whole number", _is_whole),
     "path": _Kind("a path that is not empty", _is_path),
 }
 _GENERIC: Final = {
     "Callable": _Kind("a function", callable),
     "Iterable[str]": _Kind("a list or another iterable of strings", _are_texts),
-    "Iterable": _Kind("an iterable", lambda value: isinstance(value, Iterable) and not isinstance(value, (str, bytes))),
+    "Sequence[str]": _Kind("a list of strings", lambda value: _are_texts(value) and not isinstance(value, Mapping)),
+    "Iterable": _Kind("an iterable", _are_elements),
+    "Sequence": _Kind("a list", lambda value: _are_elements(value) and not isinstance(value, Mapping)),
     "Mapping": _Kind("a mapping", lambda value: isinstance(value, Mapping), dict),
+    "Mapping[int, int]": _Kind("a mapping of whole numbers to whole numbers", _are_places),
+    "Mapping[int, StartOffset]": _Kind(
+        "a mapping of whole numbers to whole numbers, 'first' or 'last'",
+        lambda value: _are_places(value, "first", "last"),
+    ),
     "list": _Kind("a list", lambda value: isinstance(value, list), list),
+    "tuple[int, int]": _Kind(
+        "two whole numbers",
+        lambda value: isinstance(value, (tuple, list)) and len(value) == 2 and all(map(_is_whole, value)),
+    ),
 }
-_GENERIC["Sequence[str]"] = _GENERIC["Iterable[str]"]
-_GENERIC["Sequence"] = _GENERIC["Iterable"]
+_GENERIC["dict[int, int]"] = _GENERIC["Mapping[int, int]"]
+_GENERIC["dict"] = _GENERIC["Mapping"]
+_GENERIC["tuple"] = _Kind("a tuple", lambda value: isinstance(value, tuple), tuple)
+_GENERIC["tuple[str, ...]"] = _Kind(
+    "a tuple of strings", lambda value: isinstance(value, (tuple, list)) and _are_strings(value)
+)
 
 
 def _parts(annotation: str) -> list[str]:
@@ -222,7 +280,7 @@ class Signature:
         while hasattr(function, "__wrapped__"):  # as by what traces calls
             function = function.__wrapped__
         code = function.__code__
-        self._name = function.__name__
+        self._name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         annotations = {name: str(annotation) for name, annotation in function.__annotations__.items()}
         self._positional = names[skip : code.co_argcount]
@@ -242,6 +300,8 @@ class Signature:
 
     def _add_keywords(self, function: Callable[..., Any], annotation: str) -> bool:
         """Whether it is known which keywords there are."""
+        if not annotation.startswith("Unpack["):
+            return False
         type_name = annotation.removeprefix("Unpack[").removesuffix("]")
         typed_dict, all_known = function.__globals__.get(type_name), not type_name.endswith(_CHECKED_LATER)
         for name, field_type in () if typed_dict is None else typed_dict.__annotations__.items():
@@ -263,7 +323,9 @@ class Signature:
             keyword_parameter = parameters.get(name)
             if keyword_parameter is None:
                 if not self._takes_any_keyword:
-                    raise InvalidValueError(f"{self._name}() has no argument {name!r}{did_you_mean(name, parameters)}")
+                    raise InvalidValueError(
+                        f"{self._name}() has no argument {name!r}{did_you_mean(str(name), parameters)}"
+                    )
             elif (kind := type(value)) not in keyword_parameter.exact and not (
                 kind is int and keyword_parameter.lowest <= value <= MAX_INTEGER
             ):
@@ -278,7 +340,7 @@ class Signature:
 
     def _check_more(self, values: tuple[Any, ...]) -> None:
         if self._more is None:
-            count = len(self._positional)
+            count = len([name for name in self._positional if name not in {"self", "cls"}])
             raise InvalidValueError(
                 f"{self._name}() takes at most {count} positional argument{'s' * (count != 1)}; name the others"
             )
@@ -301,7 +363,14 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def check_and_call(*args: P.args, **kwargs: P.kwargs) -> T:
+        __tracebackhide__ = True  # pytest shows the caller's line
         signature(function).check(args, kwargs)
         return function(*args, **kwargs)
 
     return check_and_call
+
+
+def checked_class(kind: type[T]) -> type[T]:
+    """The same class, whose constructor checks its arguments. Fields with a converter are checked by that."""
+    kind.__init__ = checked(kind.__init__)  # type: ignore[method-assign]
+    return kind

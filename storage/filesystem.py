@@ -280,7 +280,10 @@ def data_windows(file: File, start: int, stop: int, step: int, *, overlap: int =
 def make_data_directory(path: str) -> None:
     """Create a data directory, and its parents, if it is missing. Raises :class:`StorageError`."""
     with _system_errors(path):
-        own_files.make_directories(path, for_owner=False)
+        try:
+            own_files.make_directories(path, for_owner=False)
+        except FileExistsError as error:  # it may be a parent
+            raise StorageError(f"{error.filename}: no directory but a file") from error
 
 
 @contextlib.contextmanager

@@ -43,6 +43,16 @@ def at_least(least: int) -> Check:
     return check
 
 
+def between(least: int, most: int) -> Check:
+    """A whole number from ``least`` to ``most``."""
+
+    def check(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if whole(attribute.name, value, least) > most:
+            raise SettingsError(f"{attribute.name} must be at most {most}, not {shown(value)}")
+
+    return check
+
+
 def one_of(*choices: str) -> Check:
     """Check that a value is one of ``choices``."""
 

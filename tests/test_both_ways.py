@@ -210,6 +210,14 @@ async def test_a_consumer_says_whose_it_is(node: Any) -> None:
 
 
 @both_ways
+async def test_a_reader_says_whose_it_is(node: Any) -> None:
+    topic = await done(node.topic("t"))
+    async with entered(topic.reader("g")) as reader:
+        assert repr(reader) == f"{repr(node).partition('.Node')[0]}.Reader {reader.name!r} of 't'>"
+    assert repr(reader).endswith(" of 't' (closed)>")
+
+
+@both_ways
 async def test_a_queue_is_deleted_under_conditions_or_by_force(node: Any) -> None:
     queue = await done(node.queue("q"))
     await done(queue.publish(b"x"))
@@ -224,13 +232,15 @@ async def test_a_queue_is_deleted_under_conditions_or_by_force(node: Any) -> Non
 
 @both_ways
 async def test_arguments_that_cannot_be_are_refused(node: Any) -> None:
-    queue = await done(node.queue("q"))
+    queue, topic = await done(node.queue("q")), await done(node.topic("t"))
     for wrong in (
         lambda: queue.publish("text"),
         lambda: queue.publish(b"", expiration=-1),
         lambda: queue.publish(b"", colour="red"),
         lambda: queue.publish_many(b"bodies"),
         lambda: queue.set_mode("eager"),
+        lambda: topic.append(b"", delay=1.0, delay_level=1),
+        lambda: topic.append_many([b""], tag="a", tags=["b"]),
     ):
         with pytest.raises(warren.WarrenError):
             await done(wrong())

@@ -438,6 +438,8 @@ def test_a_rocketmqs_store_answers_too(scenario: str) -> None:
         (["topic", "consume", "PATH", "events", "-g", "g", "--from", "tomorrow"], "earliest, latest, or a time"),
         (["topic", "lag", "PATH", "nobody"], "no group 'nobody'; groups: none"),
         (["topic", "stats", "PATH", "event"], "did you mean 'events'?"),
+        (["topic", "groups", "PATH", "--topic", "event"], "no topic 'event'"),
+        (["topic", "lag", "PATH", "g", "--topic", "event"], "no topic 'event'"),
         (["topic", "reset-offset", "PATH", "events", "-g", "g"], "give one of"),
         (["topic", "reset-offset", "PATH", "events", "-g", "g", "--to", "now", "--offset", "1"], "give one of"),
         (["topic", "read", "PATH", "--topic", "events", "--queue-id", "9"], "no queue 9"),

@@ -74,6 +74,9 @@ def test_browse_shows_ids_keys_and_bodies_and_takes_nothing(data: Path) -> None:
     assert (line["id"], line["headers"], line["redelivered"]) == (lines[1][0], {"n": 3}, None)
     assert done("browse", data, "empty") == ""
     assert "character 6" in refused("browse", data, "jobs", "--where", "body ~ 'x'")
+    assert "at most 10,000 are allowed" in refused(
+        "remove", data, "jobs", "--yes", "--where", f"body = '{'x' * 10_000}'"
+    )
     assert "no queue 'nowhere'" in refused("browse", data, "nowhere")
 
 

@@ -257,6 +257,13 @@ def test_a_reader_who_has_had_enough_ends_it_and_what_he_did_not_read_stays(data
     assert rest == [b"%05d" % number for number in range(read.count(b"\n"), 5_000)]
 
 
+@pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_the_caller_has_closed_are_no_error(closed: str, data: Path) -> None:
+    line = f'"$0" -m warren.cli queues "$1" {closed}'
+    ended = subprocess.run(["sh", "-c", line, sys.executable, data], check=False, capture_output=True, cwd=PROJECT)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 def test_head_takes_the_one_message_that_it_prints(data: Path) -> None:
     done("publish", data, "orders", *(str(number) for number in range(1024)))
     consumer = in_a_process("consume", data, "orders")

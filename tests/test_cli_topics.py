@@ -429,6 +429,17 @@ def test_a_commit_log_that_lies_elsewhere_is_read_there(tmp_path: Path) -> None:
     assert warren("verify", store, *elsewhere).code == 0
 
 
+def test_that_a_body_does_not_match_its_crc_is_said(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(golden.directory("basic-clean"), store)
+    (*_, log) = sorted((store / "commitlog").iterdir())
+    data = bytearray(log.read_bytes())
+    data[100] ^= 0xFF  # in the body of its first message
+    log.write_bytes(data)
+    said = warren("inspect", store, "--json")
+    assert "bytes after the last good record are ignored: a record's body does not match its CRC" in said.err
+
+
 def test_what_recovery_cut_off_is_said(tmp_path: Path) -> None:
     variant = next(one for one in golden.manifest("crash-recovery")["variants"] if one["name"] == "torn-zero-tail")
     store = patched("crash-recovery", "store", variant["patch"], tmp_path)
@@ -759,6 +770,13 @@ def test_a_nodes_directory_with_queues_and_topics_is_reported_as_both(tmp_path: 
         (["topic", "read", "{store}", "--topic", "TopicTest", "--queue-id", "3"], "its queues are 0, 1, 2"),
         (["topic", "entries", "{store}", "--topic", "Nobody", "--queue-id", "0"], "no queue 0 of the topic 'Nobody'"),
         (["topic", "offset-at", "{store}", "--topic", "A", "--queue-id", "0", "--timestamp", "1"], "no queue"),
+        (
+            ["topic", "offset-at", "{store}", "--topic", "TopicTst", "--queue-id", "0", "--timestamp", "1"],
+            "no queue 0 of the topic 'TopicTst'; did you mean 'TopicTest'?",
+        ),
+        (["topic", "read", "{store}", "--topic", "TopicTst", "--queue-id", "0"], "did you mean 'TopicTest'?"),
+        (["topic", "entries", "{store}", "--topic", "TopicTst", "--queue-id", "0"], "did you mean 'TopicTest'?"),
+        (["topic", "groups", "{store}", "--topic", "TopicTst"], "did you mean 'TopicTest'?"),
         (["topic", "scan", "{store}", "--set", "nonsense=1"], "there is no setting 'nonsense'"),
         (["topic", "scan", "{store}", "--set", "maxIndexNum"], "expected NAME=VALUE"),
         (["topic", "scan", "{store}", "--set", "maxIndexNum=many"], "must be a whole number"),

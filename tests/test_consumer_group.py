@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -264,10 +266,41 @@ def test_seek_moves_the_group_and_refuses_what_was_taken_before() -> None:
 def test_a_seek_to_nowhere_changes_nothing() -> None:
     readers = group(2, {0: 1, 1: 1})
     readers.join("a", full(2))
-    for wrong in ({0: 5, 1: 101}, {0: 5, 2: 0}, {0: 5, -1: 0}, {0: 5, 1: -1}):
+    for wrong in ({0: 5, 1: 101}, {0: 5, 2: 0}, {0: 5, -1: 0}, {0: 5, 1: -1}, *OF_OTHER_TYPES):
         with pytest.raises(QueueRangeError):
             readers.seek(wrong, full(2))
     assert readers.committed == {0: 1, 1: 1}
+
+
+OF_OTHER_TYPES: list[Any] = [{0: 5, 1.0: 5}, {0: 5, 1: 5.0}, {0: 5, "1": 5}, {0: 5, 1: "5"}, {0: 5, 1: None}, 5.0, [5]]
+"""Places as a guest of another version could send them."""
+
+
+@pytest.mark.parametrize("wrong", [{0: 5, 2: 0}, {0: 5, 1: -1}, {0: 5, 1: "first"}, *OF_OTHER_TYPES[:5]], ids=str)
+def test_a_reader_with_invalid_positions_does_not_join(wrong: Any) -> None:
+    readers = group(2, {0: 1, 1: 1})
+    with pytest.raises(QueueRangeError):
+        readers.join("a", full(2), positions=wrong)
+    assert (readers.members, readers.committed) == ((), {0: 1, 1: 1})
+    with pytest.raises(QueueRangeError):
+        group(2).join("a", full(2), {99: 0})
+
+
+def test_positions_replace_what_is_committed_up_to_the_end() -> None:
+    readers = group(3, {0: 1, 1: 1, 2: 1})
+    readers.join("a", full(3), "last", {0: 5, 1: 101})
+    assert readers.committed == {0: 5, 1: 100, 2: 1}
+    readers.check_invariants()
+
+
+@pytest.mark.parametrize(("queue_id", "queue_offset"), [(0.0, 5), (0, 5.0), (0, "5"), ("0", 5), (0, None), ([0], 5)])
+def test_a_commit_of_other_types_changes_nothing(queue_id: Any, queue_offset: Any) -> None:
+    readers = group(1)
+    readers.join("a", full(1))
+    readers.take("a", 30, full(1))
+    with pytest.raises((QueueRangeError, QueueLostError)):
+        readers.commit("a", queue_id, queue_offset)
+    assert readers.committed == {0: 0}
 
 
 def test_a_group_without_members_can_be_sought() -> None:

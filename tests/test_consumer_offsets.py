@@ -212,7 +212,10 @@ def test_a_committed_offset_is_there_at_once_and_after_a_persist() -> None:
 
 @pytest.mark.parametrize(
     ("topic", "group", "queue_id", "offset"),
-    [("a@b", "g", 0, 0), ("", "g", 0, 0), ("T", "", 0, 0), ("T", "g", 2**31, 0), ("T", "g", 0, 2**63)],
+    [
+        *(("a@b", "g", 0, 0), ("", "g", 0, 0), ("T", "", 0, 0)),
+        *(("T", "g", 2**31, 0), ("T", "g", 0, 2**63), ("T", "g", 0.0, 0), ("T", "g", 0, 0.0)),
+    ],
 )
 def test_an_offset_that_the_file_cannot_hold_is_refused(topic: str, group: str, queue_id: int, offset: int) -> None:
     offsets = ConsumerOffsets.load(MemoryFileSystem(), CONFIG)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,7 +25,9 @@ from warren.actors.runtime.future import Future
 from warren.storage.errors import DiskFullError, MessageError, WarrenError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
+from warren.values.messages import MAX_DUE_MS
 from warren.values.scheduling import Scheduled
+from warren.verbs.addressing import Delay
 
 DELAYED = {"x-delayed-type": "direct"}
 
@@ -69,8 +72,9 @@ def test_at_is_a_datetime_with_or_without_a_zone_or_seconds() -> None:
     queue.publish(b"seconds", at=1_700_000_001.25)
     queue.publish(b"timedelta", delay=timedelta(milliseconds=500))
     queue.publish(b"past", at=0)
+    queue.publish(b"long past", at=datetime.min)
     hand.run()
-    assert taken(queue) == [b"past"]
+    assert taken(queue) == [b"past", b"long past"]
     for body in (b"timedelta", b"seconds", b"local", b"zone"):
         assert [message.body for message in queue.delayed(1)] == [body]
         hand.advance((queue.delayed(1)[0].due_ms - clock.wall_us() // 1000) / 1000)
@@ -89,6 +93,11 @@ def test_at_is_a_datetime_with_or_without_a_zone_or_seconds() -> None:
         {"at": float("-inf")},
         {"at": 1, "delay": 1},
         {"delay": 1, "message_id": 7},
+        {"delay": 3e11},
+        {"at": 4e12},
+        {"at": datetime.max},
+        {"at": datetime.max.replace(tzinfo=UTC)},
+        {"delay": timedelta.max},
     ],
 )
 def test_what_is_no_time_is_refused(wrong: dict[str, Any]) -> None:
@@ -97,6 +106,40 @@ def test_what_is_no_time_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(MessageError):
         queue.publish(b"x", **wrong)
     assert delayed_files(hand) == []
+
+
+def test_the_latest_time_that_a_message_can_wait_for_is_shown_in_every_time_zone(monkeypatch: Any) -> None:
+    hand = hand_node()
+    queue = hand.node.queue("jobs")
+    queue.publish(b"x", at=MAX_DUE_MS / 1000).wait()
+    [message] = queue.delayed()
+    for zone in ("UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        assert message.due.year == 9999
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_client_cannot_ask_for_a_later_time_than_can_be_shown() -> None:
+    hand = hand_node()
+    node = hand.node._verbs.node
+    hand.node.queue("jobs")
+    for delay in (Delay(1 << 70, 0, ()), Delay(None, 1 << 70, ()), Delay(-1, 0, ())):
+        receiver = delay.receiver(node, "/", "jobs", "")
+        receiver.publish(hand.node.queue("jobs")._verbs.plain, b"x").wait()
+    assert [message.due_ms for message in hand.node.delayed()] == [MAX_DUE_MS] * 2
+
+
+def test_no_name_of_a_queue_stops_the_delayed_messages() -> None:
+    hand = hand_node()
+    hand.node.queue("jobs").publish(b"x", delay=1).wait()
+    for name in ("\ud800", "x" * 300):
+        with pytest.raises(ArgumentsError):
+            hand.node.delayed(queue=name)
+        with pytest.raises(ArgumentsError):
+            hand.node.cancel_delayed("id", queue=name)
+    assert len(hand.node.delayed()) == 1
 
 
 def test_without_a_delayed_message_there_are_neither_files_nor_an_actor() -> None:

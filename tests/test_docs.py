@@ -24,6 +24,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import warren
+from warren import management, server
 from warren.cli import app
 from warren.storage.errors import SettingsError
 from warren.storage.settings import RABBITMQ_3_10, Settings
@@ -194,6 +195,12 @@ def test_the_settings_page_has_every_setting_with_both_profiles_values() -> None
         for field in attrs.fields(Settings)
     }
     assert shown == said
+
+
+def test_the_pages_of_servers_name_settings_that_are_imported_from_their_packages() -> None:
+    pages = "".join((DOCS / page).read_text(encoding="utf-8") for page in ("serving.md", "management.md"))
+    names = {*re.findall(r"\b(\w+Settings)\(", pages)}
+    assert names == {name for name in (*server.__all__, *management.__all__) if name.endswith("Settings")}
 
 
 def test_the_settings_page_has_every_setting_of_topics_under_both_names() -> None:

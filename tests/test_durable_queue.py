@@ -20,7 +20,6 @@ import pytest
 import warren
 from warren.durable_queue import DurableQueue, ShutDown
 from warren.errors import WrongProcessError
-from warren.storage.errors import SettingsError
 
 New = Callable[..., DurableQueue]
 SHORT_S = 0.02
@@ -117,11 +116,20 @@ def test_an_empty_queue_raises_empty_at_once_or_after_the_timeout(new: New) -> N
 
 
 @pytest.mark.parametrize("verb", ["get", "put"])
-def test_a_negative_timeout_is_an_error(new: New, verb: str) -> None:
+def test_a_timeout_that_is_none_is_an_error(new: New, verb: str) -> None:
     jobs = new()
     arguments = ("item",) if verb == "put" else ()
-    with pytest.raises(ValueError, match="negative"):
-        getattr(jobs, verb)(*arguments, timeout=-1)
+    for timeout in (-1, float("nan")):
+        with pytest.raises(ValueError, match="timeout"):
+            getattr(jobs, verb)(*arguments, timeout=timeout)
+
+
+@pytest.mark.parametrize("wrong", [{"maxsize": "5"}, {"mxsize": 5}, {"path_or_node": ""}, {"name": None}])
+def test_wrong_arguments_make_no_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any]) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(warren.errors.InvalidValueError):
+        DurableQueue(**({"path_or_node": "node", "name": "jobs"} | wrong))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_put_that_waits_for_room_goes_on_when_something_is_got(new: New) -> None:
@@ -378,7 +386,7 @@ def test_items_come_as_they_were_put(new: New, serializer: Any, item: Any) -> No
 
 @pytest.mark.parametrize("serializer", ["yaml", 1, (str.encode,), (1, 2)])
 def test_an_unknown_serializer_is_refused(tmp_path: Path, serializer: Any) -> None:
-    with pytest.raises(SettingsError, match="serializer"):
+    with pytest.raises(warren.errors.InvalidValueError, match="serializer"):
         DurableQueue(tmp_path / "node", "jobs", serializer=serializer)
 
 

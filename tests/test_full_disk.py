@@ -6,12 +6,14 @@ import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import warren
 from tests.support.runtime_tools import BIG, HandNode, bodies, hand_node, queue_path, store_path
 from warren import Queue, Topic
+from warren.actors.engines.topics.topic_table import TopicTable
 from warren.actors.node.node_context import BlockedError
 from warren.storage.errors import DiskFullError, StorageError, WarrenError
 from warren.storage.memory import MemoryFileSystem
@@ -361,6 +363,27 @@ def test_readers_of_topics_drain_a_full_disk_and_appends_are_refused() -> None:
     assert [record.body for record in topic.read("new")] == [*appended, b"room again"]
     assert len(topic.find("k", limit=1000)) == len(appended) + 1
     again.node.close()
+
+
+@pytest.mark.parametrize("disk", ["full", "read-only"])
+def test_a_new_group_reads_topics_on_a_disk_that_takes_nothing(disk: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, topic, appended = filled_topic()
+    if disk == "read-only":
+        monkeypatch.setattr(TopicTable, "save", Mock(side_effect=StorageError("read-only")))
+    reader = topic.reader("new")
+    records = reader.read(10)
+    assert [record.body for record in records] == appended[:10]
+    with pytest.raises(StorageError):
+        records[0].retry()
+    assert "%RETRY%new" not in scene.node.topics()
+    scene.files.capacity_bytes = None
+    monkeypatch.undo()
+    scene.advance(20)
+    records[0].retry(delay_level=1)
+    assert scene.node.topics()["%RETRY%new"] == 1
+    scene.advance(20)
+    assert appended[0] in [record.body for record in reader.read(100)]
+    scene.node.close()
 
 
 def test_topics_that_met_a_full_disk_with_retries_delays_and_transactions_go_on() -> None:

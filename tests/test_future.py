@@ -11,7 +11,7 @@ from pykka import Timeout
 
 from tests.support.waiting import together
 from warren.actors.runtime.future import Confirm, CountDown, Future
-from warren.storage.errors import WarrenError
+from warren.storage.errors import InvalidValueError, WarrenError
 
 
 class Setter:
@@ -190,6 +190,28 @@ def test_who_waits_for_all_helps_with_each_that_is_not_done() -> None:
     parts[1].set()
     CountDown(parts).wait()
     assert [len(helper.asked) for helper in helpers] == [1, 0, 1]
+
+
+def test_a_callback_that_raises_is_logged_and_the_others_are_called(caplog: pytest.LogCaptureFixture) -> None:
+    future, called = Future(), []
+
+    def broken(_: Future) -> None:
+        raise ZeroDivisionError("broken")
+
+    for callback in (broken, called.append, broken):
+        future.on_done(callback)
+    future.set("answer")
+    future.on_done(broken)
+    assert (future.get(), called) == ("answer", [future])
+    assert [(record.event, record.error) for record in caplog.records] == [("callback_failed", "ZeroDivisionError")] * 3
+
+
+def test_what_cannot_be_called_is_no_callback() -> None:
+    future = Future()
+    for _ in range(2):
+        with pytest.raises(InvalidValueError, match="callback must be a function, not 5"):
+            future.on_done(5)  # type: ignore[arg-type]
+        future.offer("answer")
 
 
 # ── threads ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -20,7 +20,9 @@ from tests.support.cli_tools import warren
 from tests.support.exported_messages import BODIES, NAMES, PROPERTIES, field, found_in, string, with_headers
 from tests.support.rabbitmq_golden import PROJECT
 from tests.support.shovel_tools import complaint, shovel
+from tests.support.waiting import wait_until
 from warren import engine
+from warren.client import verbs
 from warren.queue_index.message.message_format import Envelope, encode_message
 from warren.queue_index.properties import decode_properties
 from warren.salvage.csv_rows import MESSAGE_COLUMNS, CsvRows
@@ -31,6 +33,7 @@ from warren.shovel.exported_files import BodyFile, CsvFile, JsonFile
 from warren.shovel.exported_rows import Mark, letter_of, row_of_line
 from warren.shovel.letter import Letter
 from warren.storage.errors import MessageError, SettingsError
+from warren.verbs import exchange_verbs, queue_verbs
 
 FORMATS = [("jsonl", ()), ("jsonl", ("--text",)), ("csv", ()), ("csv", ("--text",)), ("parquet", ())]
 
@@ -291,6 +294,25 @@ def test_limits_and_priorities_of_the_queue_hold(tmp_path: Path) -> None:
         with pytest.raises(warren_package.WarrenError, match="2 not taken: queue 'full' in vhost '/' is full"):
             warren_package.import_messages(file, node, queue="full")
         assert len(node.queue("full", passive=True)) == 4
+
+
+@pytest.mark.parametrize("as_published", [False, True])
+@pytest.mark.parametrize("is_guest", [False, True])
+def test_under_an_alarm_it_ends_and_says_why(
+    is_guest: bool, as_published: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (queue_verbs, exchange_verbs, verbs):
+        monkeypatch.setattr(module, "PATIENCE_S", 0.01)
+    lines = [text("q", str(n), routing_keys=["q"], properties={"priority": n % 2}) for n in range(4)]
+    file = write_lines(tmp_path / "f.jsonl", *lines)
+    with warren_package.open(tmp_path / "node", share=True, disk_free_limit=1 << 60) as host:
+        host.queue("q")
+        wait_until(lambda: host.memory()["alarms"], "there is no alarm")
+        with warren_package.open(tmp_path / "node", share=True) as guest:
+            node = guest if is_guest else host
+            with pytest.raises(warren_package.WarrenError, match=r"4 not taken: .*disk"):
+                warren_package.import_messages(file, node, as_published=as_published)
+            assert len(host.queue("q")) == 0
 
 
 # ── resumed ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -18,6 +18,7 @@ from warren.server.channel import MAX_WAITING_EVENTS
 from warren.server.settings import ServerSettings
 from warren.storage.descriptors import LAST_DESCRIPTORS
 from warren.storage.topic_settings import TopicSettings
+from warren.where import MAX_CHARACTERS, MAX_FIELDS
 
 PAGE = (Path(__file__).parent.parent / "docs" / "limits.md").read_text(encoding="utf-8")
 ROWS = {
@@ -48,6 +49,8 @@ SERVER, MANAGEMENT = ServerSettings(), ManagementSettings()
         ("visitors of a node that is not shared", status_server.MAX_VISITORS),
         ("length of a name", texts.MAX_SHORT_STRING_BYTES),
         ("tables and lists in each other", texts.MAX_LEVELS),
+        ("a [condition on messages", MAX_CHARACTERS),
+        ("a [condition on messages", MAX_FIELDS),
         ("body of a topic's message", TopicSettings().max_message_size),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,17 @@ def test_queues_of_other_brokers_in_a_file_are_kept() -> None:
         **TABLE,
         ("warren", "TopicTest", 3): 7,
     }
+
+
+@pytest.mark.parametrize(("queue_id", "offset"), [(0.0, 1), (0, 1.0), (2**31, 1), (0, 2**63)])
+def test_an_offset_that_could_not_be_read_again_is_not_written(queue_id: Any, offset: Any) -> None:
+    files = MemoryFileSystem()
+    offsets = LocalOffsets.load(files, "/store/offsets")
+    offsets.commit("t", "others@one", 0, 7)
+    with pytest.raises(RuntimeError, match="no offset"):
+        offsets.commit("t", "g@one", queue_id, offset)
+    offsets.persist()
+    assert LocalOffsets.load(files, "/store/offsets").offset("t", "others@one", 0) == 7
 
 
 @pytest.mark.parametrize("power_loss", [False, True])

@@ -303,6 +303,12 @@ def test_messages_are_browsed_by_condition_and_mended_by_id(api: Api, two_queues
     for wrong in ({}, {"where": "n ="}, {"where": 3}, {"ids": "all"}, {"ids": ["x"]}, {"ids": [], "where": "unacked"}):
         assert api.ask("POST", "/queues/%2F/from/remove", wrong).status == 400, wrong
     assert api.ask("GET", "/queues/%2F/from/browse?where=n%20%3D").status == 400
+    for too_large, why in (
+        (f"body = '{'x' * 10_000}'", "at most 10,000"),
+        ("TRUE" + " OR unacked" * 101, "100 fields"),
+    ):
+        refused = api.ask("POST", "/queues/%2F/from/remove", {"where": too_large})
+        assert (refused.status, why in refused.document["reason"]) == (400, True)
 
 
 def test_dead_letters_are_sent_back(api: Api, two_queues: tuple[str, str]) -> None:

@@ -5,19 +5,24 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import warren
+import warren.aio
 from tests.support.both_ways import both_ways, done, listed
+from tests.support.management_tools import Api
 from tests.support.runtime_tools import HandNode, actor_of, bodies, hand_node
+from warren import management
 from warren.actors.queue.intake import PublishKey
 from warren.errors import ArgumentsError, NotFoundError, NotMovedError, QueueDownError, WhereError
 from warren.queue_index.message.message_format import Envelope
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
+from warren.verbs import selecting
 from warren.verbs.selecting import IDS
 from warren.verbs.steps import run
 
@@ -63,6 +68,48 @@ async def test_browse_looks_at_those_that_a_condition_or_a_function_says(node: A
         await those(queue, where="header = 3")
     with pytest.raises(TypeError, match="where must be a condition"):
         await those(queue, where=3)
+
+
+@pytest.mark.parametrize("face", ["asyncio", "guest", "management"])
+def test_no_event_loop_parses_a_condition_or_tests_messages(
+    face: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse, in_loops = selecting._condition, list[bool]()
+
+    def note() -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            in_loops.append(False)
+        else:
+            in_loops.append(True)
+
+    def noted(text: str) -> Any:
+        note()
+        return lambda message: [note(), parse(text)(message)][1]
+
+    async def in_asyncio() -> None:
+        async with await warren.aio.open(tmp_path, share=face == "guest") as node:
+            queue = await node.queue("q")
+            await fill(queue, 3)
+            assert await those(queue, where="headers['n'] = 1") == [b"1"]
+            assert await queue.requeue_dead_letters(where="headers['n'] = 1") == 0
+            assert await queue.remove(where="headers['n'] = 1") == 1
+
+    monkeypatch.setattr(selecting, "_condition", noted)
+    with warren.open(tmp_path, share=True) if face != "asyncio" else nullcontext() as node:
+        if face != "management":
+            asyncio.run(in_asyncio())
+        else:
+            assert node is not None
+            node.queue("q").publish(b"1").wait()
+            with management.serve(node, port=0) as server, Api(server.url) as api:
+                (browsed,) = api.get("/queues/%2F/q/browse?where=body%20=%20'1'")["messages"]
+                assert browsed["payload"] == "1"
+                for verb, count in (("requeue", {"requeued": 0, "stayed": 0}), ("remove", {"removed": 1})):
+                    assert api.ask("POST", f"/queues/%2F/q/{verb}", {"where": "body = '1'"}).document == count
+    assert len(in_loops) >= 9
+    assert not any(in_loops)
 
 
 @both_ways

@@ -124,6 +124,7 @@ def test_a_value_is_brought_into_its_one_form(key: str, given_value: Any, value:
         ("hibernate_after_ms", True, "must be a whole number, not True"),
         ("sync_interval_ms", -1, "must be at least 0, not -1"),
         ("threads", 0, "must be at least 1, not 0"),
+        ("threads", 10**9, "must be at most 1024, not 1000000000"),
         ("restart_limit", (1, 0), "must be within more than 0 seconds"),
         ("restart_limit", (-1, 1), "must be at least 0, not -1"),
         ("restart_limit", {"max_restarts": 1}, "must be (max_restarts, within_s)"),

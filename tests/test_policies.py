@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 import warren
 from tests.support.both_ways import both_ways, done
 from tests.support.process_tools import Bench, flat
-from tests.support.runtime_tools import HandNode, bodies, hand_node
+from tests.support.runtime_tools import HandNode, actor_of, bodies, hand_node
 from warren.actors.engines.declared.arguments import QueueDeclaration
-from warren.actors.engines.declared.definitions import Definitions
+from warren.actors.engines.declared.definitions import SLICE, Definitions
 from warren.actors.engines.declared.exchanges import Binding, ExchangeDeclaration
 from warren.actors.engines.declared.policies import AppliedPolicies, Policy
 from warren.actors.engines.declared.queue_arguments import effective
 from warren.actors.engines.declared.vhost_definitions import VhostDefinitions
 from warren.actors.engines.errors import ArgumentsError, NotFoundError
 from warren.errors import UnsavedError
+from warren.verbs.steps import call
 
 
 def policy(definition: Mapping[str, Any], **more: Any) -> Policy:
@@ -234,6 +235,58 @@ def test_a_policy_comes_changes_and_goes_while_a_queue_runs() -> None:
 def policies_of(queue: warren.Queue) -> tuple[Any, Any, Any]:
     stats = queue.stats()
     return stats["policy"], stats["operator_policy"], stats["effective_policy_definition"]
+
+
+@pytest.mark.parametrize("end", ["done", "closed"])
+@pytest.mark.parametrize("change", ["set", "clear", "import"])
+def test_others_have_their_turns_between_slices_of_queues_that_get_other_policies(change: str, end: str) -> None:
+    scene = hand_node()
+    queues = [scene.node.queue(f"q{number}") for number in range(3 * SLICE)]
+    if change == "clear":
+        scene.node.set_policy("p", "", {"max-length": 1})
+    scene.run()
+    node, queue = scene.node._running.actor, actor_of(queues[0])
+    document = {"policies": [policy({"max-length": 1}).to_json()]}
+    work: dict[str, Callable[[], object]] = {
+        "set": lambda: node.set_policy(policy({"max-length": 1})),
+        "clear": lambda: node.clear_policy("policy", "/", "p"),
+        "import": lambda: node.import_slice(node.definitions.importing(document)),
+    }
+    changed = call(node, lambda: node.change(work[change]))
+    others = [call(node, lambda: None), call(queue, queue.stats)]
+    while not all(other.done for other in others):
+        assert scene.pool.run_one()
+    assert not changed.done
+    if end == "done":
+        scene.run()
+        changed.get()
+        name = None if change == "clear" else "p"
+        assert {policies_of(queue)[0] for queue in queues} == {name}
+    scene.node.close()
+    assert changed.done
+    assert (changed.error is None) == (end == "done")
+
+
+def test_a_policy_wakes_no_queue_that_is_asleep_and_empty() -> None:
+    scene = hand_node()
+    empty, full, unused = (scene.node.queue(name) for name in ("empty", "full", "unused"))
+    for queue in (empty, full):
+        queue.publish_many([b"1", b"2"]).wait()
+    assert empty.purge() == 2
+    scene.advance(30)
+    turns = [actor_of(queue).turns for queue in (empty, full, unused)]
+    rest_number = actor_of(empty).rest_number
+    scene.node.set_policy("p", "", {"max-length": 1, "expires": 10_000})
+    assert [policies_of(queue)[0] for queue in (empty, full, unused)] == ["p"] * 3
+    assert [actor_of(queue).turns for queue in (empty, full, unused)] == [turns[0], turns[1] + 1, turns[2]]
+    assert 0 < rest_number < actor_of(empty).rest_number, "or lists would show the queue as it was"
+    assert [queue.stats()["state"] for queue in (empty, unused)] == ["hibernated"] * 2
+    assert bodies(full) == [b"2"]
+    scene.advance(9)
+    assert len(scene.node.queues()) == 3
+    scene.advance(2)
+    assert scene.node.queues() == []
+    scene.node.close()
 
 
 def test_queues_of_a_policy_expire_and_begin_anew_when_it_changes() -> None:

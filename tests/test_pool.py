@@ -19,7 +19,7 @@ from tests.support.waiting import together, wait_until
 from warren.actors.runtime.future import Confirm, CountDown, Future
 from warren.actors.runtime.inbox import Control, PendingBatch
 from warren.actors.runtime.pool import TURN_ENTRIES, ActorStoppedError, Asked, HandPool, Pool, PooledActor, ThreadPool
-from warren.storage.errors import DataError, StorageError, WarrenError
+from warren.storage.errors import DataError, SettingsError, StorageError, WarrenError
 
 
 @attrs.frozen
@@ -311,6 +311,22 @@ def test_an_actor_that_slips_in_after_its_pool_has_stopped_still_answers_who_wai
     pool.stop()
     assert actor.actor_ref.ask(Say("hello"), timeout=60) == "hello"
     forget_actors(pool)
+
+
+def test_a_pool_whose_threads_cannot_all_be_started_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def start_three(thread: threading.Thread) -> None:
+        if len(started) == 3:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+        started.append(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_three)
+    with pytest.raises(SettingsError, match=r"threads cannot be 5: after 3 .* can't start new thread"):
+        ThreadPool(5)
+    assert [thread.is_alive() for thread in started] == [False] * 3
 
 
 def test_a_pool_of_threads_stops_from_within_one_of_its_turns() -> None:

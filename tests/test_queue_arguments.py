@@ -85,6 +85,12 @@ def test_arguments_that_are_refused_by_name(arguments: dict[str, Any]) -> None:
         QueueDeclaration("/", "q", arguments=arguments)
 
 
+@pytest.mark.parametrize("arguments", [{1: 2}, {b"x": 1}, {"x": {1: 2}}, {"x": [{None: 2}]}, {"x" * 256: 1}], ids=str)
+def test_an_argument_has_a_name_that_is_a_short_string(arguments: Any) -> None:
+    with pytest.raises(ArgumentsError, match="an argument's name cannot be"):
+        QueueDeclaration("/", "q", arguments=arguments)
+
+
 @pytest.mark.parametrize(("current", "received"), SAME)
 def test_equivalent_declarations(current: dict[str, Any], received: dict[str, Any]) -> None:
     assert (

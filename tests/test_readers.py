@@ -433,7 +433,7 @@ def test_a_reader_knows_its_name_and_no_argument_that_there_is_not(tmp_path: Any
         assert (reader.topic, reader.group, reader.skipped) == ("events", "g", 0)
         assert (repr(node.topic("events")), repr(reader)) == (
             "<warren.Topic 'events'>",
-            f"<warren.Reader {reader.name!r}>",
+            f"<warren.Reader {reader.name!r} of 'events'>",
         )
         with pytest.raises(TypeError, match="colour"):
             node.topic("events").reader("g", colour="red")  # type: ignore[call-arg]

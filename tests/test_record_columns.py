@@ -37,7 +37,7 @@ from warren.msg_store.commit_log.commit_log_format import (
     header_bytes,
     peek,
 )
-from warren.msg_store.commit_log.record_check import Failure, RecordHeader, check, delay_level
+from warren.msg_store.commit_log.record_check import WRONG_CRC, Failure, RecordHeader, check, delay_level
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.msg_store.commit_log.record_scan import read_columns
 from warren.storage.java_hash import index_hash, java_hash
@@ -619,7 +619,7 @@ def test_a_body_with_a_wrong_crc_is_a_failure_only_when_asked(size: int) -> None
     found = flat(Reader(wrong * count + good).columns(check_crc=True, window_bytes=2_000_000))
     assert len(found) == count + 1
     if size:
-        assert found[0] == Failure(BASE, "its body's CRC is wrong", BASE + len(good))
+        assert found[0] == Failure(BASE, WRONG_CRC, BASE + len(good))
     assert found[-1] == row_of(decode(good), BASE + count * len(good))
 
 

@@ -26,14 +26,16 @@ import warren.aio
 from tests.support.sharing_tools import Member, hang_up, host_of, link_of
 from tests.support.strangers import is_dropped
 from tests.support.waiting import together, wait_until
-from warren import cli
+from warren import cli, management
 from warren.actors.node.node_socket import SOCKET_NAME
+from warren.actors.runtime.future import Future
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import HANDING_OVER, Call
 from warren.amqp.states import Side, State
 from warren.client import link as link_module
 from warren.client import shared_directory
-from warren.client.errors import NotFromOutsideError
+from warren.client.channels import DeliverySlot
+from warren.client.errors import LinkLostError, NotFromOutsideError
 from warren.client.link import Link
 from warren.client.queue_verbs import CREDIT_BYTES
 from warren.errors import (
@@ -685,6 +687,17 @@ def test_a_consumer_is_there_again_and_what_it_had_comes_again(guest: Node) -> N
         assert queue.stats()["messages"] == 5
 
 
+def test_a_take_whose_connection_is_lost_is_sent_again(guest: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, ask, lost = guest.queue("q"), DeliverySlot.ask, Future()
+    queue.publish(b"1").wait()
+    lost.fail(LinkLostError("the connection was lost"))
+    answers = [lost]
+    monkeypatch.setattr(DeliverySlot, "ask", lambda slot, method: answers.pop() if answers else ask(slot, method))
+    taken = queue.take(next(iter(queue.browse())).id)
+    assert taken is not None
+    assert taken.body == b"1"
+
+
 def test_what_was_not_confirmed_is_sent_again_in_order(guest: Node) -> None:
     queue = guest.queue("q")
     confirms = [queue.publish(b"%d" % number) for number in range(500)]
@@ -983,6 +996,20 @@ def test_a_forked_child_is_a_client_of_its_own(host: Node, guest: Node, whose: s
     wait_until(lambda: bodies(queue) == [b"from the child", b"and routed"], "it did not come to that")
     assert {one.name for one in node.queues()} == {"q", "made there"}
     queue.publish(b"the parent goes on").wait(60)
+
+
+def test_a_forked_child_does_not_serve_its_parents_node(tmp_path: Path) -> None:
+    with warren.open(tmp_path) as node:
+
+        def serve() -> None:
+            for kind in (node.serve, functools.partial(management.serve, node)):
+                with pytest.raises(WrongProcessError):
+                    kind(port=0)
+            with pytest.raises(DirectoryLockedError) as caught:
+                warren.open(tmp_path)
+            assert "this process" not in str(caught.value)
+
+        in_child(serve)
 
 
 @pytest.mark.parametrize("whose", ["host", "guest"])

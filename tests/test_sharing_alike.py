@@ -20,10 +20,12 @@ from warren.actors.queue.intake import QueueGoneError
 from warren.client.calls import error_of, refusal_of
 from warren.errors import (
     BlockedError,
+    ClosedError,
     DataError,
     DirectoryLostError,
     NoRoomError,
     QueueDownError,
+    UnknownTagError,
     VhostDownError,
     WarrenError,
 )
@@ -212,6 +214,51 @@ def test_a_guest_learns_that_the_vhost_is_down_and_why(verb: Callable[[warren.No
         of_host, of_guest = (outcome(lambda node, _: verb(node), node, tmp_path) for node in (host, guest))
     assert of_guest == of_host
     assert of_host[0] is VhostDownError
+
+
+@pytest.mark.parametrize("role", ["host", "guest"])
+def test_a_node_that_was_closed_says_so(role: str, tmp_path: Path) -> None:
+    with warren.open(tmp_path, share=True) as host:
+        node = host if role == "host" else warren.open(tmp_path, share=True)
+        queue, topic, vhost = node.queue("q"), node.topic("t"), node.vhost("v")
+        queue.publish_many([b"1"] * 9).wait(LONG_S)
+        batch, deliveries = queue.get_many(2), [queue.get() for _ in range(7)]
+        one, two, three, four, five, six, seven = (delivery for delivery in deliveries if delivery is not None)
+        node.close()
+        verbs: tuple[Callable[[], object], ...] = (
+            one.ack,
+            lambda: two.ack(multiple=True),
+            three.nack,
+            four.reject,
+            five.retry,
+            lambda: six.retry(60),
+            lambda: seven.extend(60),
+            lambda: queue.ack([seven]),
+            lambda: queue.nack(batch),
+            lambda: queue.ack_up_to(seven.delivery_tag),
+            lambda: node.publish_to([], b"1"),
+            lambda: topic.append_many([]),
+            vhost.release,
+            node.queues,
+            lambda: node.failed_queues,
+        )
+        for verb in verbs:
+            with pytest.raises(ClosedError, match="is closed"):
+                verb()
+
+
+def test_extending_a_delivery_of_a_host_that_is_gone_says_that_it_went_back(tmp_path: Path) -> None:
+    with Member(tmp_path, "hold") as member:
+        member.hear("ready")
+        with warren.open(tmp_path, share=True) as guest:
+            queue = guest.queue("q")
+            queue.publish(b"1").wait(LONG_S)
+            delivery = queue.get()
+            assert delivery is not None
+            member.kill()
+            assert len(queue) == 1  # here, now
+            with pytest.raises(UnknownTagError):
+                delivery.extend(60)
 
 
 def test_a_guest_gets_the_nearest_error_that_users_know() -> None:

@@ -9,22 +9,34 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+import kombu
+import kombu.simple
 import pytest
+from typer.testing import CliRunner
 
 import warren
 import warren.aio
+import warren.kombu
 from tests.support.sharing_tools import Member
 from tests.support.waiting import wait_until
+from warren import cli
+from warren.client import link
 from warren.client.link import Link
+from warren.ctl.verbs import EX_UNAVAILABLE
+from warren.durable_queue import DurableQueue
 from warren.errors import DirectoryLockedError, HostUnresponsiveError
+from warren.top import attached
 
 HOST_TIMEOUT_MS = 2500
 LONG_S = 60.0
 """Longer than any call may take, however busy the machine is."""
+LONG_MS = 120_000
+"""A ``host_timeout_ms`` that no call with a timeout of its own may wait for."""
 
 
 @pytest.fixture
@@ -73,6 +85,94 @@ def test_a_call_with_a_timeout_keeps_it(stopped: Member, guest: warren.Node) -> 
     assert seconds(lambda: list(queue.consume(timeout=1))) < LONG_S
     with pytest.raises((HostUnresponsiveError, TimeoutError)):
         queue.publish(b"3", timeout=1).wait(1)
+
+
+def _kombu(node: warren.Node) -> kombu.simple.SimpleQueue:
+    connection = kombu.Connection("warren://", transport_options={"node": node})
+    return connection.SimpleQueue("kombu")
+
+
+PREPARED: dict[str, Callable[[warren.Node], Callable[[], object]]] = {
+    "get": lambda node: partial(node.queue("work").get, timeout=1),
+    "consume": lambda node: partial(list, node.queue("empty").consume(timeout=1)),
+    "tail": lambda node: partial(list, node.queue("work").tail(timeout=1)),
+    "publish_to": lambda node: partial(node.publish_to, ["work"], b"3", timeout=1),
+    "prepare": lambda node: partial(node.topic("events").prepare, b"1", timeout=1),
+    "a reader's read": lambda node: partial(node.topic("events").reader("a").read, timeout=1),
+    "a reader's records": lambda node: partial(list, node.topic("events").reader("b").records(timeout=1)),
+    "a topic's read": lambda node: partial(list, node.topic("events").read("c", timeout=1)),
+    "a topic's tail": lambda node: partial(list, node.topic("events").tail(timeout=1)),
+    "a durable queue's get": lambda node: partial(DurableQueue(node, "d").get, timeout=1),
+    "a durable queue's get_nowait": lambda node: DurableQueue(node, "d").get_nowait,
+    "a durable queue's put": lambda node: partial(DurableQueue(node, "d").put, b"1", timeout=1),
+    "a durable queue's put, with a limit": lambda node: partial(DurableQueue(node, "e", 9).put, b"1", timeout=1),
+    "kombu's get": lambda node: partial(_kombu(node).get, timeout=1),
+}
+
+
+def test_every_call_with_a_timeout_keeps_it(stopped: Member, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = warren.open(tmp_path / "data", share=True, host_timeout_ms=LONG_MS)
+    calls = {what: prepare(node) for what, prepare in PREPARED.items()}
+    monkeypatch.setattr(link, "SILENT_S", 1.0)
+    stop(stopped)
+    with ThreadPoolExecutor(len(calls)) as threads:
+        for what, done in {what: threads.submit(call) for what, call in calls.items()}.items():
+            assert isinstance(done.exception(LONG_S), HostUnresponsiveError), what
+    stopped.process.send_signal(signal.SIGCONT)
+    node.close()
+
+
+def test_every_call_of_a_coroutine_with_a_timeout_keeps_it(
+    stopped: Member, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def all_of(messages: AsyncIterator[object]) -> list[object]:
+        return [message async for message in messages]
+
+    async def ask() -> None:
+        node = await warren.aio.open(tmp_path / "data", share=True, host_timeout_ms=LONG_MS)
+        queue, topic, exchange = await node.queue("work"), await node.topic("events"), await node.exchange("")
+        consumer, reader = (await node.queue("empty")).consume(timeout=1), topic.reader("a")
+        await consumer.begin()
+        await reader.begin()
+        monkeypatch.setattr(link, "SILENT_S", 1.0)
+        stop(stopped)
+        calls = {
+            "publish": queue.publish(b"3", timeout=1),
+            "publish to an exchange": exchange.publish(b"3", "work", timeout=1),
+            "publish_to": node.publish_to(["work"], b"3", timeout=1),
+            "append": topic.append(b"1", timeout=1),
+            "append_many": topic.append_many([b"1"], timeout=1),
+            "prepare": topic.prepare(b"1", timeout=1),
+            "get": queue.get(timeout=1),
+            "consume": all_of(consumer),
+            "queue's tail": all_of(queue.tail(timeout=1)),
+            "a reader's read": reader.read(timeout=1),
+            "a topic's read": all_of(topic.read("c", timeout=1)),
+            "a topic's tail": all_of(topic.tail(timeout=1)),
+        }
+        outcomes = await asyncio.gather(*calls.values(), return_exceptions=True)
+        assert {what: type(outcome) for what, outcome in zip(calls, outcomes, strict=True)} == dict.fromkeys(
+            calls, HostUnresponsiveError
+        )
+        stopped.process.send_signal(signal.SIGCONT)
+        await node.close()
+
+    asyncio.run(asyncio.wait_for(ask(), LONG_S))
+
+
+def test_a_consumer_and_a_reader_whose_host_is_stopped_are_closed_soon(
+    stopped: Member, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = warren.open(tmp_path / "data", share=True, host_timeout_ms=LONG_MS)
+    node.queue("work").publish(b"1").wait()
+    consumer, reader = node.queue("work").consume(), node.topic("events").reader("a")
+    monkeypatch.setattr(link, "SILENT_S", 1.0)
+    stop(stopped)
+    assert seconds(consumer.close) < LONG_S
+    assert seconds(reader.close) < LONG_S
+    stopped.process.send_signal(signal.SIGCONT)
+    assert node.queue("work").get(timeout=LONG_S, auto_ack=True) is not None
+    node.close()
 
 
 CALLS: dict[str, Callable[[warren.Node], object]] = {
@@ -153,6 +253,18 @@ def test_coroutines_are_told(stopped: Member, guest: warren.Node, tmp_path: Path
 def test_a_directory_whose_host_is_stopped_cannot_be_opened(stopped: Member, tmp_path: Path) -> None:
     stop(stopped)
     assert seconds(lambda: opened(tmp_path)) < LONG_S
+
+
+@pytest.mark.parametrize("command", [["queues"], ["ctl", "list_queues"], ["definitions"], ["top", "--once"]])
+def test_a_command_that_asks_says_so_too(
+    command: list[str], stopped: Member, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attached, "PATIENCE_S", 0.5)
+    stop(stopped)
+    name, *others = command
+    result = CliRunner().invoke(cli.app, [name, str(tmp_path / "data"), *others])
+    assert result.exit_code == (EX_UNAVAILABLE if name == "ctl" else 2)
+    assert f"has not answered for 0.5 s (process {stopped.process.pid}, " in result.stderr
 
 
 @pytest.mark.slow

@@ -19,9 +19,11 @@ from tests.support.effort import EFFORT, new_seed, times
 from tests.support.tried import Count, Tried
 from tests.support.waiting import wait_until
 from warren.actors.node.node_socket import SOCKET_NAME
+from warren.actors.runtime.future import Future
 from warren.amqp.connection import Connection
-from warren.amqp.own_methods import PROTOCOL, PROTOCOL_PROPERTY
+from warren.amqp.own_methods import CREDIT, PROTOCOL, PROTOCOL_PROPERTY, Call, CallOk
 from warren.amqp.states import Side
+from warren.client.channels import ClientChannel
 from warren.client.errors import LinkLostError
 from warren.client.handshake import Hands, Login
 from warren.client.shared_directory import SharedDirectory
@@ -192,6 +194,22 @@ def test_a_guest_that_gets_waits_for_a_host_that_hands_over(host: warren.Node, g
     getting.join(60)
     assert got == [b"1"]
     assert asked < 20
+
+
+def test_a_guest_that_asks_again_before_its_consumer_is_answered_gets_the_answers_in_order(guest: warren.Node) -> None:
+    """The consumer's answer came last, and was taken for the other's (seed 2032666261)."""
+    guest.queue("q")
+    link = guest._opened.node.link  # type: ignore[union-attr]
+    channel = ClientChannel(link)
+    channel.open().get()
+    methods = c.Basic.Consume(queue="q", arguments={CREDIT: 1 << 20}), Call("channel.release", {})
+    asked = [Future(link) for _ in methods]
+    with link.locked():  # both are sent at once
+        channel.asked += asked
+        for method in methods:
+            link.encoded().send(channel.number, method)
+        link.flush()
+    assert [type(future.get()) for future in asked] == [c.Basic.ConsumeOk, CallOk]
 
 
 def test_a_guest_that_loses_its_host_as_it_opens_a_channel_opens_another(host: warren.Node, guest: warren.Node) -> None:

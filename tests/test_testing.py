@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,18 @@ import warren
 import warren.kombu
 from warren import aio
 from warren.durable_queue import DurableQueue
-from warren.errors import BlockedError, ClosedError, PublishRefusedError, QueueDownError, SettingsError
+from warren.errors import (
+    BlockedError,
+    ClosedError,
+    InvalidValueError,
+    PublishRefusedError,
+    QueueDownError,
+    SettingsError,
+)
 from warren.testing import GIB, QueueMessages, TestNode
 from warren.where import WhereError
+
+NOT_A_NUMBER = float("nan")
 
 
 @pytest.fixture
@@ -94,8 +103,10 @@ def test_a_month_is_no_longer_than_what_happens_in_it(node: TestNode) -> None:
 
 
 def test_time_does_not_run_back(node: TestNode) -> None:
-    with pytest.raises(ValueError, match="back"):
+    with pytest.raises(InvalidValueError, match="seconds"):
         node.advance(-1)
+    with pytest.raises(InvalidValueError, match="from 0 seconds"):
+        node.clock.advance(-1)
 
 
 # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -205,8 +216,46 @@ def test_who_waits_in_vain_is_told_what_was_there_instead(node: TestNode) -> Non
         messages.expect(where="size > 100")
     with pytest.raises(WhereError):
         messages.expect(where="size >")
-    with pytest.raises(TypeError, match="not chosen by bdoy"):
-        messages.of(bdoy=b"")  # type: ignore[call-arg]
+
+
+def test_what_is_handed_out_says_what_it_is(node: TestNode) -> None:
+    topic = node.topic("t")
+    one, two = topic.append(b"1"), topic.append_many([b"2", b"3"])
+    assert (repr(one), repr(two)) == ("<AppendConfirm pending>", "<AppendManyConfirm pending>")
+    node.advance(1)
+    assert (repr(one), repr(two)) == ("<AppendConfirm answered>", "<AppendManyConfirm answered>")
+    assert repr(two.wait()) == "<AppendResults of 2>"
+    assert repr(node.messages("jobs", "v")) == "<warren.testing.QueueMessages of queue 'jobs' in vhost 'v'>"
+    assert repr(aio.open("here")) == "<warren.aio.Opening 'here'>"
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda node: TestNode(""), "path"),
+        (lambda node: TestNode(snyc="os"), "sync"),  # type: ignore[call-arg]
+        (lambda node: node.advance(NOT_A_NUMBER), "seconds"),
+        (lambda node: node.advance("5"), "seconds"),
+        (lambda node: node.messages(None), "queue"),
+        (lambda node: node.lose_power("seed"), "seed"),
+        (lambda node: node.messages("jobs").expect("ackd"), "ackd"),  # type: ignore[arg-type]
+        (lambda node: node.messages("jobs").expect("published", "1"), "count"),
+        (lambda node: node.messages("jobs").expect(body="text"), "body"),
+        (lambda node: node.messages("jobs").of(headers=["n"]), "headers"),
+        (lambda node: node.messages("jobs").of(bdoy=b""), "did you mean 'body'"),
+        (lambda node: node.messages("jobs").wait_for(timeout=NOT_A_NUMBER), "timeout"),
+        (lambda node: node.messages("jobs").arrived(timeout=NOT_A_NUMBER), "timeout"),
+    ],
+)
+def test_wrong_arguments_are_refused(node: TestNode, call: Callable[[Any], object], match: str) -> None:
+    with pytest.raises(InvalidValueError, match=match):
+        call(node)
+
+
+def test_a_failed_expectation_is_shown_at_the_line_of_the_test(node: TestNode) -> None:
+    with pytest.raises(AssertionError) as caught:
+        node.messages("jobs").expect()
+    assert [entry for entry in caught.traceback if not entry.ishidden(None)] == [caught.traceback[0]]
 
 
 def test_coroutines_wait_without_holding_up_others(node: TestNode) -> None:

@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 
 from warren.queue_index.message.amqp_tables import LongInteger, LongString, Timestamp
 from warren.queue_index.properties import Properties
-from warren.where import MAX_DEPTH, RECORD_FIELDS, Moment, WhereError, compile_where
+from warren.where import (
+    MAX_CHARACTERS,
+    MAX_DEPTH,
+    MAX_FIELDS,
+    RECORD_FIELDS,
+    Moment,
+    WhereError,
+    compile_where,
+)
 
 
 @attrs.frozen
@@ -222,11 +230,31 @@ def test_what_is_wrong_is_said_with_its_place(condition: str, said: str) -> None
 def test_too_deep_is_refused_and_not_a_recursion_error(before: str, behind: str) -> None:
     assert compile_where(before * MAX_DEPTH + "persistent" + behind * MAX_DEPTH)(FULL)
     with pytest.raises(WhereError, match="levels deep"):
-        compile_where(before * 100_000 + "persistent" + behind * 100_000)
+        compile_where(before * 1000 + "persistent" + behind * 1000)
 
 
-def test_a_thousand_conditions_side_by_side_are_not_deep() -> None:
-    assert holds(" AND ".join(["persistent"] * 1000) + " OR size = 0" * 1000)
+def test_as_many_conditions_as_are_allowed_are_not_deep() -> None:
+    assert holds(" AND ".join(["persistent"] * (MAX_FIELDS // 2)) + " OR size = 0" * (MAX_FIELDS // 2))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "more", "said"),
+    [
+        ("size > 0" + " " * (MAX_CHARACTERS - 8), " ", "has 10,001 characters; at most 10,000 are allowed"),
+        ("size > 0" + " OR persistent" * (MAX_FIELDS - 1), " OR body = 'x'", "at \"body = 'x'\" (character"),
+        (
+            "size IN (size" + ", 17" * 2000 + ", persistent" * (MAX_FIELDS - 2),
+            ", body",
+            "more than 100 fields; IN compares",
+        ),
+        (f"body LIKE '%' OR body LIKE '{'%a' * 900}'", f" OR body LIKE '{'b' * 500}'", "or all patterns together"),
+    ],
+)
+def test_a_condition_has_a_limited_size(allowed: str, more: str, said: str) -> None:
+    end = ")" if " IN " in allowed else ""
+    assert compile_where(allowed + end)(FULL)
+    with pytest.raises(WhereError, match=re.escape(said)):
+        compile_where(allowed + more + end)
 
 
 def test_no_pattern_takes_long() -> None:

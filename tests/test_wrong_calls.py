@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -16,7 +19,9 @@ import pytest
 import warren
 import warren.aio
 import warren.engine
-from tests.support.both_ways import both_ways, done
+import warren.sql
+from tests.support.both_ways import both_ways, done, listed
+from tests.support.sharing_tools import Member
 from warren.errors import (
     ArgumentsError,
     DirectoryLockedError,
@@ -24,9 +29,15 @@ from warren.errors import (
     MessageError,
     SettingsError,
     StorageError,
+    TopicError,
     WhereError,
 )
+from warren.management import ManagementSettings
+from warren.server import ServerSettings
+from warren.server.settings import TlsSettings
+from warren.simulation import NodeSpec, Scenario, simulate
 from warren.storage.call_arguments import COUNTS, MAX_INTEGER
+from warren.testing import TestNode
 
 NOT_A_NUMBER = float("nan")
 WRONG: dict[str, tuple[Any, ...]] = {
@@ -42,7 +53,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "Retry": (5, "text"),
     "Literal": (5, "nonsense"),
     "ApplyTo": (5, "nonsense"),
-    "Moment": ("now", NOT_A_NUMBER, []),
+    "Moment": ("now", NOT_A_NUMBER, [], 1e300),
     "StartOffset": ("frist", object(), -1),
     "Where": (5, "size >", "headers" + "['a']" * 1500 + " = 1"),
     "Ids": (5, [5]),
@@ -262,14 +273,46 @@ def test_a_handle_made_by_hand_says_what_makes_it(module: Any, name: str) -> Non
         ({"delay": 0}, "delay"),
         ({"max_delay": "1"}, "max_delay"),
         ({"max_delay": 1e12}, "max_delay"),
+        ({"delay": 10.0, "max_delay": 1.0}, "max_delay"),
         ({"jitter": -0.1}, "jitter"),
         ({"jitter": 1.1}, "jitter"),
         ({"dead_letters": 5}, "dead_letters"),
     ],
 )
 def test_a_retry_that_cannot_be_is_refused_when_it_is_made(values: dict[str, Any], name: str) -> None:
-    with pytest.raises(InvalidValueError, match=f"a retry's {name} is"):
+    with pytest.raises(InvalidValueError, match=rf"\b{name}\b"):
         warren.Retry(**values)
+
+
+@pytest.mark.parametrize(
+    "kind", [warren.Retry, warren.Config, ServerSettings, TlsSettings, ManagementSettings, NodeSpec, Scenario]
+)
+def test_a_value_is_not_made_of_unknown_arguments(kind: Callable[..., Any]) -> None:
+    with pytest.raises(InvalidValueError, match=r"colour"):
+        kind(colour=1)
+    with pytest.raises(InvalidValueError, match=r"at most 0 positional arguments"):
+        kind(1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: ServerSettings(port="5672"),  # type: ignore[arg-type]
+        lambda: ServerSettings(host=5),  # type: ignore[arg-type]
+        lambda: ServerSettings(handshake_timeout="10"),  # type: ignore[arg-type]
+        lambda: ServerSettings(loopback_users="guest"),  # type: ignore[arg-type]
+        lambda: TlsSettings(certfile=5, keyfile="key"),  # type: ignore[arg-type]
+        lambda: ManagementSettings(management_tcp_port="15672"),  # type: ignore[arg-type]
+        lambda: warren.Config(node="fast"),  # type: ignore[arg-type]
+        lambda: simulate("consumer-outage"),  # type: ignore[arg-type]
+        lambda: warren.sql.connect(None),  # type: ignore[arg-type]
+        lambda: warren.sql.connect(""),
+        lambda: warren.sql.connect("here", colour=1),  # type: ignore[call-arg]
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_at_once(wrong: Callable[[], object]) -> None:
+    with pytest.raises(InvalidValueError):
+        wrong()
 
 
 def test_each_other_error_about_a_value_is_of_the_same_kind() -> None:
@@ -286,27 +329,51 @@ def test_a_mistyped_argument_of_open_is_not_taken_for_a_setting(tmp_path: Path) 
 
 
 def test_opening_a_directory_twice_in_one_process_says_so(tmp_path: Path) -> None:
-    with (
-        warren.open(tmp_path),
-        pytest.raises(DirectoryLockedError, match=r"in use by process .*that is this process.*share=True"),
-    ):
-        warren.open(tmp_path)
+    with warren.open(tmp_path):
+        for share in (False, True):
+            with pytest.raises(DirectoryLockedError, match=r"in use by process .*that is this process.*share=True"):
+                warren.open(tmp_path, share=share)
 
 
-def test_a_file_in_place_of_a_directory_is_called_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError, match="file: no directory but a file"):
-        warren.open(tmp_path / "file")
+def test_another_process_that_hosts_the_directory_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    with Member(tmp_path, "hold") as member:
+        member.hear("ready")
+        with warren.open(tmp_path, share=True), pytest.raises(DirectoryLockedError) as caught:
+            warren.open(tmp_path)
+    assert "this process" not in str(caught.value)
 
 
-def test_an_argument_that_no_queue_knows_is_logged_with_the_one_that_was_meant(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("below", ["", "data", "data/node"])
+@pytest.mark.parametrize("opened", [warren.open, TestNode])
+def test_a_file_in_place_of_a_directory_is_called_a_file(
+    opened: Callable[[Path], object], below: str, tmp_path: Path
 ) -> None:
-    with warren.open(tmp_path) as node, caplog.at_level(logging.WARNING, "warren.handles.node"):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match="/file: no directory but a file"):
+        opened(tmp_path / "file" / below)
+
+
+@pytest.mark.parametrize("module", [warren, warren.aio])
+def test_a_name_that_is_not_there_comes_with_the_one_that_was_meant(module: Any) -> None:
+    with pytest.raises(AttributeError, match="no attribute 'opne'; did you mean 'open'"):
+        module.opne  # noqa: B018
+
+
+@pytest.mark.parametrize("role", ["host", "guest"])
+def test_an_unknown_argument_is_logged_with_the_one_that_was_meant(
+    role: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with contextlib.ExitStack() as opened, caplog.at_level(logging.WARNING, "warren.node"):
+        if role == "guest":  # of another process, which has a log of its own
+            opened.enter_context(Member(tmp_path, "hold")).hear("ready")
+        node = opened.enter_context(warren.open(tmp_path, share=True))
         for _ in range(2):
             node.queue("q", arguments={"x-max-lenght": 5, "x-max-priority": 3})
-    [record] = [record for record in caplog.records if getattr(record, "event", "") == "argument_unknown"]
-    assert re.search(r"queue 'q' .* knows the argument 'x-max-lenght'.*'x-max-length'", record.getMessage())
+            node.exchange("e", "fanout", arguments={"alternate-exchnage": "x"})
+    queue, exchange = [record for record in caplog.records if getattr(record, "event", "") == "argument_unknown"]
+    assert re.search(r"queue 'q' .* knows the argument 'x-max-lenght'.*'x-max-length'", queue.getMessage())
+    assert re.search(r"exchange 'e' .* the argument 'alternate-exchnage'.*'alternate-exchange'", exchange.getMessage())
+    assert (queue.queue, exchange.exchange) == ("q", "e")  # type: ignore[attr-defined]
 
 
 def test_a_wrong_password_argument_does_not_stand_in_the_error(tmp_path: Path) -> None:
@@ -339,3 +406,117 @@ def test_a_call_that_is_wrapped_is_checked_by_what_it_wraps(tmp_path: Path, monk
         topic.append(b"x", key="k", properties={"p": "v"}).wait()
         with pytest.raises(InvalidValueError, match="colour"):
             topic.append(b"x", colour=1)
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Retry:
+    """A stranger's class with a name that an argument's class has."""
+
+    arguments: ClassVar[dict[str, Any]] = {"x-max-length": 1}
+
+
+@both_ways
+async def test_what_an_iterator_yields_is_checked_too_and_counts_once(node: Any) -> None:
+    queue, topic = await done(node.queue("q")), await done(node.topic("t"))
+    await done(node.publish_to(iter(["q", "q"]), b"x"))
+    await done(node.publish_to(["q", "q"], b"x"))
+    await done(node.add_user("bob", "secret", (tag for tag in ["monitoring"])))
+    await done(topic.append(b"x", key=iter(["k", "l"]), tag="a"))
+    await done(topic.append_many([b"x"], keys=iter(["k"]), tags=iter(["b"])))
+    assert len(await listed(queue.browse())) == 2
+    assert [user["tags"] for user in await done(node.users()) if user["name"] == "bob"] == [["monitoring"]]
+    assert [record.keys for record in await done(topic.find("k"))] == [["k"], ["k", "l"]]
+    assert [record.tag for record in await listed(topic.read("g", tags=iter(["b"]), timeout=0.1))] == ["b"]
+    [found, _] = [message.id for message in await listed(queue.browse())]
+    assert await done(queue.remove(ids=iter([found]))) == 1
+    for wrong in (
+        lambda: node.publish_to(iter([b"q"]), b"x"),
+        lambda: node.add_user("eve", "secret", iter([5])),
+        lambda: topic.append(b"x", key=iter([5])),
+        lambda: topic.append_many([b"x"], keys=iter([5])),
+        lambda: topic.append_many([b"x"], keys={"k": 1}),
+        lambda: topic.reader("g", tags=iter([5])),
+        lambda: queue.remove(ids=iter([5])),
+        lambda: queue.move("r", ids=iter([b"1"])),
+    ):
+        with pytest.raises(InvalidValueError):
+            await done(wrong())
+
+
+@both_ways
+async def test_properties_of_a_message_are_of_their_types(node: Any) -> None:
+    deep: list[Any] = []
+    for _ in range(3000):
+        deep = [deep]
+    queue = await done(node.queue("q"))
+    wrong: list[dict[str, Any]] = [
+        *({"persistent": value} for value in (None, "False", 1, 0)),
+        *({"priority": value} for value in (True, "9" * 5000, deep)),
+        *({name: deep} for name in ("expiration", "content_type", "timestamp", "delay", "at", "unique", "headers")),
+        *({name: "9" * 5000} for name in ("expiration", "content_type", "timestamp", "delay", "at", "unique_for")),
+        {"headers": {"x": {1}}},
+    ]
+    for properties in wrong:
+        with pytest.raises(InvalidValueError) as caught:
+            await done(queue.publish(b"x", **properties))
+        assert len(str(caught.value)) < 400
+    await done(queue.publish(b"x", priority=Level.LOW))
+    [message] = await listed(queue.browse())
+    assert (message.properties.priority, message.persistent) == (1, True)
+
+
+@both_ways
+async def test_a_class_is_not_recognized_by_its_name_alone(node: Any) -> None:
+    with pytest.raises(InvalidValueError, match="retry must be a Retry or None"):
+        await done(node.queue("q", retry=Retry()))
+
+
+@both_ways
+async def test_a_queues_argument_is_json_with_names_and_changes_nothing_otherwise(node: Any) -> None:
+    for wrong in ({1: 2}, {"x": {1: 2}}, {"x": {1}}, {"x": [{1}]}, {"x": range(3)}, {"x": object()}):
+        with pytest.raises(InvalidValueError):
+            await done(node.queue("q", arguments=wrong))
+    assert (await done(node.definitions()))["queues"] == []
+    assert await done(node.queue("q", arguments={"x": [1, "2", None, {"y": 3}]}))
+
+
+@both_ways
+async def test_no_place_of_another_type_stops_the_groups(node: Any) -> None:
+    topic = await done(node.topic("t", queues=2))
+    await done(topic.append_many([b"x"] * 8, queue=0))
+    wrong: list[Any] = [{0.0: 0}, {0: 1.5}, {"x": 1}, {0: None}, {True: 0}, {0: 10**30}]
+    wrong += [{0: datetime.min}, 10**400, 1e300]
+    for place in wrong:
+        with pytest.raises(InvalidValueError):
+            await done(topic.seek("g", place))
+        with pytest.raises(InvalidValueError):
+            topic.reader("g", consume_from=place)
+        with pytest.raises(InvalidValueError):
+            topic.reader("g", broadcast=True, positions=place)
+    with pytest.raises(TopicError, match="only broadcast readers have positions"):
+        topic.reader("g", positions={0: 1})
+    for moment in (datetime.min, datetime.max.replace(tzinfo=UTC), -1e11):
+        await done(topic.seek("other", moment))
+        await done(topic.find("k", begin=moment, end=moment))
+    assert await done(topic.seek("g", {0: 5, 1: "last"})) == {0: 5, 1: 0}
+    assert len(await listed(topic.read("g", timeout=0.1))) == 3
+
+
+def test_a_consumers_callback_is_a_function_and_may_fail(tmp_path: Path) -> None:
+    def broken(_: object) -> None:
+        raise ZeroDivisionError
+
+    with warren.open(tmp_path) as node:
+        queue = node.queue("q")
+        consumer, confirm = queue.consume(), queue.publish(b"x")
+        for call in (consumer.on_ready, confirm.on_done):
+            with pytest.raises(InvalidValueError, match="callback must be a function"):
+                call(5)  # type: ignore[arg-type]
+            call(broken)
+        delivery = consumer.receive(60.0)
+        assert delivery is not None
+        delivery.ack()
+        queue.publish(b"y").wait()

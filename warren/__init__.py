@@ -111,7 +111,8 @@ if not TYPE_CHECKING:  # else a type checker would take every name to be there
         if name == "__version__":
             return importlib.import_module("warren.storage.data_version").WARREN_VERSION
         if name not in _HOMES:
-            raise AttributeError(f"module 'warren' has no attribute '{name}'")
+            hint = importlib.import_module("warren.storage.errors").did_you_mean(name, __dir__())
+            raise AttributeError(f"module 'warren' has no attribute '{name}'{hint}")
         value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
         return value
 

@@ -16,7 +16,7 @@ import attrs
 
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.settings_file import load_settings, topic_settings
-from warren.storage.call_arguments import checked
+from warren.storage.call_arguments import checked, checked_class
 from warren.storage.errors import SettingsError, did_you_mean
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.settings import Settings
@@ -44,6 +44,7 @@ def check_names(settings: Mapping[str, Any], others: Collection[str] = ()) -> No
             raise SettingsError(f"no setting {name!r}{did_you_mean(name, (*others, *names))}")
 
 
+@checked_class
 @attrs.frozen(kw_only=True)
 class Config:
     """A node's settings."""

@@ -28,7 +28,7 @@ import time
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from warren.actors.node.node_context import BlockedError
 from warren.actors.queue.deliveries import Deliveries
@@ -37,12 +37,14 @@ from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
 from warren.actors.runtime.waiting_room import WaitingRoom, this_thread
 from warren.handles.consumer import Delivery
 from warren.handles.node import Node
-from warren.handles.queue import Queue
+from warren.handles.queue import Queue, delivery_of
 from warren.handles.shared_node import NodeLease, borrow_node, lease_node
+from warren.storage.call_arguments import check_timeout, checked
 from warren.storage.errors import SettingsError, WarrenError
 from warren.values.messages import as_body
-from warren.verbs.steps import run
+from warren.verbs.steps import Steps, answer_of, run
 
+T = TypeVar("T")
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes], Any]
 Serializer = Literal["json", "pickle"] | tuple[Encode, Decode]
@@ -85,6 +87,7 @@ class DurableQueue:
     :func:`warren.open`'s ``share``. An item that was got when the process that hosts the directory died comes again.
     """
 
+    @checked
     def __init__(
         self,
         path_or_node: str | os.PathLike[str] | Node,
@@ -171,11 +174,11 @@ class DurableQueue:
         ``queue.Full``. So does a node that takes nothing because it has no memory or disk left.
         """
         body = self._encode(item)
-        if block and timeout is not None and timeout < 0:
-            raise ValueError("a timeout is no negative number")
+        if block:
+            check_timeout(timeout)
         patience = timeout if block else 0.0
         if self.maxsize > 0 or self._shut != "no":
-            confirm = self._room.wait_for(lambda: self._publish_if_room(body), patience)
+            confirm = self._room.wait_for(lambda: self._publish_if_room(body, patience), patience)
             if confirm is None:
                 raise queue.Full
         else:
@@ -184,12 +187,12 @@ class DurableQueue:
             except BlockedError as error:
                 raise queue.Full from error
         if self._confirm:
-            confirm.wait()
+            self._run(answer_of(confirm), patience)
 
-    def _publish_if_room(self, body: bytes) -> Confirm | None:
+    def _publish_if_room(self, body: bytes, patience: float | None) -> Confirm | None:
         if self._shut != "no":
             raise ShutDown
-        if self.full():
+        if 0 < self.maxsize <= self._run(self._queue._verbs.length(), patience):
             return None
         with contextlib.suppress(BlockedError):
             return self._queue.publish(body, block=False)
@@ -207,14 +210,14 @@ class DurableQueue:
         On an empty queue, wait at most ``timeout`` seconds, or not at all without ``block``, and then raise
         ``queue.Empty``.
         """
-        if block and timeout is not None and timeout < 0:
-            raise ValueError("a timeout is no negative number")
+        if block:
+            check_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             if self._shut == "at once":
                 raise ShutDown
             try:
-                delivery = self._get_now()
+                delivery = self._get_now(timeout if block else 0.0)
                 if delivery is None and self._shut != "no":
                     raise ShutDown
                 if delivery is None and block:
@@ -231,12 +234,17 @@ class DurableQueue:
         """:meth:`get` without waiting for an item."""
         return self.get(block=False)
 
-    def _get_now(self) -> Delivery | None:
-        return self._queue.get()
+    def _get_now(self, patience: float | None) -> Delivery | None:
+        return delivery_of(self._run(self._queue._verbs.get(), patience))
+
+    def _run(self, steps: Steps[T], patience: float | None) -> T:
+        """Run a verb. Raises :class:`HostUnresponsiveError` after this time if another process hosts the node and is
+        silent."""
+        return run(self._queue._verbs.node.within(patience, steps))
 
     def _await(self, timeout: float | None) -> Delivery | None:
         """Wait in line with the other getters, as a consumer of one message: its channel keeps it when that goes."""
-        consumer = self._queue._verbs.consumer(1)
+        consumer = self._queue._verbs.consumer(1, timeout=timeout)
         run(consumer.begin())
         deliveries = consumer.deliveries
         self._getters.add(deliveries)

@@ -36,7 +36,7 @@ from warren.actors.node.node_errors import (
 )
 from warren.actors.queue.intake import PublishRefusedError, QueueDownError
 from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
-from warren.client.errors import HostUnresponsiveError, NotFromOutsideError
+from warren.client.errors import HostUnresponsiveError, NotFromOutsideError, ServerError
 from warren.hosting.running_broker import BrokerRunningError
 from warren.storage.data_version import VersionError
 from warren.storage.errors import (
@@ -85,6 +85,7 @@ __all__ = [
     "QueueRangeError",
     "RefusedError",
     "ResourceLockedError",
+    "ServerError",
     "SettingsError",
     "StorageError",
     "TopicError",

@@ -24,6 +24,7 @@ from warren.config import Config
 from warren.handles.node import Node
 from warren.hosting.memory_node import config_in_memory
 from warren.hosting.running_node import RunningNode, memory_reading
+from warren.storage.call_arguments import checked
 from warren.storage.filesystem import FileSystem, make_data_directory
 from warren.storage.memory import MemoryFileSystem
 from warren.values.seen_messages import QueueMessages
@@ -80,6 +81,7 @@ class TestNode(Node):
 
     __test__ = False  # pytest would take it for a class of tests
 
+    @checked
     def __init__(
         self,
         path: str | os.PathLike[str] | None = None,
@@ -119,6 +121,7 @@ class TestNode(Node):
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @checked
     def advance(self, seconds: float) -> None:
         """Let time pass. Whatever is due on the way happens at its moment, and has happened when this comes back:
         expiries, timeouts, syncs, a queue's own end. Memory and disk are looked at before and after."""
@@ -133,6 +136,7 @@ class TestNode(Node):
 
     # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @checked
     def messages(self, queue: str, vhost: str = "/") -> QueueMessages:
         """What became of a queue's messages, since the first start of this node."""
         return QueueMessages(self._log, self._log.of(vhost, queue), self.settle, vhost, queue)
@@ -180,6 +184,7 @@ class TestNode(Node):
             self._memory = self._memory.after_process_crash()
         self._reopen()
 
+    @checked
     def lose_power(self, seed: int | None = None) -> None:
         """Simulate a power loss and reopen the node: what it had synced is there, and nothing else.
 

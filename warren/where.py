@@ -37,7 +37,9 @@ from warren.storage.errors import InvalidValueError
 from warren.values.where_values import NUMBER, Moment, as_text, compared, inside, moment_of, negated, number_of
 
 __all__ = [
+    "MAX_CHARACTERS",
     "MAX_DEPTH",
+    "MAX_FIELDS",
     "MESSAGE_FIELDS",
     "RECORD_FIELDS",
     "TIME_FIELDS",
@@ -59,11 +61,18 @@ Test = Callable[[M], bool | None]
 TIME_FIELDS: Final = frozenset({"timestamp", "expiry", "stored_at", "born_at"})
 """Fields that are a :class:`Moment`; text that they are compared with is a date."""
 
+MAX_CHARACTERS: Final = 10_000
+"""Of a condition's text. Parsing that many takes up to a seventh of a second."""
+
+MAX_FIELDS: Final = 100
+"""Uses of fields in a condition. Each may convert a whole body to text, for every message."""
+
 MAX_DEPTH: Final = 64
 """Levels of brackets and NOT; each is a Python call or two deep."""
 
 _MAX_LIKE_STATES: Final = 2_000
-"""About as many characters of a pattern of LIKE, or 280 times ``_``. Each may be compared with each byte of a text."""
+"""About as many characters in a condition's patterns of LIKE, or 280 times ``_``. Each may be compared with each byte
+of a text."""
 
 
 class WhereError(InvalidValueError):
@@ -166,6 +175,8 @@ class Where(Generic[M_contra]):
 
 def compile_where(text: str, fields: Mapping[str, Getter[Any]] = MESSAGE_FIELDS) -> Where[Any]:
     """The condition ``text`` on messages that have these fields; raises :class:`WhereError`."""
+    if len(text) > MAX_CHARACTERS:
+        raise WhereError(f"the condition has {len(text):,} characters; at most {MAX_CHARACTERS:,} are allowed")
     return _Parser(text, fields).where()
 
 
@@ -245,6 +256,8 @@ class _Parser:
     """The tokens that were not read yet, the next one last."""
     _used: set[str] = attrs.field(factory=set)
     _depth: int = 0
+    _field_count: int = 0
+    _like_states: int = 0
 
     def __attrs_post_init__(self) -> None:
         self._left = [*_tokens(self._text)][::-1]
@@ -301,7 +314,8 @@ class _Parser:
         value = self._value()
         if (sign := self._left[-1]).kind == "sign" and sign.lexeme in _COMPARISONS:
             self._left.pop()
-            return self._compared(value, _COMPARISONS[sign.lexeme], self._value())
+            get, compare, get_right = value.get, _COMPARISONS[sign.lexeme], self._compared_with(value).get
+            return lambda message: compared(compare, get(message), get_right(message))
         if self._take("word", "IS"):
             is_null, get = self._take("word", "NOT") is None, value.get
             self._expect("word", "NULL")
@@ -317,28 +331,30 @@ class _Parser:
 
     def _word_test(self, value: _Value) -> Test[Any] | None:
         """Parse a test that is a word, after a value and perhaps NOT; ``None`` if there is no such test."""
+        get = value.get
         if (like := self._take("word", "LIKE") or self._take("word", "ILIKE")) is not None:
             return self._matched(value, any_case=like.lexeme == "ILIKE")
         if self._take("word", "BETWEEN"):
-            low = self._value()
+            low = self._compared_with(value).get
             self._expect("word", "AND")
-            high = self._value()
-            above, below = self._compared(value, operator.ge, low), self._compared(value, operator.le, high)
+            high = self._compared_with(value).get
 
             def between(message: Any) -> bool | None:
-                outcomes = above(message), below(message)
+                middle = get(message)
+                outcomes = compared(operator.ge, middle, low(message)), compared(operator.le, middle, high(message))
                 return False if False in outcomes else None if None in outcomes else True
 
             return between
         if self._take("word", "IN"):
             self._expect("sign", "(")
-            tests = [self._compared(value, operator.eq, self._value())]
+            choices = [self._compared_with(value)]
             while self._take("sign", ","):
-                tests.append(self._compared(value, operator.eq, self._value()))
+                choices.append(self._compared_with(value))
             self._expect("sign", ")")
 
             def one_of(message: Any) -> bool | None:
-                outcomes = [test(message) for test in tests]
+                left = get(message)
+                outcomes = [compared(operator.eq, left, choice.get(message)) for choice in choices]
                 return True if True in outcomes else None if None in outcomes else False
 
             return one_of
@@ -350,25 +366,27 @@ class _Parser:
             escape = self._expect("text")
             if len(escape.lexeme) != 1:
                 self._refuse(escape, "ESCAPE wants one character")
-        try:
-            matches = _like(pattern.lexeme, escape.lexeme if escape else None, any_case)
-        except ValueError as error:
-            self._refuse(pattern, str(error))
+        compiled = _like(pattern.lexeme, escape.lexeme if escape else None, any_case)
+        if compiled is not None:
+            self._like_states += compiled.programsize
+        if compiled is None or self._like_states > _MAX_LIKE_STATES:
+            self._refuse(pattern, "the pattern is too large, or all patterns together")
         get = value.get
 
         def matched(message: Any) -> bool | None:
             text = as_text(get(message))
-            return None if text is None else matches(text)
+            return None if text is None else compiled.fullmatch(text.encode(errors="replace")) is not None
 
         return matched
 
-    def _compared(self, left: _Value, compare: Callable[[Any, Any], bool], right: _Value) -> Test[Any]:
-        get_left, get_right = left.get, right.get
+    def _compared_with(self, left: _Value) -> _Value:
+        """Parse the value that another one is compared with."""
+        right = self._value()
         for field, constant in ((left, right), (right, left)):
             is_time = field.token.kind == "name" and field.token.lexeme.lower() in TIME_FIELDS
             if is_time and constant.token.kind == "text" and moment_of(constant.token.lexeme) is None:
                 self._refuse(constant.token, "no time: a date as in '2026-01-31T12:00:00Z', or seconds since 1970")
-        return lambda message: compared(compare, get_left(message), get_right(message))
+        return right
 
     def _value(self) -> _Value:
         token = self._left.pop()
@@ -390,6 +408,9 @@ class _Parser:
         if name not in self._fields:
             self._refuse(token, f"no field {token.lexeme!r}; there are {', '.join(sorted(self._fields))}")
         self._used.add(name)
+        self._field_count += 1
+        if self._field_count > MAX_FIELDS:
+            self._refuse(token, f"more than {MAX_FIELDS} fields; IN compares one with many values")
         get, depth = self._fields[name], 0
         while (bracket := self._take("sign", "[")) is not None:
             depth += 1
@@ -424,8 +445,8 @@ def _within(get: Getter[Any], key: str | int) -> Getter[Any]:
     return lambda message: inside(get(message), key)
 
 
-def _like(pattern: str, escape: str | None, any_case: bool) -> Callable[[str], bool]:
-    """Return a test whether a text is like ``pattern``. Raises ``ValueError`` if the pattern is too large.
+def _like(pattern: str, escape: str | None, any_case: bool) -> Any | None:
+    """Return the regular expression for the texts that are like ``pattern``; ``None`` if the pattern is too large.
 
     Neither is trusted: RE2 matches without backtracking, and lets other threads run meanwhile.
     """
@@ -443,9 +464,6 @@ def _like(pattern: str, escape: str | None, any_case: bool) -> Callable[[str], b
         else:
             parts.append({"%": "\\C*", "_": "."}.get(character) or re.escape(character))
     try:
-        compiled = re2.compile("".join(parts).encode(errors="replace"), options)
+        return re2.compile("".join(parts).encode(errors="replace"), options)
     except re2.error:
-        compiled = None
-    if compiled is None or compiled.programsize > _MAX_LIKE_STATES:
-        raise ValueError("the pattern is too large")
-    return lambda text: compiled.fullmatch(text.encode(errors="replace")) is not None
+        return None

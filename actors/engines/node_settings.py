@@ -19,11 +19,13 @@ from warren.actors.engines.information_units import parse_information_unit
 from warren.actors.engines.memory_monitor import DEFAULT_PAGING_RATIO
 from warren.actors.engines.memory_readings import HIGHEST_WATERMARK
 from warren.storage.errors import SettingsError, shown
-from warren.storage.settings import at_least, one_of, whole, yes_or_no
+from warren.storage.settings import at_least, between, one_of, whole, yes_or_no
 
 MemoryStrategy = Literal["rss", "allocated"]
 SyncMode = Literal["os", "group", "always"]
 DEFAULT_DISK_FREE_LIMIT_BYTES: Final = 50_000_000
+MOST_THREADS: Final = 1024
+"""More would keep the system's threads from other programs."""
 MOST_DEFAULT_THREADS: Final = 4  # the interpreter runs one at a time; more of them only wait for the same disk
 _BEYOND_NUMBERS: Final = 1e300  # infinities, what is no number, and whole numbers too large for a float
 
@@ -181,7 +183,7 @@ class NodeSettings:
     host_timeout_ms: int = attrs.field(default=10_000, validator=at_least(2000))
     """How long the host of a shared directory may be silent before its guests' calls fail."""
 
-    threads: int = attrs.field(factory=_default_threads_here, validator=at_least(1))
+    threads: int = attrs.field(factory=_default_threads_here, validator=between(1, MOST_THREADS))
     """Threads on which the actors run."""
 
     restart_limit: RestartLimit = attrs.field(default=RestartLimit(5, 10.0), converter=_restart_limit)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +33,7 @@ from warren.actors.node.running_vhost import RunningVhost
 from warren.actors.queue.intake import QueueDownError, QueueGoneError
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
+from warren.actors.runtime.future import Future
 from warren.actors.runtime.inbox import Call
 from warren.actors.topics.node_streams import NodeStreams
 from warren.queue_index.index import directory as names
@@ -248,13 +250,7 @@ class NodeRegistry(NodePart):
             entry = vhost.queues[declaration.name] = QueueEntry(declaration, owner if declaration.exclusive else None)
             vhost.start_queue(entry)
             vhost.definitions.check_targets(declaration)
-            for unknown in declaration.unknown_arguments:
-                _LOG.warning(
-                    "%s: no queue knows the argument %s",
-                    declaration,
-                    unknown,
-                    extra=log_event("argument_unknown", of=declaration),
-                )
+            log_unknown_arguments(declaration)
         elif entry is None:
             raise RuntimeError(f"{declaration} is defined and not running")
         elif (actor := entry.running) is not None:
@@ -394,6 +390,7 @@ class NodeRegistry(NodePart):
         self._save()
         if is_new:
             vhost.definitions.check_targets(declaration)
+            log_unknown_arguments(declaration)
 
     def delete_exchange(self, vhost: str, name: str, *, if_unused: bool = False) -> None:
         """Delete an exchange with its bindings."""
@@ -420,28 +417,55 @@ class NodeRegistry(NodePart):
         if entry is not None and binding.destination_type == "queue":
             entry.check_owner(owner)
 
-    def set_policy(self, policy: Policy) -> None:
-        """Set a policy or an operator policy, and apply it to the queues."""
+    def set_policy(self, policy: Policy) -> Future | None:
+        """Set a policy or an operator policy; return a future, answered when it is applied to the queues."""
         vhost = self.vhost(policy.vhost)
-        if self.definitions.set_policy(policy):
-            self._save()
-            vhost.apply_policies()
-            vhost.definitions.check_targets(policy)
+        if not self.definitions.set_policy(policy):
+            return None
+        self._save()
+        vhost.definitions.check_targets(policy)
+        return self._apply_policies([vhost])
 
-    def clear_policy(self, kind: PolicyKind, vhost: str, name: str) -> None:
-        """Delete a policy. Raises :class:`NotFoundError` if it does not exist."""
+    def clear_policy(self, kind: PolicyKind, vhost: str, name: str) -> Future:
+        """Delete a policy; the answer is as for :meth:`set_policy`. Raises :class:`NotFoundError` if it does not
+        exist."""
         running = self.vhost(vhost)
         self.definitions.clear_policy(kind, vhost, name)
         self._save()
-        running.apply_policies()
+        return self._apply_policies([running])
+
+    def _apply_policies(self, vhosts: Iterable[RunningVhost], answer: object = None) -> Future:
+        """Tell the queues of ``vhosts`` their policies; return a future for ``answer``, given when all have them.
+
+        A slice waits for the queues of the one before, so that other queues have their turns in between.
+        """
+        applied, slices = Future(), itertools.chain.from_iterable([vhost.apply_policies() for vhost in vhosts])
+
+        def go_on() -> None:
+            if (told := next(slices, None)) is None:
+                applied.offer(answer)
+            else:
+                told.on_done(ask_to_go_on)
+
+        def ask_to_go_on(_: Future) -> None:
+            step: Any = self.actor_ref.ask(Call(go_on), block=False)
+            step.on_done(end)
+
+        def end(step: Future) -> None:
+            if step.error is not None:  # the node has stopped
+                applied.fail(step.error)
+
+        go_on()
+        return applied
 
     def policies(self, kind: PolicyKind, vhost: str) -> list[dict[str, Any]]:
         """Return the policies as RabbitMQ's JSON."""
         return [policy.to_json() for policy in self.vhost(vhost).definitions.policies.all(kind)]
 
     @_uncollected()
-    def import_slice(self, slices: Iterator[Imported]) -> Imported | None:
-        """Do the next step of :meth:`Definitions.importing`, or nothing of it; return ``None`` after the last one."""
+    def import_slice(self, slices: Iterator[Imported]) -> Any:
+        """Do the next step of :meth:`Definitions.importing`, or nothing of it; return what was declared (with policies,
+        a future for it, answered when they are applied), or ``None`` after the last step."""
         imported = next(slices, None)
         if imported is None:
             return None
@@ -449,8 +473,6 @@ class NodeRegistry(NodePart):
         for name in into.difference(imported.vhosts):
             self.vhost(name)  # raises if it is down: then nothing is imported
         self._add_vhosts(imported.vhosts)
-        for name in {policy.vhost for policy in imported.policies} & self.vhosts.keys():
-            self.vhosts[name].apply_policies()
         for declaration in imported.queues:
             running = self.vhost(declaration.vhost)
             if declaration.is_stream:
@@ -463,7 +485,22 @@ class NodeRegistry(NodePart):
         declarations = [*imported.exchanges, *imported.queues, *imported.policies]
         for declared in declarations:
             self.definitions.vhost(declared.vhost).check_targets(declared)
-        return imported
+        changed = {policy.vhost for policy in imported.policies} & self.vhosts.keys()
+        return self._apply_policies([self.vhosts[name] for name in changed], imported) if changed else imported
+
+
+def log_unknown_arguments(declaration: QueueDeclaration | ExchangeDeclaration) -> None:
+    """Log the arguments that have no effect."""
+    kind = "queue" if isinstance(declaration, QueueDeclaration) else "exchange"
+    fields: dict[str, Any] = {kind: declaration.name}
+    for unknown in declaration.unknown_arguments:
+        _LOG.warning(
+            "%s: no %s knows the argument %s",
+            declaration,
+            kind,
+            unknown,
+            extra=log_event("argument_unknown", vhost=declaration.vhost, **fields),
+        )
 
 
 def _restarted(running: RunningVhost, entry: QueueEntry) -> QueueActor:

@@ -14,7 +14,7 @@ import functools
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
@@ -23,6 +23,7 @@ from pykka import ActorRef
 from warren.actors import messages as m
 from warren.actors.engines.credit import GrantedCredit
 from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.definitions import SLICE
 from warren.actors.engines.declared.vhost_definitions import VhostDefinitions, is_kept
 from warren.actors.engines.queue.backing import Backing
 from warren.actors.engines.queue.counts import Counts
@@ -33,7 +34,7 @@ from warren.actors.node.store_actor import MessageStoreActor, RemoteStore
 from warren.actors.queue.queue_actor import OpenedQueue, QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.queue.queue_output import Target
-from warren.actors.runtime.future import Future
+from warren.actors.runtime.future import CountDown, Future
 from warren.actors.runtime.inbox import Call, ControlCall, Inbox
 from warren.actors.runtime.timer import tell
 from warren.actors.vhost_files import VhostFiles
@@ -213,13 +214,19 @@ class RunningVhost:
             raise RuntimeError("an inbox without its actor")  # noqa: TRY004
         entry.start(actor)
 
-    def apply_policies(self) -> None:
-        """Tell queues whose policies have changed."""
-        for name, entry in self.queues.items():
-            actor, policies = entry.running, self.definitions.policies.of("queue", name)
-            if actor is not None and actor.policies != policies:
-                actor.policies = policies
-                actor.call_soon(functools.partial(actor.set_policies, policies))
+    def apply_policies(self) -> Iterator[Future]:
+        """Tell queues whose policies have changed. After every :data:`SLICE` queues comes a future, which is answered
+        when they have applied them."""
+        entries = list(self.queues.items())
+        for at in range(0, len(entries), SLICE):
+            told: list[Any] = []
+            for name, entry in entries[at : at + SLICE]:
+                actor, policies = entry.running, self.definitions.policies.of("queue", name)
+                if actor is not None and actor.policies != policies:
+                    actor.policies = policies
+                    apply = Call(functools.partial(actor.set_policies, policies))
+                    told.append(actor.actor_ref.ask(apply, block=False))
+            yield CountDown(told)
 
     def _directory_of(self, stored: bytes) -> str:
         return self.directory.entry(stored)

@@ -18,8 +18,11 @@ from typing import Any, Protocol
 import pykka
 from pykka import Timeout as Timeout  # noqa: PLC0414 - for those who wait
 
+from warren.actors.log_events import log_event, logger
 from warren.storage.call_arguments import check_timeout
+from warren.storage.errors import InvalidValueError, shown
 
+_LOG = logger("actors")
 _LOCK = threading.Lock()  # held for a few instructions only; one for all futures
 os.register_at_fork(after_in_child=_LOCK._at_fork_reinit)  # type: ignore[attr-defined]  # its holder is gone
 _PENDING, _VALUE, _ERROR = 0, 1, 2
@@ -150,20 +153,28 @@ class Future(pykka.Future[Any]):
         for waiter in waiters or ():
             waiter.release()
         for callback in callbacks or ():
-            callback(self)
+            try:
+                callback(self)
+            except Exception as error:
+                _log_failure(callback, error)
 
     def on_done(self, callback: Callable[[Future], None]) -> None:
         """Call ``callback`` with this future in the thread that settles it, or at once if it is settled.
 
-        The callback must not raise and must not wait.
+        The callback must not wait. An exception that it raises is logged.
         """
+        if not callable(callback):
+            raise InvalidValueError(f"callback must be a function, not {shown(callback)}")
         with _LOCK:
             if self._state == _PENDING:
                 if self._callbacks is None:
                     self._callbacks = []
                 self._callbacks.append(callback)
                 return
-        callback(self)
+        try:
+            callback(self)
+        except Exception as error:
+            _log_failure(callback, error)
 
     def forget(self, callback: Callable[[Future], None]) -> None:
         """Remove ``callback`` if it has not been called yet."""
@@ -179,6 +190,11 @@ class Future(pykka.Future[Any]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {('pending', 'answered', 'failed')[self._state]}>"
+
+
+def _log_failure(callback: object, error: Exception) -> None:
+    """Log the exception of a callback. The thread that settles a future must not get it: it may be in a turn."""
+    _LOG.error("%s failed: %s", shown(callback), error, exc_info=error, extra=log_event("callback_failed", error))
 
 
 class Confirm(Future):

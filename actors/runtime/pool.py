@@ -31,7 +31,7 @@ from warren.actors.log_events import log_event, logger
 from warren.actors.runtime.future import Future
 from warren.actors.runtime.inbox import Call, Inbox, PendingBatch
 from warren.actors.runtime.interrupts import uninterrupted
-from warren.storage.errors import DataError, NoRoomError, StorageError, WarrenError
+from warren.storage.errors import DataError, NoRoomError, SettingsError, StorageError, WarrenError
 
 _LOG = logger("actors")
 
@@ -110,13 +110,18 @@ class ThreadPool:
         self._waiting_threads = 0
         self._lock = threading.Lock()
         """Guards ``_threads`` and ``_waiting_threads``."""
-        for _ in range(threads):
-            self._start_thread()
+        try:
+            for _ in range(threads):
+                uninterrupted(self._start_thread)
+        except RuntimeError as error:
+            started = len(self._threads)
+            self.stop()
+            raise SettingsError(f"threads cannot be {threads}: after {started} the system says: {error}") from error
 
     def _start_thread(self) -> None:
         thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
+        thread.start()
         self._threads.append(thread)
-        uninterrupted(thread.start)
 
     def submit(self, actor: PooledActor) -> None:
         if (held := self._holding.held) is not None:
@@ -148,7 +153,7 @@ class ThreadPool:
             self._waiting_threads += 1
             stands_in = self._waiting_threads == len(self._threads)
             if stands_in:
-                self._start_thread()
+                uninterrupted(self._start_thread)
         try:
             answered = threading.Semaphore(0)
             future.on_done(lambda _: answered.release())

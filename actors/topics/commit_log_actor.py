@@ -108,6 +108,9 @@ class AppendConfirm:
             int(appended.sizes[row]),
         )
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'failed' if self.confirm.error else 'answered' if self.done else 'pending'}>"
+
 
 def went_all(items: Iterable[AppendConfirm], appended: Appended) -> None:
     """Note the positions of written messages, and drop their bytes."""

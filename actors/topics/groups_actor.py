@@ -27,11 +27,23 @@ from warren.actors.runtime.future import Future
 from warren.actors.topics import topic_messages as tm
 from warren.actors.topics.dispatch_actor import Arrivals
 from warren.actors.topics.topic_part import TopicPart
-from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
+from warren.queue_index.topics.consumer_offsets import ConsumerOffsets, Position
 from warren.queue_index.topics.local_offsets import SEPARATOR, LocalOffsets
 from warren.storage.errors import DirectoryLostError
 
 _LOG = logger("topics")
+
+
+def _log_moved_back(position: Position, end: int) -> None:
+    _LOG.warning(
+        "group %s: reset from %d to %d in queue %d of %s, which ends there",
+        position.group,
+        position.offset,
+        end,
+        position.queue_id,
+        position.topic,
+        extra=log_event("group_moved_back", group=position.group, topic=position.topic, count=position.offset - end),
+    )
 
 
 def _nobody() -> bool:
@@ -122,6 +134,13 @@ class GroupsActor(TopicPart):
             group = self._groups[topic, name] = ConsumerGroup(topic, name, queues, committed)
         return group
 
+    def _whole_group(self, topic: str, name: str) -> ConsumerGroup:
+        """Return a group with all queues that the topic has now, even if :meth:`more_queues` is still to come."""
+        group = self._group(topic, name)
+        if (queues := self._queues_of(topic)) > group.queues:
+            self.more_queues(topic, queues)
+        return group
+
     def _offsets_of(self, name: str) -> ConsumerOffsets | LocalOffsets | None:
         """Return the store of a group's offsets."""
         group, separator, _ = name.partition(SEPARATOR)
@@ -139,17 +158,7 @@ class GroupsActor(TopicPart):
             queue = self._store.queues.get((position.topic, position.queue_id))
             last = 0 if queue is None else queue.max_offset
             if position.offset > last:
-                _LOG.warning(
-                    "group %s: reset from %d to %d in queue %d of %s, which ends there",
-                    position.group,
-                    position.offset,
-                    last,
-                    position.queue_id,
-                    position.topic,
-                    extra=log_event(
-                        "group_moved_back", group=position.group, topic=position.topic, count=position.offset - last
-                    ),
-                )
+                _log_moved_back(position, last)
                 self._commit_offset(position.topic, position.group, position.queue_id, last)
 
     def _commit_offset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
@@ -161,7 +170,7 @@ class GroupsActor(TopicPart):
 
     def _join(self, message: tm.JoinGroup) -> None:
         for topic in message.topics:
-            group = self._group(topic, message.group)
+            group = self._whole_group(topic, message.group)
             # The group has read the messages to be retried before: they are never skipped.
             consume_from: Any = message.consume_from if topic == message.topics[0] else "first"
             group.join(message.member, self._store.bounds(topic), consume_from)
@@ -169,10 +178,12 @@ class GroupsActor(TopicPart):
 
     def _join_broadcast(self, message: tm.JoinBroadcast) -> tuple[str, dict[int, int]]:
         name = self._broadcast_name(message)
-        group = self._group(message.topic, name)
-        if message.positions is not None:
-            group.committed.update(message.positions)
-        group.join(message.member, self._store.bounds(message.topic), message.consume_from)
+        group = self._whole_group(message.topic, name)
+        positions = message.positions or {}
+        group.join(message.member, self._store.bounds(message.topic), message.consume_from, positions)
+        for queue_id, position in positions.items():
+            if position > group.committed[queue_id]:
+                _log_moved_back(Position(message.topic, name, queue_id, position), group.committed[queue_id])
         self._note_all(group)
         return name, dict(group.committed)
 
@@ -244,7 +255,7 @@ class GroupsActor(TopicPart):
 
     def seek(self, topic: str, name: str, places: StartOffset | Mapping[int, StartOffset]) -> dict[int, int]:
         """Move a group to other positions; return the queue offsets by queue."""
-        queue_offsets = self._group(topic, name).seek(places, self._store.bounds(topic))
+        queue_offsets = self._whole_group(topic, name).seek(places, self._store.bounds(topic))
         for queue_id, queue_offset in queue_offsets.items():
             self.note(topic, name, queue_id, queue_offset)
         self._arrivals.ring({topic})

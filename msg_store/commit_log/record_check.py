@@ -46,7 +46,7 @@ _BODY_PIECE_BYTES: Final = 1 << 20
 _INT_BITS: Final = 31
 _NUMBER = re.compile(r"[+-]?\d+")
 
-WRONG_CRC: Final = "its body's CRC is wrong"
+WRONG_CRC: Final = "a record's body does not match its CRC"
 
 
 @attrs.frozen

@@ -16,9 +16,8 @@ import attrs
 
 from warren.queue_index.index.config_file import ConfigFile
 from warren.queue_index.topics.consumer_offsets_format import (
-    QUEUE_IDS,
-    QUEUE_OFFSETS,
     OffsetTable,
+    check_offset,
     decode_consumer_offsets,
     encode_consumer_offsets,
 )
@@ -60,8 +59,9 @@ class ConsumerOffsets:
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Set the queue offset of the group's next message; it may be smaller than before."""
-        if not topic or not group or _SEPARATOR in topic or queue_id not in QUEUE_IDS or offset not in QUEUE_OFFSETS:
-            raise RuntimeError(f"no offset: {topic!r}, {group!r}, {queue_id}, {offset}")
+        if not topic or not group or _SEPARATOR in topic:
+            raise RuntimeError(f"no offset: {topic!r}, {group!r}")
+        check_offset(queue_id, offset)
         offsets = self.table.setdefault(f"{topic}{_SEPARATOR}{group}", {})
         if offsets.get(queue_id) != offset:
             offsets[queue_id] = offset
@@ -94,7 +94,6 @@ class ConsumerOffsets:
 
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` if the table holds what the file cannot."""
-        for name, offsets in self.table.items():
+        for offsets in self.table.values():
             for queue_id, offset in offsets.items():
-                if queue_id not in QUEUE_IDS or offset not in QUEUE_OFFSETS:
-                    raise RuntimeError(f"{name}: queue {queue_id} cannot have the offset {offset}")
+                check_offset(queue_id, offset)

@@ -66,6 +66,12 @@ class OffsetTextError(WarrenError):
     """A text that is no table of offsets; the message says why."""
 
 
+def check_offset(queue_id: int, offset: int) -> None:
+    """Raise ``RuntimeError`` for a queue's offset that cannot be read again."""
+    if type(queue_id) is not int or type(offset) is not int or queue_id not in QUEUE_IDS or offset not in QUEUE_OFFSETS:
+        raise RuntimeError(f"no offset of a queue: {queue_id!r}, {offset!r}")
+
+
 def encode_consumer_offsets(table: Mapping[str, Mapping[int, int]], *, pretty: bool) -> str:
     """The text of consumerOffset.json."""
     line = "\n\t\t" if pretty else ""

@@ -19,6 +19,7 @@ from warren.queue_index.index.config_file import ConfigFile
 from warren.queue_index.topics.consumer_offsets import Position
 from warren.queue_index.topics.consumer_offsets_format import (
     LocalOffsetTable,
+    check_offset,
     decode_local_offsets,
     encode_local_offsets,
 )
@@ -83,6 +84,7 @@ class LocalOffsets:
 
         Raises :class:`DataError` if its file is damaged: the file is not overwritten.
         """
+        check_offset(queue_id, offset)
         instance_offsets = self._of(reader)
         if instance_offsets.damage is not None:
             raise instance_offsets.damage

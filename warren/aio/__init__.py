@@ -60,7 +60,8 @@ if not TYPE_CHECKING:  # else a type checker would take every name to be there
     def __getattr__(name: str) -> object:
         """A name that was not used before (PEP 562)."""
         if name not in _HOMES:
-            raise AttributeError(f"module 'warren.aio' has no attribute '{name}'")
+            hint = importlib.import_module("warren.storage.errors").did_you_mean(name, __dir__())
+            raise AttributeError(f"module 'warren.aio' has no attribute '{name}'{hint}")
         value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
         return value
 

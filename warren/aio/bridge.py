@@ -24,9 +24,10 @@ from warren.actors.node.gate import Reservation
 from warren.actors.runtime.future import Confirm, Future
 from warren.actors.runtime.pool import Asked
 from warren.storage.call_arguments import signature
-from warren.verbs.steps import Has, Reading, Steps, Wait, Within
+from warren.verbs.steps import Has, Reading, Steps, Wait, Within, answer_of
 
 if TYPE_CHECKING:
+    from warren.hosting.running_node import RunningNode
     from warren.values.scheduling import Scheduled
 
 P = ParamSpec("P")
@@ -98,11 +99,18 @@ async def answer(future: Future) -> Any:
     return future.get()
 
 
-async def safe(confirm: Confirm) -> None:
-    """Wait until a message is safe, and request a sync at once."""
+async def safe(confirm: Confirm, node: RunningNode | None = None, timeout: float | None = None) -> None:
+    """Wait until a message is safe, and request a sync at once.
+
+    ``node``: what it was published to, with this ``timeout``: the wait ends then if another process hosts the node and
+    is silent.
+    """
     if not confirm.done:
         confirm.hurry()
-    await answer(confirm)
+    if node is None or timeout is None:
+        await answer(confirm)
+    else:
+        await run(node.within(timeout, answer_of(confirm)))
 
 
 async def run(steps: Steps[T]) -> T:
@@ -213,8 +221,10 @@ def awaited_safe(
 
     async def method(self: Has[V], /, *args: P.args, **kwargs: P.kwargs) -> Scheduled | None:
         signature(verb, 1).check(args, kwargs)
-        confirm = await run(getattr(self._verbs, name)(*args, **kwargs))
-        await safe(confirm)
+        verbs: Any = self._verbs
+        timeout: Any = kwargs.get("timeout")
+        confirm = await run(getattr(verbs, name)(*args, **kwargs))
+        await safe(confirm, None if timeout is None else verbs.node, timeout)
         return confirm if hasattr(confirm, "message_ids") else None
 
     functools.update_wrapper(method, verb)

@@ -159,6 +159,9 @@ class Opening:
         self._open = functools.partial(node.open, path, config, adopt=adopt, share=share, **settings)
         self._node: Node | None = None
 
+    def __repr__(self) -> str:
+        return f"<warren.aio.{type(self).__name__} {str(self._open.args[0])!r}>"
+
     def __await__(self) -> Generator[Any, None, Node]:
         return self._opened().__await__()
 

@@ -22,10 +22,11 @@ from warren.aio.transaction import Transaction
 from warren.handles import topic
 from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.storage.call_arguments import checked
+from warren.values.read_message import RecordBatch
 from warren.values.topic_record import Moment
 from warren.verbs.reader_verbs import ReaderArguments
 from warren.verbs.topic_append import AppendResults
-from warren.verbs.topic_tail import is_behind, last_of, places_before_end
+from warren.verbs.topic_tail import last_of, read_last
 from warren.verbs.topic_verbs import AppendArguments, AppendManyArguments, TopicHandle, TopicVerbs
 
 
@@ -53,7 +54,7 @@ class Topic(TopicHandle):
         :class:`BlockedError`, and the message was not taken.
         """
         appended = await run(self._verbs.append(body, timeout=timeout, **arguments))
-        await safe(appended.confirm)
+        await safe(appended.confirm, self._verbs.node, timeout)
         return appended.position()
 
     @checked
@@ -72,7 +73,7 @@ class Topic(TopicHandle):
         Arguments: those of :meth:`warren.Topic.append_many`.
         """
         appended = await run(self._verbs.append_many(bodies, timeout=timeout, **arguments))
-        await safe(appended.confirm)
+        await safe(appended.confirm, self._verbs.node, timeout)
         return appended.positions()
 
     @checked
@@ -110,7 +111,9 @@ class Topic(TopicHandle):
         the middle of a message gets that one again. The loop is a member of the group: after a ``break`` until the
         event loop's next round, or in an :func:`contextlib.aclosing` until that ends.
         """
-        async with self.reader(group, tags=tags, auto_commit=auto_commit, consume_from=consume_from) as reader:
+        verbs = self._verbs.reader(group, tags=tags, auto_commit=auto_commit, consume_from=consume_from)
+        await run(self._verbs.node.within(timeout or None, verbs.begin()))
+        async with Reader(verbs) as reader:
             async for record in reader.records(max_records, timeout):
                 yield record
 
@@ -118,12 +121,9 @@ class Topic(TopicHandle):
     async def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> AsyncGenerator[TopicRecord, None]:
         """Read the last messages of all queues together, then new ones, until none comes for ``timeout``
         seconds (``None``: for ever). This joins no group, and stores no position."""
-        bounds = await self.offsets()
-        records: list[TopicRecord] = []
-        async with self.reader("", broadcast=True, positions=places_before_end(bounds, last)) as reader:
-            while not is_behind(reader.positions, bounds) and (batch := await reader.read()):
-                records += batch
-            for record in last_of(records, bounds, last):
+        verbs, read, bounds = await run(self._verbs.node.within(timeout or None, read_last(self._verbs, last)))
+        async with Reader(verbs) as reader:
+            for record in last_of(RecordBatch(TopicRecord, read), bounds, last):
                 yield record
             async for record in reader.records(timeout=timeout):
                 yield record

@@ -90,7 +90,7 @@ def error_of(call_error: CallError) -> Exception:
 
 
 def plain(value: Any) -> Any:
-    """Convert a result for a field table: attrs objects to tables, sets and ranges to lists."""
+    """Convert a result for a field table: attrs objects to tables."""
     if type(value) in _PLAIN:
         return value
     if attrs.has(type(value)):
@@ -100,7 +100,7 @@ def plain(value: Any) -> Any:
         if all(isinstance(name, str) and _is_utf8(name) for name in value):
             return {name: plain(element) for name, element in value.items()}
         return {_PAIRS: [[plain(name), plain(element)] for name, element in value.items()]}
-    if isinstance(value, (list, tuple, set, frozenset, range)):
+    if isinstance(value, (list, tuple)):
         return [plain(element) for element in value]
     return value if not isinstance(value, str) or _is_utf8(value) else {_NAME: value.encode(errors="surrogateescape")}
 

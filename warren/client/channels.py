@@ -2,7 +2,7 @@
 
 A channel belongs to one socket and ends with it. Its unsettled deliveries then go back to their queue and come again as
 redelivered. Settling them afterwards is ignored: the acks may have been on the way when the socket was lost, so their
-fate is unknown.
+fate is unknown. Settling them after the node was closed is an error.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Final
 from pamqp import commands as c
 from pamqp.base import Frame as Method
 
+from warren.actors.engines.errors import UnknownTagError
+from warren.actors.node.node_errors import ClosedMeanwhileError
 from warren.actors.queue.deliveries import Deliveries
 from warren.actors.runtime.future import Future
 from warren.actors.runtime.leader_follower import Later
@@ -25,7 +27,7 @@ from warren.amqp.framing import MethodRun
 from warren.amqp.own_methods import Call, Refused, Settle
 from warren.amqp.received import Event, Messages, MethodReceived
 from warren.client.calls import error_of, result_of
-from warren.client.errors import LinkLostError
+from warren.client.errors import HostUnresponsiveError, LinkLostError
 from warren.client.link import Link
 from warren.client.received import delivered_of, got_of
 from warren.queue_index.queue.acking import tag_ranges
@@ -212,6 +214,12 @@ class DeliveryChannel:
         if isinstance(self.error, WrongProcessError):
             raise self.error
 
+    def check_open(self) -> None:
+        """Raise :class:`ClosedError` if the node was closed, and as :meth:`check_process`."""
+        self.check_process()
+        if (error := self.slot.link.closed) is not None:
+            raise ClosedMeanwhileError(str(error))
+
     def settle(self, outcome: str, tag: int) -> None:
         """Settle one delivery."""
         self._settle(outcome, (tag,), 1)
@@ -219,7 +227,7 @@ class DeliveryChannel:
     def settle_up_to(self, outcome: str, tag: int) -> Steps[None]:
         """Settle all deliveries up to one that this channel delivered. It is not waited for."""
         method = c.Basic.Ack(tag, True) if outcome == "ack" else c.Basic.Nack(tag, True, outcome == "requeue")
-        self.check_process()
+        self.check_open()
         link = self.slot.link
         with link.locked():
             if self.error is None and link.can_send:
@@ -229,7 +237,7 @@ class DeliveryChannel:
 
     def ack_up_to(self, tag: int) -> Steps[None]:
         """Ack all deliveries up to one; 0: all. Raises :class:`UnknownTagError` if there was no such delivery."""
-        self.check_process()
+        self.check_open()
         with contextlib.suppress(LinkLostError):  # they have gone back
             result_of((yield self.slot.ask(Call("channel.ack_up_to", {"tag": tag}))))
 
@@ -249,7 +257,7 @@ class DeliveryChannel:
         slot, link = self.slot, self.slot.link
         with link.locked():
             if self.error is not None or not link.can_send or not count:
-                self.check_process()
+                self.check_open()
                 return
             last = link.last_gathered
             if isinstance(last, Settlements) and last.channel is slot and last.outcome == outcome:
@@ -262,12 +270,17 @@ class DeliveryChannel:
 
     def retry_in(self, tag: int, wait_ms: int) -> Steps[None]:
         """Return one delivery as failed; it comes again after ``wait_ms``."""
+        self.check_open()
         with contextlib.suppress(LinkLostError):  # it has gone back
             result_of((yield self.slot.ask(Call("channel.retry", {"tag": tag, "wait_ms": wait_ms}))))
 
     def extend(self, tag: int, time_ms: int) -> Steps[None]:
         """Let one delivery's ack timeout, if any, end ``time_ms`` from now. Raises :class:`UnknownTagError`."""
-        result_of((yield self.slot.ask(Call("channel.extend", {"tag": tag, "time_ms": time_ms}))))
+        self.check_open()
+        try:
+            result_of((yield self.slot.ask(Call("channel.extend", {"tag": tag, "time_ms": time_ms}))))
+        except LinkLostError:
+            raise UnknownTagError(f"unknown delivery tag {tag}: the message has gone back to its queue") from None
 
     def give_back(self, fetch: Future) -> None:
         """Requeue the messages of a get that was abandoned. Thread-safe."""
@@ -277,14 +290,19 @@ class DeliveryChannel:
 
     def shut(self, seen_up_to: int | None = None) -> Steps[int]:
         """Give back what is unsettled; return how many messages that were. ``seen_up_to``: messages with a higher
-        delivery tag were not seen by the consumer; ``None``: unknown."""
+        delivery tag were not seen by the consumer; ``None``: unknown. Raises :class:`HostUnresponsiveError`."""
         slot, requeued = self.slot, 0
-        if self.error is None and slot.opened is not None:
-            with contextlib.suppress(WarrenError):  # it has all gone back
+        try:
+            if self.error is None and slot.opened is not None:
                 requeued = result_of((yield slot.ask(Call("channel.release", {"seen_up_to": seen_up_to}))))
-        with slot.link.locked():
-            slot.leave([])
-        self.error = slot.error
+        except HostUnresponsiveError:
+            raise
+        except WarrenError:  # it has all gone back
+            pass
+        finally:
+            with slot.link.locked():
+                slot.leave([])
+            self.error = slot.error
         return requeued
 
     def __del__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 from warren.actors.engines.errors import (
@@ -13,6 +14,7 @@ from warren.actors.engines.errors import (
 )
 from warren.amqp.errors import NAMES
 from warren.storage.errors import WarrenError
+from warren.storage.lock_file import LOCK_FILE, SHARED, lock_holder
 
 _BY_CODE: Final[dict[int, type[RefusedError]]] = {
     kind.reply_code: kind for kind in (NotFoundError, AccessRefusedError, ResourceLockedError, PreconditionFailedError)
@@ -32,6 +34,15 @@ class NotFromOutsideError(WarrenError):
 
 class HostUnresponsiveError(WarrenError):
     """The process that hosts a shared directory does not answer: it is stopped, or hangs."""
+
+
+def unresponsive_host(path: str, silent_s: float) -> HostUnresponsiveError:
+    """Return the error for a host of the directory ``path`` that has not answered for ``silent_s``."""
+    holder = (lock_holder(os.path.join(path, LOCK_FILE)) or "").removesuffix(SHARED) or "an unknown process"
+    return HostUnresponsiveError(
+        f"{path}: the host of this directory has not answered for {silent_s:.1f} s ({holder}); resume it if it is "
+        "stopped, or end it: then another process takes over"
+    )
 
 
 class LinkLostError(WarrenError):

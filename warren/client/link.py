@@ -172,6 +172,11 @@ class Link(Sending):
         silent_s = self.silent_s if self.is_up else waited_s
         return self._unresponsive(waited_s) if silent_s > SILENT_S else None
 
+    def check_heard(self, waited_s: float | None) -> None:
+        """Raise the error for a call that got nothing for ``waited_s`` if the reason may be that the host is silent."""
+        if waited_s and self.is_up and (error := self.silence(waited_s)) is not None:
+            raise error
+
     def too_silent(self) -> None:
         self.given_up = self._unresponsive(self.silence_limit_s)
         self.break_off(self.given_up)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.errors import NotFoundError
 from warren.actors.engines.queue.consumers import Consumer as ConsumerDeclaration
 from warren.actors.engines.queue.effects import Delivered
+from warren.actors.node.node_errors import ClosedError
 from warren.actors.queue.deliveries import Deliveries
 from warren.actors.queue.inspecting import chosen_ids
 from warren.actors.queue.intake import PublishKey, QueueGoneError
@@ -224,7 +226,7 @@ class RemoteQueueVerbs(QueueVerbs):
         """Return ``None``: messages are in the host."""
 
     def get(self, *, auto_ack: bool = False, timeout: float | None = 0.0) -> Steps[GetResult]:
-        return self.remote.within(timeout, super().get(auto_ack=auto_ack, timeout=timeout))
+        return self.remote.within(timeout or None, super().get(auto_ack=auto_ack, timeout=timeout))
 
     def get_many(self, count: int, *, auto_ack: bool = False) -> Steps[GetResult]:
         return self.while_there(self._get_many(count, auto_ack))
@@ -244,8 +246,9 @@ class RemoteQueueVerbs(QueueVerbs):
                 continue
             except BaseException:
                 asked.on_done(channel.give_back)
-                for batch in delivered:
-                    channel.settle_all("requeue", batch.tags)
+                with contextlib.suppress(ClosedError):  # they have gone back
+                    for batch in delivered:
+                        channel.settle_all("requeue", batch.tags)
                 raise
             delivered += batches
             left -= sum(batch.count for batch in batches)
@@ -263,14 +266,17 @@ class RemoteQueueVerbs(QueueVerbs):
         return self.while_there(self._take(id))
 
     def _take(self, id: str) -> Steps[GetResult]:
-        channel = yield from self._open_own_channel()
-        asked = channel.slot.ask(Call("queue.take", {"name": self.name, "id": id}))
-        try:
-            batches = got_of(channel, self.remote.name, (yield asked))
-        except BaseException:
-            asked.on_done(channel.give_back)
-            raise
-        return channel, list[Delivered](batches)  # type: ignore[return-value]
+        while True:
+            channel = yield from self._open_own_channel()
+            asked = channel.slot.ask(Call("queue.take", {"name": self.name, "id": id}))
+            try:
+                batches = got_of(channel, self.remote.name, (yield asked))
+            except LinkLostError:  # what came goes back with the connection
+                continue
+            except BaseException:
+                asked.on_done(channel.give_back)
+                raise
+            return channel, list[Delivered](batches)  # type: ignore[return-value]
 
     def own_channel(self) -> Any:
         channel = self._channel
@@ -441,7 +447,14 @@ class CreditedDeliveries(Deliveries):
 
     def __init__(self, channel: str, link: Link, taken: Callable[[RemoteDelivered], None]) -> None:
         super().__init__(channel, link)
+        self._link = link
         self._taken = weakref.WeakMethod(taken)
+
+    def take(self, timeout: float | None) -> Delivered | None:
+        batch = super().take(timeout)
+        if batch is None:
+            self._link.check_heard(timeout)
+        return batch
 
     def take_now(self) -> Delivered | None:
         batch = super().take_now()
@@ -474,8 +487,8 @@ class RemoteConsumerVerbs(ConsumerVerbs):
 
     def next_batch(self, timeout: float | None) -> Steps[Delivered | None]:
         delivered = yield from super().next_batch(timeout)
-        if delivered is None and timeout and self.vhost.link.is_up and (error := self.vhost.link.silence(timeout)):
-            raise error
+        if delivered is None:
+            self.vhost.link.check_heard(timeout)
         return delivered
 
     def begin(self) -> Steps[None]:
@@ -529,6 +542,9 @@ class RemoteConsumerVerbs(ConsumerVerbs):
         self.slot.ask(self.slot.qos())
 
     def cancel(self) -> Steps[None]:
+        return self.vhost.within(0.0, self._cancel())
+
+    def _cancel(self) -> Steps[None]:
         slot = self.slot
         if slot.is_begun and slot.error is None:
             slot.is_begun = False
@@ -540,4 +556,4 @@ class RemoteConsumerVerbs(ConsumerVerbs):
 
     def close(self, unseen: Iterable[DeliveredMessage] = ()) -> Steps[None]:
         self.slot.is_begun = self.slot.is_begun and self.closed
-        yield from super().close(unseen)
+        yield from self.vhost.within(0.0, super().close(unseen))

@@ -27,6 +27,7 @@ from warren.client.remote import RemoteVhost
 from warren.msg_store.commit_log.commit_log_format import Record, encode
 from warren.msg_store.commit_log.packed_records import PackedRecords, packed
 from warren.queue_index.topics.local_offsets import SEPARATOR
+from warren.storage.call_arguments import as_texts
 from warren.storage.errors import WarrenError
 from warren.values.topic_record import to_ms
 from warren.verbs.reader_verbs import Claim, Done, Fetched, Read, ReaderArguments, ReaderVerbs
@@ -103,7 +104,9 @@ class RemoteReaderVerbs(ReaderVerbs):
 
     def __init__(self, remote: RemoteVhost, topic: str, group: str, **arguments: Unpack[ReaderArguments]) -> None:
         tags = arguments.get("tags")
-        self._said_tags = tags if tags is None or isinstance(tags, str) else list(tags)
+        if tags is not None and not isinstance(tags, str):
+            arguments["tags"] = tags = as_texts(tags, "tags")
+        self._said_tags = tags
         super().__init__(remote, topic, group, **arguments)  # type: ignore[arg-type]
         self._remote = remote
 
@@ -160,10 +163,13 @@ class RemoteReaderVerbs(ReaderVerbs):
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def take(self, max_records: int, timeout: float | None) -> Steps[Read]:
-        return self._remote.within(timeout, self._take(max_records, timeout))
+    def go_on(self, max_records: int, timeout: float | None) -> Steps[Read]:
+        read = yield from self._remote.within(timeout or None, super().go_on(max_records, timeout))
+        if not read:
+            self._remote.link.check_heard(timeout)
+        return read
 
-    def _take(self, max_records: int, timeout: float | None) -> Steps[Read]:
+    def take(self, max_records: int, timeout: float | None) -> Steps[Read]:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
@@ -236,6 +242,9 @@ class RemoteReaderVerbs(ReaderVerbs):
             return
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def leave(self, *, is_done: bool) -> Steps[None]:
+        return self._remote.within(0.0, super().leave(is_done=is_done))
 
     def _ask_to_leave(self, running: Any) -> Future:
         left: Future = running.call("leave")

@@ -61,6 +61,8 @@ class RemoteVhost:
         self.name = name
         self.topic_queues: dict[str, int] = {}
         """How many queues topics have, as far as known here."""
+        self.logged: set[str] = set()
+        """The declarations here whose unknown arguments were logged."""
         self.closed = False
         self._begin()
 
@@ -75,7 +77,10 @@ class RemoteVhost:
         return self.path
 
     def check_process(self) -> None:
-        """Do nothing: a handle of the parent process makes a connection of its own after a fork."""
+        """Raise :class:`ClosedError` if the node was closed. A handle of the parent process may be used: it makes a
+        connection of its own after a fork."""
+        if self.link.closed is not None:
+            raise self.link.closed.with_traceback(None)  # each raise would add to it
 
     def vhost(self, _: str) -> NoReturn:
         """Raise: only nodes of this process have vhosts to look up."""
@@ -101,7 +106,8 @@ class RemoteVhost:
         self._begin()
 
     def within(self, timeout: float | None, steps: Steps[T]) -> Steps[T]:
-        """Run ``steps``; raise :class:`HostUnresponsiveError` after ``timeout`` seconds if the host is silent."""
+        """Run ``steps``; raise :class:`HostUnresponsiveError` after ``timeout`` seconds (``None``: never), as soon as
+        the host is silent."""
         return bounded(steps, timeout, self.link.silence)
 
     def control(self) -> Steps[ClientChannel]:

@@ -33,7 +33,7 @@ from warren.actors.node.node_socket import SOCKET_NAME, short_path
 from warren.actors.runtime.interrupts import Closing, uninterrupted
 from warren.actors.runtime.leader_follower import new_lock
 from warren.actors.runtime.pool import WrongProcessError
-from warren.client.errors import HostUnresponsiveError, LinkLostError, NotFromOutsideError
+from warren.client.errors import HostUnresponsiveError, LinkLostError, NotFromOutsideError, unresponsive_host
 from warren.client.handshake import Login
 from warren.client.link import Link
 from warren.client.remote import RemoteVhost
@@ -203,12 +203,7 @@ class SharedDirectory:
         raise LinkLostError("the connection is no longer needed")
 
     def _unresponsive(self, silent_s: float) -> HostUnresponsiveError:
-        """Return the error for a host that has not answered for ``silent_s``."""
-        holder = (lock_holder(self._lock_path) or "").removesuffix(SHARED) or "an unknown process"
-        return HostUnresponsiveError(
-            f"{self.path}: the host of this directory has not answered for {silent_s:.1f} s ({holder}); resume it if "
-            "it is stopped, or end it: then another process takes over"
-        )
+        return unresponsive_host(self.path, silent_s)
 
     def _attached(self, remote: RemoteVhost) -> socket.socket:
         """Return a socket to the process that has the directory for itself: only once, as the next one is another."""

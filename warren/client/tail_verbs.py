@@ -28,8 +28,9 @@ class RemoteTailVerbs(TailVerbs):
         self._channel: ReaderChannel | None = None
 
     def begin(self, last: int) -> Steps[None]:
-        self._last = last
-        yield from self._now()
+        self._last = last  # it joins with the first page
+        return
+        yield
 
     def _now(self) -> Steps[ReaderChannel]:
         """Return the current channel of the tail, opening it if needed."""
@@ -48,7 +49,10 @@ class RemoteTailVerbs(TailVerbs):
         return self._channel
 
     def next_page(self, timeout: float | None) -> Steps[list[BrowsedMessage]]:
-        return self._remote.within(timeout, self._next_page(timeout))
+        page = yield from self._remote.within(timeout or None, self._next_page(timeout))
+        if not page:
+            self._remote.link.check_heard(timeout)
+        return page
 
     def _next_page(self, timeout: float | None) -> Steps[list[BrowsedMessage]]:
         deadline = None if timeout is None else time.monotonic() + timeout

@@ -23,7 +23,7 @@ from warren.values.topic_record import Moment, to_ms
 from warren.verbs.operation import Operation
 from warren.verbs.reader_verbs import ReaderArguments
 from warren.verbs.steps import Steps, run
-from warren.verbs.topic_verbs import AppendArguments, TopicVerbs
+from warren.verbs.topic_verbs import AppendArguments, PrepareArguments, TopicVerbs
 from warren.verbs.transaction_verbs import TransactionVerbs
 
 T = TypeVar("T")
@@ -75,6 +75,7 @@ class RemoteTopicVerbs(TopicVerbs):
 
     def _hand_over(self, batches: list[Batch], block: bool, timeout: float | None) -> Steps[Confirm]:
         if not batches:
+            self.remote.check_process()
             confirm = Confirm()
             confirm.set([])
             return confirm
@@ -83,6 +84,18 @@ class RemoteTopicVerbs(TopicVerbs):
             return calls.append_many(batches, self.remote.topic_queues)
 
         return (yield from self.remote.hand_over(give, block=block, timeout=timeout))
+
+    def prepare(
+        self,
+        body: bytes,
+        *,
+        group: str = "warren",
+        block: bool = True,
+        timeout: float | None = None,
+        **arguments: Unpack[PrepareArguments],
+    ) -> Steps[TransactionVerbs]:
+        steps = super().prepare(body, group=group, block=block, timeout=timeout, **arguments)
+        return self.remote.within(timeout, steps)
 
     def _transaction(self, half_offset: int, physical_offset: int, size: int) -> TransactionVerbs:
         return RemoteTransactionVerbs(self.remote, self.name, half_offset, physical_offset, size)

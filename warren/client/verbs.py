@@ -11,6 +11,8 @@ from pamqp import commands as c
 
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.exchanges import Binding, ExchangeDeclaration
+from warren.actors.node.node_context import BlockedError
+from warren.actors.node.node_registry import log_unknown_arguments
 from warren.actors.queue.intake import PublishKey
 from warren.actors.runtime.future import Confirm
 from warren.amqp.methods import method_of
@@ -18,12 +20,13 @@ from warren.client.calls import call, check_fits
 from warren.client.queue_verbs import RemoteQueueVerbs, with_due
 from warren.client.remote import RemoteVhost
 from warren.client.topic_verbs import RemoteTopicVerbs, RemoteTransactionVerbs
+from warren.storage.call_arguments import as_texts
 from warren.storage.errors import MessageError, WarrenError
 from warren.storage.topic_settings import TopicSettings
 from warren.values.messages import LATER, PublishArguments, as_bodies, as_body, publish_key
 from warren.verbs.exchange_verbs import ExchangeHandle, ExchangeVerbs
 from warren.verbs.operation import Operation
-from warren.verbs.publishing import AsTheyWere, outcomes_of, settled_confirm
+from warren.verbs.publishing import PATIENCE_S, AsTheyWere, outcomes_of, settled_confirm
 from warren.verbs.queue_verbs import QueueHandle
 from warren.verbs.steps import Steps, run
 from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs, queue_properties
@@ -105,11 +108,14 @@ class RemoteExchangeVerbs(ExchangeVerbs):
                     group.bodies,
                     partial(self._unroutable, routing_key),
                     block=True,
-                    timeout=None,
+                    timeout=PATIENCE_S,
                 )
                 confirms.append(confirm)
             except MessageError as error:
                 confirms.append(error)
+            except BlockedError as error:  # the others are not tried: each would wait as long
+                confirms += [error] * (len(groups) - len(confirms))
+                break
         return (yield from outcomes_of(confirms))
 
     def _new_key(self, routing_key: str, properties: PublishArguments) -> PublishKey:
@@ -133,6 +139,7 @@ class RemoteVhostVerbs(VhostVerbs):
 
     def release(self) -> Steps[None]:
         """Delete the exclusive queues that were declared through this object: they go with its connection."""
+        self.remote.check_process()
         yield from self.remote.flush()
         self.remote.release()
 
@@ -166,7 +173,14 @@ class RemoteVhostVerbs(VhostVerbs):
                     arguments=dict(declaration.arguments),
                 )
             )
+            self._log_unknown_arguments(declaration)
         return RemoteQueueVerbs(self.remote, declaration)
+
+    def _log_unknown_arguments(self, declaration: QueueDeclaration | ExchangeDeclaration) -> None:
+        """Log unknown arguments once in this process, too: the host has logged them in its own."""
+        if declaration.unknown_arguments and str(declaration) not in self.remote.logged:
+            self.remote.logged.add(str(declaration))
+            log_unknown_arguments(declaration)
 
     def _delete_queue(self, vhost: str, name: str, *, if_empty: bool, if_unused: bool, force: bool) -> Steps[int]:
         self.remote.topology.delete_queue(name)
@@ -224,6 +238,7 @@ class RemoteVhostVerbs(VhostVerbs):
         )
         yield from self.remote.ask(method)
         self.remote.topology.declare_exchange(method)
+        self._log_unknown_arguments(declaration)
         return RemoteExchangeVerbs(self.remote, declaration)
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> Steps[None]:
@@ -263,14 +278,14 @@ class RemoteVhostVerbs(VhostVerbs):
         timeout: float | None = None,
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
-        queue_names, body = list(names), as_body(body)
+        queue_names, body = list(dict.fromkeys(as_texts(names, "names"))), as_body(body)
         later = not LATER.isdisjoint(properties)
         if len(queue_names) > 1 and not later:
             properties = {**properties, "headers": {**(properties.get("headers") or {}), "BCC": queue_names[1:]}}
         key = None if later else publish_key(self.name, "", queue_names[:1], properties)  # raises what is wrong
+        declared = yield from self.remote.within(timeout, self._call("queue.declarations", names=queue_names))
         if not queue_names:
             return settled_confirm()
-        declared = yield from self._call("queue.declarations", names=queue_names)
         if key is None:
             queues = [RemoteQueueVerbs(self.remote, QueueDeclaration(**fields)) for fields in declared]
             return (yield from self._publish_to_later(queues, body, properties, block, timeout))

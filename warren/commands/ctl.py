@@ -23,7 +23,7 @@ from warren.salvage.names import printable
 from warren.storage.errors import WarrenError, did_you_mean
 
 _PATIENCE_S = 60.0
-"""The longest wait for a node in another process."""
+"""The longest wait for a node in another process that is not stopped: an import may take long."""
 
 
 def ctl(

@@ -13,7 +13,6 @@ from warren.actors.runtime.future import Confirm
 from warren.commands.opening import opened_node, vhost_of
 from warren.commands.options import AdoptOption, JsonOption, NodePath, UsageError, VhostOption, pairs
 from warren.commands.sending import (
-    PATIENCE_S,
     Bodies,
     CountOption,
     FileOption,
@@ -23,6 +22,7 @@ from warren.commands.sending import (
 )
 from warren.handles.node import Vhost
 from warren.values.messages import PublishArguments
+from warren.verbs.publishing import PATIENCE_S
 
 Send = Callable[[str | None, bytes], Confirm]
 """Given a routing key of the message's own, and the body."""

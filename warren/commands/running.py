@@ -49,6 +49,7 @@ def guarded(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
 
 def run_app(app: typer.Typer) -> NoReturn:
     """Run the command that the command line says, and exit."""
+    _open_streams()
     try:
         code = _exit_code(app)
     except (BrokenPipeError, SystemExit) as error:
@@ -59,6 +60,13 @@ def run_app(app: typer.Typer) -> NoReturn:
         _discard(sys.stderr)
         code = EXIT_BROKEN_PIPE
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Open the null device in place of streams that the caller has closed (``>&-``)."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - it stays open
 
 
 def _exit_code(app: typer.Typer) -> int:

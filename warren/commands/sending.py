@@ -17,9 +17,6 @@ from warren.commands.options import UsageError
 from warren.commands.output import print_json
 from warren.storage.errors import StorageError
 
-PATIENCE_S: Final = 60.0
-"""A store that accepts nothing for this time, for want of memory or disk, is an error."""
-
 _MANY: Final = 10_000
 """From this number of messages on, a terminal shows a progress bar."""
 

@@ -206,7 +206,10 @@ def place_of(text: str) -> StartOffset | Moment:
 
 def _rows(source: TopicSource, topic: str | None) -> list[Row]:
     topics = source.topics() if topic is None else [topic]
-    return [row for name in topics for row in source.groups(name)]
+    rows = [row for name in topics for row in source.groups(name)]
+    if topic is not None and not rows:
+        source.bounds(topic)  # raises if there is no such topic
+    return rows
 
 
 def _no_group(group: str, topic: str | None, names: list[str]) -> NoTopicError:

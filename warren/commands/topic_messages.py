@@ -12,7 +12,6 @@ from warren.commands.message_output import MANY, MessageOutput, Stop
 from warren.commands.opening import opened_node
 from warren.commands.options import FollowOption, JsonOption, NodePath, TopicArgument, UsageError, pairs
 from warren.commands.sending import (
-    PATIENCE_S,
     Bodies,
     CountOption,
     FileOption,
@@ -21,6 +20,7 @@ from warren.commands.sending import (
     Published,
 )
 from warren.commands.topic_sources import NoTopicError, topic_of
+from warren.verbs.publishing import PATIENCE_S
 
 if TYPE_CHECKING:
     from warren.handles.topic_reader import Reader, TopicRecord

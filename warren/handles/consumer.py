@@ -168,6 +168,7 @@ class Consumer(Handle[ConsumerVerbs]):
         self._batch = self._verbs.spread(Delivery, delivered)
         return next(self._batch, None)
 
+    @checked
     def on_ready(self, callback: Callable[[Future], None]) -> None:
         """Call ``callback`` once, in any thread, when a message can be taken or the consumer has ended."""
         self._deliveries.on_ready(callback)

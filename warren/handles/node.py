@@ -227,9 +227,9 @@ def open(
     where = os.path.abspath(path)
     make_data_directory(where)
     keep_one_heap()  # before threads are started
-    if share:
-        return Node(_open_shared(opening, where, chosen, adopt))
     try:
+        if share:
+            return Node(_open_shared(opening, where, chosen, adopt))
         running = opening.start(lambda: _start(where, chosen, adopt))
     except DirectoryLockedError as error:
         if not open_nodes.is_open(where):

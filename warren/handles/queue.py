@@ -24,7 +24,8 @@ def _deliveries(result: GetResult) -> DeliveryBatch[Delivery]:
     return DeliveryBatch(Delivery, result)
 
 
-def _delivery(result: GetResult) -> Delivery | None:
+def delivery_of(result: GetResult) -> Delivery | None:
+    """Return the message of a get, if there was one."""
     channel, batches = result
     return next(spread(Delivery, channel, batches[0]), None) if batches else None
 
@@ -90,7 +91,7 @@ class Queue(QueueHandle):
             check_flag(auto_ack, "auto_ack")
         early = None if auto_ack else self._verbs.get_early()
         if early is None:
-            return _delivery(run(self._verbs.get(auto_ack=auto_ack, timeout=timeout)))
+            return delivery_of(run(self._verbs.get(auto_ack=auto_ack, timeout=timeout)))
         channel, delivered = early
         return Delivery(channel, delivered, 0, delivered.fetched.readable_bodies()[0])
 
@@ -132,7 +133,7 @@ class Queue(QueueHandle):
                 return
             limit = None if limit is None else limit - len(page)
 
-    take = blocking(QueueVerbs.take, _delivery)
+    take = blocking(QueueVerbs.take, delivery_of)
     move = blocking(QueueVerbs.move)
     remove = blocking(QueueVerbs.remove)
     requeue_dead_letters = blocking(QueueVerbs.requeue_dead_letters)

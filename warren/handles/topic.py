@@ -14,10 +14,11 @@ from warren.handles.topic_reader import Reader, TopicRecord
 from warren.handles.transaction import Transaction
 from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.storage.call_arguments import check_wait, checked, signature
+from warren.values.read_message import RecordBatch
 from warren.values.topic_record import Moment
 from warren.verbs.reader_verbs import ReaderArguments
-from warren.verbs.steps import blocking
-from warren.verbs.topic_tail import is_behind, last_of, places_before_end
+from warren.verbs.steps import blocking, run
+from warren.verbs.topic_tail import last_of, read_last
 from warren.verbs.topic_verbs import AppendArguments, TopicHandle, TopicVerbs
 
 
@@ -86,19 +87,18 @@ class Topic(TopicHandle):
         With ``auto_commit`` a message is done when the next one is requested, or the loop ends; a loop that is left in
         the middle of a message gets that one again. A member of the group while it lasts.
         """
-        with self.reader(group, tags=tags, auto_commit=auto_commit, consume_from=consume_from) as reader:
+        verbs = self._verbs.reader(group, tags=tags, auto_commit=auto_commit, consume_from=consume_from)
+        run(self._verbs.node.within(timeout or None, verbs.begin()))
+        with Reader(verbs) as reader:
             yield from reader.records(max_records, timeout)
 
     @checked
     def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> Iterator[TopicRecord]:
         """Read the last messages of all queues together, then new ones, until none comes for ``timeout``
         seconds (``None``: for ever). This joins no group, and stores no position."""
-        bounds = self.offsets()
-        records: list[TopicRecord] = []
-        with self.reader("", broadcast=True, positions=places_before_end(bounds, last)) as reader:
-            while not is_behind(reader.positions, bounds) and (batch := reader.read()):
-                records += batch
-            yield from last_of(records, bounds, last)
+        verbs, read, bounds = run(self._verbs.node.within(timeout or None, read_last(self._verbs, last)))
+        with Reader(verbs) as reader:
+            yield from last_of(RecordBatch(TopicRecord, read), bounds, last)
             yield from reader.records(timeout=timeout)
 
     def find(

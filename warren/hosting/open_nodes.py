@@ -33,6 +33,10 @@ class OpenNode(Protocol):
 
     path: str
 
+    @property
+    def hosts(self) -> bool:
+        """Whether this process has the directory's lock."""
+
     def close(self) -> None: ...
 
     def forget(self) -> None: ...
@@ -107,7 +111,7 @@ def opened(node: OpenNode) -> None:
 
 def is_open(path: str) -> bool:
     """Whether a node in this process has the directory open."""
-    return any(os.path.realpath(node.path) == os.path.realpath(path) for node in list(_NODES))
+    return any(node.hosts and os.path.realpath(node.path) == os.path.realpath(path) for node in list(_NODES))
 
 
 def close_at_exit(node: OpenNode) -> None:

@@ -172,6 +172,11 @@ class RunningNode:
         return self._forked is not None
 
     @property
+    def hosts(self) -> bool:
+        """Whether this process has the directory's lock."""
+        return self._forked is None
+
+    @property
     def gate(self) -> Gate:
         """The gate, which is shut while an alarm is set."""
         return self._context.gate
@@ -187,6 +192,10 @@ class RunningNode:
     def new_queue_name(self) -> str:
         """Return a unique queue name."""
         return "amq.gen-" + base64.urlsafe_b64encode(self._context.random(16)).decode("ascii").rstrip("=")
+
+    def within(self, timeout: float | None, steps: Steps[T]) -> Steps[T]:
+        """Return ``steps``. In a guest they end after ``timeout`` seconds if the host is silent."""
+        return steps
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, by the node's clock."""

@@ -235,21 +235,21 @@ class Channel(base.StdChannel):
     ) -> Confirm:
         """Publish; return at once, or with ``confirm_publish`` when the message is safe.
 
-        ``timeout``: the most seconds to wait while publishers are blocked. ``.wait()`` on the result waits until
-        the message is safe in any case.
+        ``timeout``: the most seconds to wait while publishers are blocked, and for the confirm if there is no
+        ``confirm_timeout``. ``.wait()`` on the result waits until the message is safe in any case.
         """
         connection, arguments = self._open_connection, message.arguments
         if connection.address.delay_eta and (eta := eta_of(arguments)) is not None:
             arguments = {**arguments, "at": eta}
         with as_amqp("Basic.publish"):
-            confirm = connection.exchange(exchange).publish(
+            confirm = connection.exchange(exchange, timeout).publish(
                 message.body, routing_key, mandatory=bool(mandatory), timeout=timeout, **arguments
             )
         if mandatory and confirm.done and isinstance(confirm.error, UnroutableError):
             self._return(message, exchange, routing_key)
         elif self.confirms:
             try:
-                confirm.wait(confirm_timeout)
+                confirm.wait(confirm_timeout or timeout)
             except PublishRefusedError as error:
                 raise amqp.MessageNacked(str(error)) from error
         return confirm
@@ -302,7 +302,7 @@ class Channel(base.StdChannel):
         with as_amqp("Basic.consume"):
             subscription = Subscription(
                 self,
-                connection.vhost.queue(queue, passive=True),
+                Queue(connection.run(connection.vhost._verbs.queue(queue, passive=True), 0.0)),
                 tag,
                 callback or _ignore,
                 name=f"kombu-{self._number}-{tag}",

@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import time
 from collections import deque
-from typing import Any
+from typing import Any, TypeVar
 
 from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
 from warren.actors.runtime.wake_event import WakeEvent
@@ -23,6 +23,9 @@ from warren.kombu.address import Address
 from warren.kombu.errors import as_amqp
 from warren.kombu.subscription import Receiver, Subscription
 from warren.storage.errors import WarrenError
+from warren.verbs.steps import Steps, run
+
+T = TypeVar("T")
 
 
 class Connection:
@@ -76,12 +79,19 @@ class Connection:
         """Forget a closed channel."""
         self._channels.pop(channel.channel_id, None)
 
-    def exchange(self, name: str) -> Exchange:
-        """Return a handle on an exchange; raises :class:`~warren.errors.NotFoundError`."""
+    def exchange(self, name: str, timeout: float | None) -> Exchange:
+        """Return a handle on an exchange; raises :class:`~warren.errors.NotFoundError`.
+
+        ``timeout``: seconds until this ends if another process hosts the node and is silent.
+        """
         exchange = self._exchanges.get(name)
         if exchange is None:
-            exchange = self._exchanges[name] = self.vhost.exchange(name)
+            exchange = self._exchanges[name] = Exchange(self.run(self.vhost._verbs.exchange(name), timeout))
         return exchange
+
+    def run(self, steps: Steps[T], timeout: float | None) -> T:
+        """Run a verb; ``timeout``: as for :meth:`exchange`."""
+        return run(self.vhost._verbs.node.within(timeout, steps))
 
     def add(self, subscription: Subscription) -> None:
         """Start to drain a consumer's messages."""

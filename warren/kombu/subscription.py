@@ -77,7 +77,12 @@ class Subscription:
         self._limit = 0 if no_ack else prefetch
         self._asked = self._limit or AHEAD
         self._consumer = queue.consume(
-            self._asked, tag=name, exclusive=exclusive, priority=priority, ack_timeout=None if no_ack else ack_timeout
+            self._asked,
+            timeout=0.0,  # a get with a timeout begins it: that ends as soon as another process that hosts is silent
+            tag=name,
+            exclusive=exclusive,
+            priority=priority,
+            ack_timeout=None if no_ack else ack_timeout,
         )
 
     def take(self) -> Delivery | None:

@@ -9,6 +9,7 @@ from kombu.transport import base
 
 from warren.actors.node.node_errors import ClosedError, ForeignDirectoryError, VhostDownError
 from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
+from warren.client.errors import HostUnresponsiveError
 from warren.hosting.running_broker import BrokerRunningError
 from warren.kombu.address import address_of
 from warren.kombu.channel import Channel
@@ -52,10 +53,16 @@ class Transport(base.Transport):
         ClosedError,
         WrongProcessError,
         ActorStoppedError,
+        HostUnresponsiveError,
         *CANNOT_OPEN,
     )
     channel_errors: tuple[Any, ...] = (amqp.ChannelError,)
-    recoverable_connection_errors = (amqp.RecoverableConnectionError, ClosedError, ActorStoppedError)
+    recoverable_connection_errors = (
+        amqp.RecoverableConnectionError,
+        ClosedError,
+        ActorStoppedError,
+        HostUnresponsiveError,
+    )
     recoverable_channel_errors = (amqp.RecoverableChannelError,)
 
     def driver_version(self) -> str:

@@ -215,7 +215,7 @@ def _text(text: Any) -> str:
 async def _walked(call: Call, begin: Callable[[], Walk]) -> Walk:
     """Run a walk to its end and return it. Raises :class:`HttpError`."""
     try:
-        walk = begin()
+        walk = await bridge.in_thread(begin)  # it parses a condition
         await call.managed.run(walk.steps())
     except NotFoundError as error:
         raise not_found(str(error)) from error

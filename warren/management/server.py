@@ -73,6 +73,7 @@ class ManagementServer:
 
     def start(self) -> None:
         """Listen. Raises :class:`~warren.server.settings.ListenError` if the address is not available."""
+        self.node.check_process()
         self._socket = _listening(self.settings.management_tcp_ip, self.settings.management_tcp_port)
         self._managed.addresses[:] = [self._socket.getsockname()[:2]]
         self._managed.samples.begin()

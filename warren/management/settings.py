@@ -7,11 +7,13 @@ from typing import Final
 
 import attrs
 
+from warren.storage.call_arguments import checked_class
 from warren.storage.errors import SettingsError
 
 DEFAULT_PORT: Final = 15672
 
 
+@checked_class
 @attrs.frozen(kw_only=True)
 class ManagementSettings:
     """Where the management API listens, and which users it admits. Raises :class:`SettingsError`."""

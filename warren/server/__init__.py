@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from warren.server.server import Server
-from warren.server.settings import ServerSettings
+from warren.server.settings import ServerSettings, TlsSettings
 
-__all__ = ["Server", "ServerSettings"]
+__all__ = ["Server", "ServerSettings", "TlsSettings"]

@@ -364,7 +364,10 @@ class ChannelConsumers:
         consumer.line.consumers[consumer] = None
         self.by_tag[tag] = consumer
         consumer.begins = functools.partial(self._begin, consumer, answer=not method.nowait)
-        channel.in_line(consumer.begins)
+        if channel.connection.is_owner:  # which expects its answers in order
+            consumer.begins()
+        else:
+            channel.in_line(consumer.begins)
 
     def _begin(self, consumer: ServerConsumer, *, answer: bool) -> None:
         """Answer, and send what is there. In RabbitMQ a queue answers: so this comes after everything that the client

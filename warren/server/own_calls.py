@@ -1,10 +1,14 @@
-"""Calls: the verbs of a node that a process of a shared directory calls here (:mod:`warren.client.calls`)."""
+"""Calls: the verbs of a node that a process of a shared directory calls here (:mod:`warren.client.calls`).
+
+Arguments are checked by the verbs' annotations before an actor gets them: the process may run another version, or be no
+warren at all.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from typing import Any, Final
 
 import attrs
@@ -12,6 +16,9 @@ import numpy as np
 from pamqp.base import Frame as Method
 
 from warren.actors.engines.errors import NotFoundError
+from warren.actors.engines.topics.errors import QueueRangeError
+from warren.actors.engines.topics.names import check_topic_name
+from warren.actors.engines.topics.topic_table import MOST_QUEUES
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Future
 from warren.aio import bridge
@@ -27,13 +34,16 @@ from warren.server.readers import ChannelReader
 from warren.server.replies import Refusal
 from warren.server.tails import ChannelTail
 from warren.server.topology import find_queue
+from warren.storage.call_arguments import checked, signature
 from warren.storage.errors import WarrenError
+from warren.values.messages import as_body, milliseconds
 from warren.verbs.operation import DEFINITIONS, Definition, Performer, Target
 from warren.verbs.publishing import AsTheyWere
 from warren.verbs.queue_verbs import QueueVerbs
+from warren.verbs.reader_verbs import ReaderVerbs
 from warren.verbs.topic_verbs import TopicVerbs, hand_over
 from warren.verbs.transaction_verbs import TransactionVerbs
-from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs, declare_queue
+from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs, declare_queue, queue_properties
 
 _ANSWERED: Final = (WarrenError, ValueError, TypeError, LookupError)
 """The errors that a verb may raise; any other is a bug."""
@@ -109,10 +119,12 @@ def call_verb(calls: OwnCalls, method: Call) -> Work:
     try:
         arguments = restored(dict(method.arguments))
         if (definition := DEFINITIONS.get(method.verb)) is not None:
+            signature(_performed, 2).check((), arguments)
             return _answer_when(calls, _performed(calls, definition, **arguments))
         verb = VERBS.get(method.verb)
         if verb is None:
             raise NotFoundError(f"no verb '{method.verb}'")
+        signature(verb, 1).check((), arguments)
         result = verb(calls, **arguments)
         if isinstance(result, (Generator, Coroutine)):
             return _answer_when(calls, result)
@@ -146,6 +158,7 @@ async def _performed(
     calls: OwnCalls, definition: Definition, of: str, arguments: list[Any], keywords: dict[str, Any]
 ) -> CallOk:
     """Perform an operation on what has the name ``of``."""
+    signature(definition.body, 1).check(tuple(arguments), keywords)
     performer = _PERFORMERS[definition.target](calls, of)
     answer = await bridge.run(definition.body(performer, *arguments, **keywords))
     if definition.target in ("node", "vhost"):
@@ -157,18 +170,69 @@ def _queue(calls: OwnCalls, name: str) -> QueueVerbs:
     return QueueVerbs(calls.node, find_queue(calls.channel, name))
 
 
+def _topic(calls: OwnCalls, name: str) -> TopicVerbs:
+    check_topic_name(name, may_be_long=True)
+    return TopicVerbs(calls.node, name)
+
+
+def _release(calls: OwnCalls, seen_up_to: int | None = None) -> Any:
+    return calls.consumers.release(seen_up_to)
+
+
+def _ack_up_to(calls: OwnCalls, tag: int) -> None:
+    calls.consumers.ack_up_to(tag)
+
+
+def _retry(calls: OwnCalls, tag: int, wait_ms: int) -> Any:
+    return calls.consumers.retry_in(tag, _checked_period(wait_ms))
+
+
+def _extend(calls: OwnCalls, tag: int, time_ms: int) -> Any:
+    return calls.consumers.extend(tag, _checked_period(time_ms))
+
+
+def _checked_period(period_ms: int) -> int:
+    return milliseconds("a time", period_ms / 1000)
+
+
+def _get(calls: OwnCalls, name: str, count: int) -> Any:
+    return calls.consumers.get_batch(name, count)
+
+
+def _take(calls: OwnCalls, name: str, id: str) -> Any:
+    return calls.consumers.take_batch(name, id)
+
+
 def _declaration(entry: QueueEntry) -> dict[str, Any]:
     return entry.declaration.to_json() | {"exclusive": entry.declaration.exclusive}
 
 
+def _declarations(calls: OwnCalls, vhost: str, names: Iterable[str]) -> list[dict[str, Any]]:
+    return [_declaration(find_queue(calls.channel, name)) for name in names]
+
+
 def _declare_queue(calls: OwnCalls, vhost: str, name: str, properties: dict[str, Any], passive: bool) -> Any:
     owner = calls.channel.connection
+    properties = checked(queue_properties)(**properties)
     return _declaration((yield from declare_queue(calls.node, vhost, name, properties, owner=owner, passive=passive)))
 
 
 def _queues(calls: OwnCalls, vhost: str) -> Any:
     entries, owners = list(calls.node.vhost(vhost).queues.values()), (None, calls.channel.connection)
     return bridge.in_thread(lambda: _written([_declaration(entry) for entry in entries if entry.owner in owners]))
+
+
+def _failed_queues(calls: OwnCalls, vhost: str) -> dict[str, str]:
+    return VhostVerbs(calls.node, vhost).failed_queues()
+
+
+def _delete_queue(calls: OwnCalls, vhost: str, name: str, *, if_empty: bool, if_unused: bool, force: bool) -> Any:
+    verbs = VhostVerbs(calls.node, vhost)
+    return verbs.delete_queue(name, if_empty=if_empty, if_unused=if_unused, force=force)
+
+
+def _declare_vhost(calls: OwnCalls, name: str) -> Any:
+    return calls.node.change(lambda actor: actor.declare_vhost(name))
 
 
 def _exchange(calls: OwnCalls, vhost: str, name: str) -> dict[str, Any]:
@@ -181,16 +245,17 @@ def _tail(calls: OwnCalls, name: str, last: int) -> Any:
     return tail.join(last)
 
 
-def _move(calls: OwnCalls, name: str, ids: list[str], to: list[str] | None) -> Any:
-    return _queue(calls, name).move_ids(ids, None if to is None else (to[0], to[1]))
+def _move(calls: OwnCalls, name: str, ids: Sequence[str], to: Sequence[str] | None) -> Any:
+    return _queue(calls, name).move_ids([*ids], None if to is None else (to[0], to[1]))
 
 
 def _publish_as_they_were(calls: OwnCalls, name: str, groups: list[dict[str, Any]]) -> Any:
-    messages = [
-        AsTheyWere(group["exchange"], tuple(group["routing_keys"]), group["properties"], unpacked(group["bodies"]))
-        for group in groups
-    ]
-    return _queue(calls, name).publish_as_they_were(messages)
+    return _queue(calls, name).publish_as_they_were([_as_they_were(**group) for group in groups])
+
+
+@checked
+def _as_they_were(exchange: bytes, routing_keys: list[bytes], properties: bytes, bodies: bytes) -> AsTheyWere:
+    return AsTheyWere(exchange, tuple(map(as_body, routing_keys)), properties, unpacked(bodies))
 
 
 def _publish_unique(calls: OwnCalls, name: str, bodies: bytes, properties: dict[str, Any], several: bool) -> Any:
@@ -216,6 +281,9 @@ def _append(calls: OwnCalls, batches: list[dict[str, Any]]) -> Any:
     decoded = [batch_of(encoded) for encoded in batches]
     running = yield from calls.node.topics()
     for batch in decoded:
+        check_topic_name(batch.topic)
+        if not 0 <= batch.queue_id < MOST_QUEUES:
+            raise QueueRangeError(f"topic {batch.topic!r}: there is no queue {batch.queue_id}")
         running.store.check(batch)
     connection = calls.channel.connection
     connection.tell_blocked()
@@ -239,8 +307,8 @@ def _append(calls: OwnCalls, batches: list[dict[str, Any]]) -> Any:
     return Later(confirm, answer)
 
 
-def _transaction(calls: OwnCalls, verb: str, **of: Any) -> Any:
-    verbs = TransactionVerbs(calls.node, **of)
+def _transaction(calls: OwnCalls, verb: str, *, topic: str, half_offset: int, physical_offset: int, size: int) -> Any:
+    verbs = TransactionVerbs(calls.node, topic, half_offset, physical_offset, size)
     match verb:
         case "record":
             return encode((yield from verbs.record()))
@@ -257,49 +325,52 @@ def _pending(calls: OwnCalls) -> Any:
 
 
 def _join(calls: OwnCalls, **arguments: Any) -> Any:
+    signature(ReaderVerbs.__init__, 2).check((), arguments)
+    check_topic_name(arguments["topic"], may_be_long=True)
     reader = ChannelReader(calls.channel, arguments)
     calls.reader = reader
     return reader.join()
 
 
-def _reader(calls: OwnCalls, verb: str, **arguments: Any) -> Any:
+def _call_reader(calls: OwnCalls, verb: str, **arguments: Any) -> Any:
     reader = calls.reader
-    function = getattr(reader, verb, None) if verb in READER_VERBS else None
+    function = getattr(type(reader), verb, None) if verb in READER_VERBS else None
     if function is None:
         raise NotFoundError(f"no verb '{verb}' of a reader")
-    return function(**arguments)
+    signature(function, 1).check((), arguments)
+    return function(reader, **arguments)
 
 
 _PERFORMERS: Final[dict[Target, Callable[[OwnCalls, str], Performer]]] = {
     "node": lambda calls, _: NodeVerbs(calls.node),
     "vhost": lambda calls, name: VhostVerbs(calls.node, name),
     "queue": _queue,
-    "topic": lambda calls, name: TopicVerbs(calls.node, name),
+    "topic": _topic,
 }
 
 VERBS: Final[dict[str, Verb]] = {
-    "channel.release": lambda calls, seen_up_to=None: calls.consumers.release(seen_up_to),
-    "channel.ack_up_to": lambda calls, tag: calls.consumers.ack_up_to(tag),
-    "channel.retry": lambda calls, tag, wait_ms: calls.consumers.retry_in(tag, wait_ms),
-    "channel.extend": lambda calls, tag, time_ms: calls.consumers.extend(tag, time_ms),
-    "queue.declarations": lambda calls, vhost, names: [_declaration(find_queue(calls.channel, name)) for name in names],
+    "channel.release": _release,
+    "channel.ack_up_to": _ack_up_to,
+    "channel.retry": _retry,
+    "channel.extend": _extend,
+    "queue.declarations": _declarations,
     "queue.move": _move,
-    "queue.take": lambda calls, name, id: calls.consumers.take_batch(name, id),
+    "queue.take": _take,
     "queue.publish_as_they_were": _publish_as_they_were,
     "queue.publish_unique": _publish_unique,
-    "queue.get": lambda calls, name, count: calls.consumers.get_batch(name, count),
+    "queue.get": _get,
     "exchange.declaration": _exchange,
     "vhost.queue": _declare_queue,
     "vhost.queues": _queues,
-    "vhost.delete_queue": lambda calls, vhost, name, **how: VhostVerbs(calls.node, vhost).delete_queue(name, **how),
-    "node.declare_vhost": lambda calls, name: calls.node.change(lambda actor: actor.declare_vhost(name)),
-    "vhost.failed_queues": lambda calls, vhost: VhostVerbs(calls.node, vhost).failed_queues(),
+    "vhost.delete_queue": _delete_queue,
+    "vhost.failed_queues": _failed_queues,
+    "node.declare_vhost": _declare_vhost,
     "topic.declare": _declare_topic,
     "topic.append": _append,
     "transaction": _transaction,
     "node.pending_transactions": _pending,
     "reader.join": _join,
-    "reader": _reader,
+    "reader": _call_reader,
     "tail.join": _tail,
 }
 """What is no operation, by name: what has to do with the channel, and what is confirmed later."""

@@ -20,6 +20,7 @@ from warren.client.calls import packed, refusal_of
 from warren.msg_store.commit_log.commit_log_format import decode
 from warren.server.channel_link import ChannelLink
 from warren.server.replies import PRECONDITION_FAILED, Refusal
+from warren.storage.call_arguments import checked, signature
 from warren.storage.errors import WarrenError
 from warren.verbs.reader_verbs import ReaderVerbs
 from warren.verbs.steps import Reading, Steps
@@ -29,6 +30,11 @@ TAKEN_BYTES: Final = 1 << 20
 
 Place = tuple[str, Taken]
 """A topic, and what was taken from it."""
+
+
+@checked
+def _done(topic: str, queue_id: int, queue_offset: int, claim: int) -> tuple[str, int, int, int]:
+    return topic, queue_id, queue_offset, claim
 
 
 class ChannelReader:
@@ -129,13 +135,14 @@ class ChannelReader:
 
     def commit(self, done: list[list[Any]]) -> Steps[list[str]]:
         running = yield from self._running()
-        committing = self._verbs.ask_to_commit(running, [(place[0], place[1], place[2], place[3]) for place in done])
+        committing = self._verbs.ask_to_commit(running, [_done(*place) for place in done])
         committing.hurry()
         uncommitted: list[str] = yield committing
         return uncommitted
 
     def take_back(self, topic: str, taken: dict[str, int], queue_offset: int) -> Steps[None]:
         running = yield from self._running()
+        signature(Taken.__init__, 1).check((), taken)
         yield self._verbs.ask_to_take_back(running, topic, Taken(**taken), queue_offset)
 
     def send_back(self, record: bytes, delay_level: int) -> Steps[None]:

@@ -83,6 +83,7 @@ class Server:
 
     def start(self) -> None:
         """Listen. Raises :class:`ListenError`."""
+        self.node.check_process()
         rounds = self.context.rounds
         rounds.start()
         try:

@@ -9,6 +9,7 @@ import attrs
 
 from warren.amqp.connection import CHANNEL_MAX, FRAME_MAX, FRAME_MIN_SIZE
 from warren.management.settings import ManagementSettings
+from warren.storage.call_arguments import checked_class
 from warren.storage.errors import SettingsError, StorageError
 
 DEFAULT_PORT: Final = 5672
@@ -25,6 +26,7 @@ class ListenError(StorageError):
     """A server cannot listen at its address."""
 
 
+@checked_class
 @attrs.frozen(kw_only=True)
 class TlsSettings:
     """TLS by Python's :mod:`ssl`. Raises :class:`SettingsError` if a file is missing."""
@@ -50,6 +52,7 @@ class TlsSettings:
             raise SettingsError(f"login_from is 'distinguished_name' or 'common_name', not {self.login_from!r}")
 
 
+@checked_class
 @attrs.frozen(kw_only=True)
 class ServerSettings:
     """Where a server listens, and what its clients may do. Raises :class:`SettingsError`."""

@@ -12,6 +12,7 @@ from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.settings_file import engine_settings
 from warren.simulation.forms import by, formed, named, nearest, one_of, part, table, truth
 from warren.simulation.units import ScenarioError, amount, period
+from warren.storage.call_arguments import checked_class
 from warren.storage.errors import SettingsError, shown
 from warren.storage.settings import Settings
 
@@ -46,6 +47,7 @@ def watermark(value: Any) -> float:
     return cast("float", _setting(value, "vm_memory_high_watermark"))
 
 
+@checked_class
 @attrs.frozen(kw_only=True, field_transformer=named)
 class MessageMemory:
     """Memory that a message takes beside its body, by its state, and what queues and the node take. Bytes.
@@ -82,6 +84,7 @@ RABBITMQ_MEMORY: Final = MessageMemory(
 clients at work; without any it takes 63 MB. By the strategy ``rss`` it takes twice as much."""
 
 
+@checked_class
 @attrs.frozen(kw_only=True, field_transformer=named)
 class Disk:
     """How fast a disk is, and how large. One operation at a time; the page cache is not simulated."""
@@ -119,6 +122,7 @@ def _settings(value: Any) -> dict[str, Any]:
     return settings
 
 
+@checked_class
 @attrs.frozen(kw_only=True, field_transformer=named)
 class NodeSpec:
     """A node: its memory, its disk, and how it is set up. What is not given is the profile's, or the default."""

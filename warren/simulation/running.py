@@ -19,6 +19,7 @@ from warren.simulation.summary import summarize
 from warren.simulation.timeline import Line, Timeline
 from warren.simulation.units import moment, ns
 from warren.simulation.workload import SimulatedConsumer, SimulatedPublisher
+from warren.storage.call_arguments import checked
 
 Progress = Callable[[float], None]
 """Called once a step with the share of the simulated time that has passed."""
@@ -29,6 +30,7 @@ _FACTOR_EVENTS: Final = {"publishers-down", "publishers-factor"}
 class Simulation:
     """One scenario in motion. :func:`simulate` is what most want; step by step: :meth:`advance`."""
 
+    @checked
     def __init__(self, scenario: Scenario, *, check_invariants: bool = False) -> None:
         self.scenario = scenario
         self.node = SimulatedNode(scenario, check_invariants=check_invariants)

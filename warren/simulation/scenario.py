@@ -27,6 +27,7 @@ from warren.simulation.node_spec import INSTANT_DISK, RABBITMQ_MEMORY, Disk, Mes
 from warren.simulation.rates import Rate, rate_of
 from warren.simulation.sizes import ConstantSize, Size, size_of
 from warren.simulation.units import DAY_S, ScenarioError, clock, moment, period
+from warren.storage.call_arguments import checked_class
 from warren.storage.errors import shown
 
 __all__ = [
@@ -78,6 +79,7 @@ def _moment(value: Any) -> float | str:
 # ── queues, publishers, consumers ───────────────────────────────────────────────────────────────────────────────────
 
 
+@checked_class
 @attrs.frozen(kw_only=True, field_transformer=named)
 class QueueSpec:
     """A queue, or a group of ``count`` of them: ``name-1`` … ``name-count``."""
@@ -130,6 +132,7 @@ class QueueSpec:
         return [self._declaration(name) for name in self.names]
 
 
+@checked_class
 @attrs.frozen(kw_only=True, field_transformer=named)
 class PublisherSpec:
     """``count`` publishers for each queue of that name or group."""
@@ -154,6 +157,7 @@ class PublisherSpec:
     end: float | str | None = attrs.field(default=None, converter=_moment)
 
 
+@checked_class
 @attrs.frozen(kw_only=True, field_transformer=named)
 class Outage:
     """Down from a moment on, for a while."""
@@ -173,6 +177,7 @@ def _consumption_of(value: Any) -> Consumption:
         return recorded_consumption(path, queue)
 
 
+@checked_class
 @attrs.frozen(kw_only=True, field_transformer=named)
 class ConsumerSpec:
     """``count`` consumers for each queue of that name or group."""
@@ -209,6 +214,7 @@ class ConsumerSpec:
             raise ScenarioError(f"requeue: a consumer that requeues everything never ends; at most {MOST_REQUEUED}")
 
 
+@checked_class
 @attrs.frozen(kw_only=True, field_transformer=named)
 class Event:
     """Something that happens at a moment, and (but for a purge) is over at another."""
@@ -247,6 +253,7 @@ def _time_text(at: float | str) -> str:
     return at if isinstance(at, str) else f"{at:g} s"
 
 
+@checked_class
 @attrs.frozen(kw_only=True, field_transformer=named)
 class Scenario:
     """What is to be simulated."""

@@ -17,10 +17,11 @@ DuckDB comes with ``pip install "warrenmq[sql]"``; without it everything else of
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from os import PathLike
 from typing import TYPE_CHECKING, Final
 
+from warren.storage.call_arguments import checked
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
@@ -51,8 +52,9 @@ def check_duckdb() -> None:
             raise MissingDuckDBError(module)
 
 
+@checked
 def connect(
-    *paths: str | PathLike[str], failfast: bool = False, settings: Mapping[str, str] | None = None
+    *paths: str | os.PathLike[str], failfast: bool = False, settings: Mapping[str, str] | None = None
 ) -> DuckDBPyConnection:
     """A connection of DuckDB, in memory, with the directories' tables: ``messages``, ``queues``, ``index``, …
 

@@ -13,6 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from warren.client.errors import HostUnresponsiveError
 from warren.commands.opening import looking_at
 from warren.commands.options import AdoptOption, NodePath, OnlyVhostOption
 from warren.commands.output import print_json
@@ -163,7 +164,7 @@ class _View:
     def _page(self, key: tuple[str, str], *, coloured: bool) -> list[Text]:
         try:
             snapshot = self._take_queue(*key)
-        except NotAttachedError:
+        except (HostUnresponsiveError, NotAttachedError):
             raise
         except WarrenError as error:  # the queue was deleted, or the node is of a version without pages
             return missing_page(key, str(error), self._console.width)

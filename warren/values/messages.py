@@ -14,6 +14,7 @@ from warren.actors.queue.intake import PublishKey
 from warren.queue_index.message.message_format import Envelope, Message, decode_message
 from warren.queue_index.properties import Properties, decode_properties, encode_values
 from warren.queue_index.queue.fetching import Fetched
+from warren.storage.call_arguments import check_flag
 from warren.storage.errors import MessageError, shown
 
 MAX_EXPIRATION_S = 315_360_000.0
@@ -23,6 +24,9 @@ SHARED: Final = frozenset({"persistent", "delivery_mode", "expiration", "priorit
 """The properties that messages handed over together share."""
 
 
+MAX_DUE_MS: Final = 253_402_128_000_000
+"""The latest time at which a message can be due: two days before the end of 9999, so that it exists in every time zone.
+"""
 LATER: Final = frozenset({"delay", "at"})
 """Arguments of a publish that say when its message is due (:mod:`warren.values.scheduling`)."""
 KEY_ARGUMENTS: Final = frozenset({"unique", "unique_for"})
@@ -115,7 +119,8 @@ def publish_values(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Shared
             "unique and unique_for are for messages that are published into one queue, now; other queues look at the "
             "header x-deduplication-header, if they are declared with x-message-deduplication"
         )
-    persistent = bool(values.pop("persistent", True))
+    persistent = values.pop("persistent", True)
+    check_flag(persistent, "persistent")
     expiration = values.pop("expiration", None)
     if "delivery_mode" in values:
         raise MessageError("a publish knows no delivery_mode")
@@ -125,8 +130,10 @@ def publish_values(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Shared
         expiration_ms = milliseconds("an expiration", expiration)
         values["expiration"] = str(expiration_ms)
     priority = values.get("priority")
-    if priority is not None and (not isinstance(priority, int) or not 0 <= priority <= 255):
-        raise MessageError(f"a priority is 0 … 255, not {priority!r}")
+    if priority is not None and (
+        not isinstance(priority, int) or isinstance(priority, bool) or not 0 <= priority <= 255
+    ):
+        raise MessageError(f"a priority is 0 … 255, not {shown(priority)}")
     return values, Shared(persistent, expiration_ms, priority or 0)
 
 
@@ -160,22 +167,22 @@ def columns_of(arguments: Mapping[str, Any], count: int) -> dict[str, list[Any]]
 def check_routing_keys(keys: Sequence[bytes]) -> None:
     """Raise :class:`MessageError` if the first, which is sent with a delivery, is too long for that."""
     if keys and len(keys[0]) > MAX_SHORT_STRING_BYTES:
-        raise MessageError(f"a routing key cannot be {keys[0]!r:.100}: more than {MAX_SHORT_STRING_BYTES} bytes")
+        raise MessageError(f"a routing key cannot be {shown(keys[0])}: more than {MAX_SHORT_STRING_BYTES} bytes")
 
 
 def _bytes(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise MessageError(f"a routing key cannot be {text!r:.100}: {error.reason}") from None
+        raise MessageError(f"a routing key cannot be {shown(text)}: {error.reason}") from None
 
 
 def milliseconds(what: str, seconds: float) -> int:
     """Return a time in milliseconds; ``what`` names it in errors. Raises :class:`MessageError` if it is invalid."""
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
-        raise MessageError(f"{what} is a number of seconds, not {seconds!r}")
+        raise MessageError(f"{what} is a number of seconds, not {shown(seconds)}")
     if not 0 <= seconds <= MAX_EXPIRATION_S:
-        raise MessageError(f"{what} is 0 … {MAX_EXPIRATION_S:.0f} seconds, not {seconds}")
+        raise MessageError(f"{what} is 0 … {MAX_EXPIRATION_S:.0f} seconds, not {shown(seconds)}")
     return round(seconds * 1000)
 
 
@@ -274,8 +281,8 @@ class DelayedMessage(ReceivedMessage):
 
     @property
     def due(self) -> datetime:
-        """When it is due, in local time."""
-        return datetime.fromtimestamp(self.due_ms / 1000).astimezone()
+        """When it is due, in local time; of a later time than a ``datetime`` can express, the last one."""
+        return datetime.fromtimestamp(min(self.due_ms, MAX_DUE_MS) / 1000).astimezone()
 
     @property
     def message_id(self) -> str | bytes | None:

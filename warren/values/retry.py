@@ -6,12 +6,19 @@ from typing import Any, Final
 
 import attrs
 
-from warren.storage.call_arguments import MAX_INTEGER, MAX_SECONDS, is_seconds
+from warren.storage.call_arguments import checked_class
 from warren.storage.errors import InvalidValueError, shown
 
 _MIN_DELAY_S: Final = 0.001
 
 
+def _share(jitter: Any) -> float:
+    if not isinstance(jitter, (int, float)) or isinstance(jitter, bool) or not 0 <= jitter <= 1:
+        raise InvalidValueError(f"a retry's jitter is 0 … 1, not {shown(jitter)}")
+    return jitter
+
+
+@checked_class
 @attrs.frozen(kw_only=True)
 class Retry:
     """How often a message may come back to its queue, how long it waits each time, and where it goes then.
@@ -27,27 +34,19 @@ class Retry:
     """The factor by which the wait grows each time (1: constant, 2: doubled); ``None``: it grows by the first wait."""
     max_delay: float | None = None
     """The longest wait, in seconds."""
-    jitter: float = 0.0
+    jitter: float = attrs.field(default=0.0, converter=_share)
     """By up to which share (0 … 1) a wait is less, another one for each message."""
     dead_letters: str | None = None
     """The queue that dead letters go to; ``None``: where the queue's other arguments say, or nowhere."""
 
     def __attrs_post_init__(self) -> None:
         """Raise :class:`~warren.errors.InvalidValueError` for a value that no queue takes."""
-        for name, lowest in (("limit", 0), ("multiplier", 1)):
+        for name, lowest in (("multiplier", 1), ("delay", _MIN_DELAY_S), ("max_delay", _MIN_DELAY_S)):
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or not lowest <= value <= MAX_INTEGER):
-                raise InvalidValueError(f"a retry's {name} is a whole number from {lowest} or None, not {shown(value)}")
-        for name in ("delay", "max_delay"):
-            value = getattr(self, name)
-            if value is not None and not (is_seconds(value) and value >= _MIN_DELAY_S):
-                raise InvalidValueError(
-                    f"a retry's {name} is {_MIN_DELAY_S} … {MAX_SECONDS} seconds or None, not {shown(value)}"
-                )
-        if not (is_seconds(self.jitter) and self.jitter <= 1):
-            raise InvalidValueError(f"a retry's jitter is 0 … 1, not {shown(self.jitter)}")
-        if not isinstance(self.dead_letters, str | None):
-            raise InvalidValueError(f"a retry's dead_letters is a queue's name or None, not {shown(self.dead_letters)}")
+            if value is not None and value < lowest:
+                raise InvalidValueError(f"a retry's {name} is at least {lowest}, not {shown(value)}")
+        if None not in (self.delay, self.max_delay) and self.delay > self.max_delay:  # type: ignore[operator]
+            raise InvalidValueError(f"a retry's delay is at most its max_delay, {self.max_delay}, not {self.delay}")
 
     @property
     def arguments(self) -> dict[str, Any]:

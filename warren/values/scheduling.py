@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from warren.actors.runtime.future import Confirm, CountDown
-from warren.storage.errors import MessageError
-
-MAX_DUE_MS: Final = (1 << 62) - 1
-"""Some hundred million years from now."""
+from warren.storage.call_arguments import seconds_of
+from warren.storage.errors import MessageError, shown
+from warren.values.messages import MAX_DUE_MS
 
 
 class Schedule(NamedTuple):
@@ -85,22 +84,24 @@ def schedule(
 
 
 def _after(delay: object, now_ms: int) -> int:
-    if isinstance(delay, timedelta):
-        delay = delay.total_seconds()
-    if not isinstance(delay, (int, float)) or isinstance(delay, bool) or not math.isfinite(delay):
-        raise MessageError(f"a delay is a number of seconds or a timedelta, not {delay!r:.100}")
-    return _checked(now_ms + max(math.ceil(round(delay * 1000, 3)), 0))
+    seconds = seconds_of(delay.total_seconds() if isinstance(delay, timedelta) else delay)
+    if seconds is None or isinstance(delay, datetime):
+        raise MessageError(f"a delay is a number of seconds or a timedelta, not {shown(delay)}")
+    return _checked(now_ms + _milliseconds(seconds))
 
 
-def _at(moment: object, now_ms: int) -> int:
-    if isinstance(moment, datetime):
-        moment = moment.timestamp()
-    if not isinstance(moment, (int, float)) or isinstance(moment, bool) or not math.isfinite(moment):
-        raise MessageError(f"at is a datetime or seconds since 1970, not {moment!r:.100}")
-    return _checked(max(math.ceil(round(moment * 1000, 3)), 0))
+def _at(moment: object, _: int) -> int:
+    seconds = seconds_of(moment)
+    if seconds is None:
+        raise MessageError(f"at is a datetime or seconds since 1970, not {shown(moment)}")
+    return _checked(_milliseconds(seconds))
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(math.ceil(round(seconds * 1000, 3)), 0)
 
 
 def _checked(due_ms: int) -> int:
     if due_ms > MAX_DUE_MS:
-        raise MessageError(f"a message cannot wait until {due_ms} ms after 1970")
+        raise MessageError(f"a message cannot wait until {due_ms} ms after 1970: the last year is 9999")
     return due_ms

@@ -10,9 +10,13 @@ import attrs
 
 from warren.actors.engines.queue.watched_turn import EVENTS, Event, QueueLog, SeenMessage
 from warren.actors.queue.message_log import MessageLog
+from warren.storage.call_arguments import checked
+from warren.storage.errors import InvalidValueError
+from warren.values.messages import as_body
 from warren.where import compile_where
 
 Test = Callable[[SeenMessage], bool]
+Where = str | Test
 _SHOWN: Final = 20
 
 
@@ -23,7 +27,7 @@ class Such(TypedDict, total=False):
     """Exactly this body."""
     headers: Mapping[str, Any] | None
     """These headers, and maybe others."""
-    where: str | Test | None
+    where: Where | None
     """A condition (:mod:`warren.where`), such as ``"headers['try'] > 1 AND size < 100"``, or a function."""
 
 
@@ -37,10 +41,10 @@ class _Criteria:
 
     def __attrs_post_init__(self) -> None:
         if self.event not in EVENTS:
-            raise ValueError(f"no {self.event!r} becomes of a message; there is {', '.join(EVENTS)}")
-        if unknown := self.such.keys() - Such.__annotations__.keys():
-            raise TypeError(f"messages are not chosen by {', '.join(sorted(unknown))}")
-        where = self.such.get("where")
+            raise InvalidValueError(f"no {self.event!r} becomes of a message; there is {', '.join(EVENTS)}")
+        body, where = self.such.get("body"), self.such.get("where")
+        if body is not None:
+            as_body(body)
         object.__setattr__(self, "_test", compile_where(where) if isinstance(where, str) else where)
 
     def takes(self, seen: SeenMessage) -> bool:
@@ -75,16 +79,21 @@ class QueueMessages:
         self._settle = settle
         self._name = f"queue '{queue}'" + ("" if vhost == "/" else f" in vhost '{vhost}'")
 
+    def __repr__(self) -> str:
+        return f"<warren.testing.{type(self).__name__} of {self._name}>"
+
     def all(self) -> list[SeenMessage]:
         """Return all messages, in the order in which they came."""
         self._settle()
         return list(self._of_queue.messages)
 
+    @checked
     def of(self, event: Event = "published", **such: Unpack[Such]) -> list[SeenMessage]:
         """Return the messages that this event has happened to until now, in the order in which they came."""
         self._settle()
         return self._matching(_Criteria(event, such))
 
+    @checked
     def expect(self, event: Event = "published", count: int = 1, **such: Unpack[Such]) -> list[SeenMessage]:
         """As :meth:`of`; raise ``AssertionError`` with the history if their number is not ``count`` now."""
         __tracebackhide__ = True
@@ -94,6 +103,7 @@ class QueueMessages:
             raise AssertionError(self._story(expected, f"{count}", messages))
         return messages
 
+    @checked
     def wait_for(
         self, event: Event = "published", count: int = 1, *, timeout: float = 5.0, **such: Unpack[Such]
     ) -> list[SeenMessage]:
@@ -113,6 +123,7 @@ class QueueMessages:
             raise AssertionError(self._story(expected, f"{count} or more", messages, timeout))
         return messages
 
+    @checked
     async def arrived(
         self, event: Event = "published", count: int = 1, *, timeout: float = 5.0, **such: Unpack[Such]
     ) -> list[SeenMessage]:

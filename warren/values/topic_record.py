@@ -20,7 +20,8 @@ from warren.msg_store.commit_log.commit_log_format import (
     encode_properties,
 )
 from warren.msg_store.commit_log.packed_records import PackedRecords
-from warren.storage.errors import MessageError, WarrenError
+from warren.storage.call_arguments import seconds_of
+from warren.storage.errors import MessageError, WarrenError, shown
 
 Moment = datetime.datetime | float
 """A ``datetime`` (one without a time zone is local), or seconds since 1970."""
@@ -49,8 +50,10 @@ _RESERVED: Final = frozenset(
 
 
 def to_ms(moment: Moment) -> int:
-    """Milliseconds since 1970."""
-    seconds = moment.timestamp() if isinstance(moment, datetime.datetime) else moment
+    """Milliseconds since 1970. Raises :class:`MessageError` for anything but a time."""
+    seconds = seconds_of(moment)
+    if seconds is None:
+        raise MessageError(f"a time is a datetime or seconds since 1970, not {shown(moment)}")
     return round(seconds * 1000)
 
 
@@ -67,8 +70,8 @@ class Origin:
     @classmethod
     def of(cls, flag: int = 0, born_at: Moment | None = None, born_host: str | None = None) -> Origin:
         """Return the origin from an append's arguments. Raises :class:`MessageError` if they do not fit a record."""
-        if not isinstance(flag, int) or flag not in _FLAGS:  # for other types, a range is searched from end to end
-            raise MessageError(f"a flag has 32 bits, unlike {flag!r:.100}")
+        if not isinstance(flag, int) or int(flag) not in _FLAGS:  # for other types, a range is searched from end to end
+            raise MessageError(f"a flag has 32 bits, unlike {shown(flag)}")
         born_ms = None if born_at is None else to_ms(born_at)
         if born_ms is not None and born_ms not in _TIMESTAMPS_MS:
             raise MessageError(f"a message cannot be born at {born_at}")
@@ -79,17 +82,17 @@ def _host(text: str) -> Host:
     try:
         return Host.parse(text)
     except ValueError:
-        raise MessageError(f"a host is an address and a port, such as 10.1.2.3:50123, unlike {text!r:.100}") from None
+        raise MessageError(f"a host is an address and a port, such as 10.1.2.3:50123, unlike {shown(text)}") from None
 
 
 def check_key(key: str) -> str:
     """Raise :class:`MessageError` unless this is a valid key: a space separates keys."""
     if not key or " " in key or "\x01" in key or "\x02" in key or "\0" in key:
-        raise MessageError(f"a key cannot be {key!r:.100}: it is not empty, and holds no space, no separator, no NUL")
+        raise MessageError(f"a key cannot be {shown(key)}: it is not empty, and holds no space, no separator, no NUL")
     try:
         key.encode("utf-8")
     except UnicodeEncodeError:
-        raise MessageError(f"a key cannot be {key!r:.100}: it is no text") from None
+        raise MessageError(f"a key cannot be {shown(key)}: it is no text") from None
     return key
 
 
@@ -111,9 +114,9 @@ def encode_message_properties(
         stored[names.TAGS] = tag
     for name, value in (properties or {}).items():
         if name in _RESERVED:
-            raise MessageError(f"the property {name!r} is the store's own")
+            raise MessageError(f"the property {shown(name)} is the store's own")
         if not isinstance(name, str) or not isinstance(value, str):
-            raise MessageError(f"the property {name!r:.100} is no text")
+            raise MessageError(f"the property {shown(name)} is no text")
         stored[name] = value
     try:
         encoded = encode_properties(stored)

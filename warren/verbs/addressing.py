@@ -17,6 +17,7 @@ from warren.hosting.running_node import RunningNode
 from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.properties import Properties, encode_properties
 from warren.storage.erlang_text import quoted
+from warren.values.messages import MAX_DUE_MS
 from warren.verbs.publishing import Receiver
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
@@ -60,8 +61,8 @@ class Delay:
 
     def receiver(self, node: RunningNode, vhost: str, queue: str | None, exchange: str) -> Receiver:
         """Return what keeps it until then. ``queue``: the target, if published to the default exchange."""
-        due_ms = node.now_ms() + self.delay_ms if self.due_ms is None else self.due_ms
-        return node.vhost(vhost).delayed().receiver(queue, exchange, due_ms, self.ids)
+        due_ms = node.now_ms() + self.delay_ms if self.due_ms is None else max(self.due_ms, 0)
+        return node.vhost(vhost).delayed().receiver(queue, exchange, min(due_ms, MAX_DUE_MS), self.ids)
 
 
 def delay_in(

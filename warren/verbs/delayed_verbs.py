@@ -14,8 +14,9 @@ from warren.verbs.steps import Steps, call
 
 def waiting(node: RunningNode, vhost: str, limit: int, queue: str | None) -> Steps[list[tuple[int, bytes]]]:
     """Return the next due messages: when each is due, and the encoded message. ``queue``: only for this one."""
+    target = _target(queue)
     messages: list[tuple[int, bytes]] = yield from _asked(
-        node, vhost, lambda actor: actor.list_waiting(limit, _target(queue)), otherwise=[]
+        node, vhost, lambda actor: actor.list_waiting(limit, target), otherwise=[]
     )
     return messages
 
@@ -23,8 +24,8 @@ def waiting(node: RunningNode, vhost: str, limit: int, queue: str | None) -> Ste
 def cancel(node: RunningNode, vhost: str, message_id: str, queue: str | None) -> Steps[int]:
     """Cancel the messages with an id; return how many."""
     check_short_string("a message_id", message_id)
-    encoded = message_id.encode("utf-8", "surrogateescape")
-    cancelled: int = yield from _asked(node, vhost, lambda actor: actor.cancel(encoded, _target(queue)), otherwise=0)
+    encoded, target = message_id.encode("utf-8", "surrogateescape"), _target(queue)
+    cancelled: int = yield from _asked(node, vhost, lambda actor: actor.cancel(encoded, target), otherwise=0)
     return cancelled
 
 
@@ -40,12 +41,17 @@ def count(node: RunningNode, vhost: str, queue: str) -> Steps[int]:
 
 def purge(node: RunningNode, vhost: str, queue: str) -> Steps[int]:
     """Cancel all messages of a queue; return how many."""
-    dropped: int = yield from _asked(node, vhost, lambda actor: actor.drop(target_of(queue, "")), otherwise=0)
+    check_short_string("a queue's name", queue)
+    target = target_of(queue, "")
+    dropped: int = yield from _asked(node, vhost, lambda actor: actor.drop(target), otherwise=0)
     return dropped
 
 
 def _target(queue: str | None) -> int | None:
-    return None if queue is None else target_of(queue, "")
+    if queue is None:
+        return None
+    check_short_string("a queue's name", queue)
+    return target_of(queue, "")
 
 
 def _asked(node: RunningNode, vhost: str, work: Callable[[DelayActor], object], otherwise: object) -> Steps[Any]:

@@ -3,6 +3,7 @@ them elsewhere."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from warren.actors.queue.inspecting import BrowsedMessage, chosen_ids, ends_of, is_whole
@@ -10,6 +11,7 @@ from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.hosting.running_node import RunningNode
 from warren.queue_index.index.directory import MAX_SEQ_ID
+from warren.storage.call_arguments import as_texts
 from warren.storage.errors import InvalidValueError
 from warren.verbs.operation import Performer, operation
 from warren.verbs.selecting import (
@@ -26,16 +28,22 @@ from warren.verbs.selecting import (
     browsed_of,
     browsed_to_plain,
     dead_letters_only,
+    matching,
     selected_of,
     target_of,
-    test_of,
 )
-from warren.verbs.steps import Steps, call
+from warren.verbs.steps import Reading, Steps, call
 
 
 def _all_of(ids: list[str]) -> Steps[Done]:
     return len(ids), ""
     yield
+
+
+def _walked(begin: Callable[[], Walk]) -> Steps[int]:
+    """Run a walk to its end. Beginning it parses its condition, which may take long."""
+    walk: Walk = yield Reading(begin)
+    return (yield from walk.steps())
 
 
 class MendingVerbs(Performer):
@@ -68,9 +76,8 @@ class MendingVerbs(Performer):
     ) -> Steps[tuple[list[BrowsedDelivery], Place | None]]:
         """Return the selected messages of a page, and the place after which the next page begins; ``None`` for the last
         page."""
-        test = test_of(where)
         page = yield from self.page(count, after)
-        selected = [message for message in map(BrowsedDelivery, page) if test(message)]
+        selected = yield from matching(where, [*map(BrowsedDelivery, page)])
         return selected, (page[-1].level, page[-1].browsed.seq_id) if is_whole(page, count) else None
 
     @operation("queue")
@@ -86,10 +93,10 @@ class MendingVerbs(Performer):
         return self._select(where, after, ends)
 
     def _select(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]:
-        test = test_of(where)
         page = yield from self.page(PAGE, after)
         inside = [message for message in page if message.browsed.seq_id < ends.get(message.level, 0)]
-        ids = [message.id for message in inside if not message.browsed.unacked and test(BrowsedDelivery(message))]
+        ready = [BrowsedDelivery(message) for message in inside if not message.browsed.unacked]
+        ids = [message.id for message in (yield from matching(where, ready))]
         if not is_whole(page, PAGE):
             return Selected(ids, len(inside), None)
         level, seq_id = page[-1].level, page[-1].browsed.seq_id
@@ -105,7 +112,7 @@ class MendingVerbs(Performer):
         """
         if where is None and ids is None:
             raise InvalidValueError("remove() wants where or ids; purge() deletes all")
-        return (yield from self.removing(where, ids, limit).steps())
+        return (yield from _walked(lambda: self.removing(where, ids, limit)))
 
     def move(
         self, to: Any, *, where: Where | None = None, ids: Ids | None = None, limit: int | None = None
@@ -116,7 +123,7 @@ class MendingVerbs(Performer):
         ``limit`` as for :meth:`remove`; without the first two: all. A message stays until it is safe there, so a crash
         may leave it in both. Raises :class:`NotMovedError` if the target does not take a message.
         """
-        return (yield from self.moving(to, where, ids, limit).steps())
+        return (yield from _walked(lambda: self.moving(to, where, ids, limit)))
 
     def requeue_dead_letters(
         self, *, where: Where | None = None, ids: Ids | None = None, limit: int | None = None
@@ -127,7 +134,7 @@ class MendingVerbs(Performer):
         exist, they are published to that exchange again; if that leads nowhere, they stay. Everything else as for
         :meth:`move`.
         """
-        return (yield from self.requeueing(where, ids, limit).steps())
+        return (yield from _walked(lambda: self.requeueing(where, ids, limit)))
 
     def removing(self, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
         """What :meth:`remove` does, page by page."""
@@ -152,7 +159,9 @@ class MendingVerbs(Performer):
         return self._walk(self.count_ids if ids is not None else _all_of, where, ids, limit)
 
     def _walk(self, act: Act, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
-        return Walk(self, act, where, None if ids is None else [ids] if isinstance(ids, str) else list(ids), limit)
+        return Walk(
+            self, act, where, None if ids is None else [ids] if isinstance(ids, str) else as_texts(ids, "ids"), limit
+        )
 
     def count_ids(self, ids: list[str]) -> Steps[Done]:
         """Only count those that are ready."""

@@ -45,7 +45,7 @@ DEFINITIONS: Final[dict[str, Definition]] = {}
 
 @attrs.frozen
 class Operation(Generic[T]):
-    """What is asked: which operation, with which arguments."""
+    """What is asked: which operation, with which arguments. Iterables are lists."""
 
     definition: Definition
     arguments: tuple[Any, ...] = ()
@@ -80,10 +80,16 @@ def operation(
     def define(verb: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatenate[S, P], Steps[T]]:
         definition = Definition(target, f"{target}.{verb.__name__}", verb, encode, decode, flushes)
         DEFINITIONS[definition.name] = definition
+        names = verb.__code__.co_varnames[1 : verb.__code__.co_argcount]
+        iterables = [name for name, said in verb.__annotations__.items() if str(said).startswith("Iterable[")]
 
         @functools.wraps(verb)
         def method(self: S, /, *arguments: P.args, **keywords: P.kwargs) -> Steps[T]:
-            return self.perform(Operation[T](definition, arguments, keywords))
+            if not iterables:
+                return self.perform(Operation[T](definition, arguments, keywords))
+            by_name: dict[str, Any] = {**dict(zip(names, arguments, strict=False)), **keywords}
+            lists = {name: list(by_name[name]) for name in iterables if by_name.get(name) is not None}
+            return self.perform(Operation[T](definition, (), by_name | lists))
 
         return method
 

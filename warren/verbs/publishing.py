@@ -7,7 +7,7 @@ them under the same ids, so that a large body is stored once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from warren.actors.node.admission import Admission
 from warren.actors.queue.intake import PublishKey
@@ -23,6 +23,9 @@ from warren.verbs.steps import Steps
 if TYPE_CHECKING:
     from warren.actors.delays.vhost_delays import Appointment
     from warren.actors.topics.streams import Stream
+
+PATIENCE_S: Final = 60.0
+"""A store that accepts nothing for this time, for want of memory or disk, is an error for commands."""
 
 Receiver: TypeAlias = "QueueActor | Stream | Appointment"
 """What takes messages."""

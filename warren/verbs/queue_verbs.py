@@ -13,6 +13,7 @@ from warren.actors.engines.errors import ArgumentsError
 from warren.actors.engines.queue.consumers import Consumer as ConsumerDeclaration
 from warren.actors.engines.queue.effects import Delivered
 from warren.actors.node.admission import Admission
+from warren.actors.node.node_context import BlockedError
 from warren.actors.queue.deliveries import Deliveries
 from warren.actors.queue.inspecting import chosen_ids
 from warren.actors.queue.intake import PublishKey, PublishRefusedError
@@ -41,7 +42,7 @@ from warren.values.messages import (
 from warren.verbs.consumer_verbs import ConsumeArguments, ConsumerVerbs, ack_timeout_ms
 from warren.verbs.mending_verbs import MendingVerbs
 from warren.verbs.operation import operation
-from warren.verbs.publishing import AsTheyWere, Receiver, outcomes_of, publishing, room, settled_confirm
+from warren.verbs.publishing import PATIENCE_S, AsTheyWere, Receiver, outcomes_of, publishing, room, settled_confirm
 from warren.verbs.steps import NamedHandle, Steps, asked, call
 
 if TYPE_CHECKING:
@@ -149,10 +150,15 @@ class QueueVerbs(MendingVerbs):
         for group in groups:
             try:
                 key = group.key(self.entry.declaration.vhost)
-                confirm: Confirm = yield publishing(self.node, lambda: (self.actor,), key, group.bodies)
+                confirm: Confirm = yield publishing(
+                    self.node, lambda: (self.actor,), key, group.bodies, timeout=PATIENCE_S
+                )
                 confirms.append(confirm)
             except (MessageError, PublishRefusedError) as error:
                 confirms.append(error)
+            except BlockedError as error:  # the others are not tried: each would wait as long
+                confirms += [error] * (len(groups) - len(confirms))
+                break
         return (yield from outcomes_of(confirms))
 
     def publish_unique(

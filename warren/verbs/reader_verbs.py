@@ -42,7 +42,7 @@ from warren.actors.topics.running_topics import RunningTopics
 from warren.hosting.running_node import RunningNode
 from warren.msg_store.commit_log.commit_log_format import Record
 from warren.msg_store.commit_log.packed_records import PackedRecords
-from warren.storage.errors import DataError, WarrenError
+from warren.storage.errors import DataError, DirectoryLostError, StorageError, WarrenError
 from warren.values.topic_record import Moment
 from warren.verbs.broadcast import Broadcast, check_reader_names
 from warren.verbs.steps import Handle, Reading, Steps, Within, ask
@@ -138,6 +138,8 @@ class ReaderVerbs:
     ) -> None:
         """``name``: the member's name in the group; ``None``: generated."""
         check_reader_names(group, instance_name, broadcast=broadcast)
+        if positions is not None and not broadcast:
+            raise TopicError("only broadcast readers have positions")
         self._node = node
         self.topic = topic
         self.group = group
@@ -160,7 +162,7 @@ class ReaderVerbs:
         self._arrival: Future | None = None
 
     def __str__(self) -> str:
-        return repr(self.name)
+        return f"{self.name!r} of {self.topic!r}{' (closed)' if self.closed else ''}"
 
     # ── the group ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -201,7 +203,12 @@ class ReaderVerbs:
         place = yield from self._first_place(running)
         if self._broadcast is not None:
             return ask(running.groups, self._broadcast.joining(self.topic, self.group, self.name, place))
-        yield from self._node.change(lambda actor: actor.declare_topic(self._topics[-1], 1))
+        try:
+            yield from self._node.change(lambda actor: actor.declare_topic(self._topics[-1], 1))
+        except DirectoryLostError:
+            raise
+        except StorageError:  # the disk may be full, and reading writes nothing; sending a message back declares it
+            pass
         return ask(running.groups, tm.JoinGroup(self._topics, self._group, self.name, place))
 
     def _leave_again(self, running: RunningTopics, joined: Future) -> None:
@@ -497,8 +504,9 @@ class ReaderVerbs:
     def _send_back(self, running: RunningTopics, record: Record, delay_level: int) -> Steps[None]:
         batch = sent_back(record, self.group, running.store.settings, delay_level=delay_level)
         running.store.check(batch)
-        if batch.topic == dead_letter_topic(self.group):
-            yield from self._node.change(lambda actor: actor.declare_topic(batch.topic, 1))
+        is_dead = batch.topic == dead_letter_topic(self.group)
+        if running.table.queues(topic := batch.topic if is_dead else retry_topic(self.group)) is None:
+            yield from self._node.change(lambda actor: actor.declare_topic(topic, 1))
         confirm = Confirm(running.log)
         running.log.hand_over([batch], confirm)
         yield confirm

@@ -17,7 +17,7 @@ from warren.actors.queue.inspecting import BrowsedMessage, chosen_ids
 from warren.queue_index.queue.fetching import MessageProperties
 from warren.storage.errors import DiskFullError, InvalidValueError, MessageError, WarrenError
 from warren.values.messages import ReceivedMessage
-from warren.verbs.steps import Steps
+from warren.verbs.steps import Reading, Steps
 
 Place: TypeAlias = tuple[int, int]
 """Where a message stands: its level, its seq_id."""
@@ -108,6 +108,22 @@ def test_of(where: Where | None) -> Callable[[BrowsedDelivery], bool]:
     elif not callable(where):
         raise InvalidValueError(f"where is a condition or a function of a message, not {where!r:.100}")
     return functools.partial(_test, where)
+
+
+def matching(where: Where | None, messages: list[BrowsedDelivery]) -> Steps[list[BrowsedDelivery]]:
+    """Return the messages that are selected. Raises :class:`~warren.where.WhereError`.
+
+    A condition may take long, and event loops leave it to another thread. A function is called in the caller's.
+    """
+
+    def select() -> list[BrowsedDelivery]:
+        test = test_of(where)
+        return [message for message in messages if test(message)]
+
+    if not isinstance(where, str):
+        return select()
+    selected: list[BrowsedDelivery] = yield Reading(select)
+    return selected
 
 
 def _test(where: Callable[[BrowsedDelivery], bool], message: BrowsedDelivery) -> bool:

@@ -51,7 +51,7 @@ class Within:
 
 @attrs.frozen
 class Reading:
-    """Do something that reads or writes files, which an event loop's thread must not."""
+    """Do something that reads or writes files or may take long, which an event loop's thread must not."""
 
     work: Callable[[], Any]
 
@@ -69,7 +69,7 @@ def bounded(steps: Steps[T], timeout: float | None, is_over: Callable[[float], E
     ``is_over`` gets the seconds that have passed, and is called again later if it returns ``None``. Waits of ``steps``
     that have a timeout of their own are not affected.
     """
-    if not timeout:
+    if timeout is None:
         return (yield from steps)
     begin_s = time.monotonic()
     answer: Any = None
@@ -79,8 +79,9 @@ def bounded(steps: Steps[T], timeout: float | None, is_over: Callable[[float], E
             wait = steps.send(answer) if error is None else steps.throw(error)
             answer = error = None
             try:
-                if isinstance(wait, Future):
-                    yield from _awaited(wait, begin_s, timeout, is_over)
+                future = wait.future if isinstance(wait, Within) and wait.timeout is None else wait
+                if isinstance(future, Future):
+                    yield from _awaited(future, begin_s, timeout, is_over)
                     answer = wait.get()
                 else:
                     answer = yield wait
@@ -102,6 +103,11 @@ def _awaited(
 
 
 _AGAIN_S: Final = 0.25
+
+
+def answer_of(future: Future) -> Steps[Any]:
+    """Wait for a future's answer."""
+    return (yield future)
 
 
 def ask(actor: PooledActor, message: object) -> Future:

@@ -53,6 +53,9 @@ class AppendResults(Sequence[AppendResult]):
             int(appended.sizes[row]),
         )
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)}>"
+
 
 @attrs.frozen
 class Messages:
@@ -88,3 +91,6 @@ class AppendManyConfirm:
     def positions(self) -> AppendResults:
         """Where they went; :attr:`confirm` is answered."""
         return AppendResults(self._topic, self._parts, self.confirm.get())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'failed' if self.confirm.error else 'answered' if self.done else 'pending'}>"

@@ -25,6 +25,7 @@ from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES, are_extension_addresses
 from warren.salvage.rocketmq.message_lines import has_key
+from warren.storage.call_arguments import as_texts
 from warren.storage.errors import DataError, StorageError
 from warren.storage.java_hash import index_hash, java_hash
 from warren.values.topic_record import Moment, to_ms
@@ -175,7 +176,7 @@ class TagFilter:
     @classmethod
     def of(cls, tags: str | Iterable[str] | None) -> Self:
         """Parse tags. RocketMQ's ``"a || b"`` means two tags, ``"*"`` all messages."""
-        names = [part.strip() for part in tags.split("||")] if isinstance(tags, str) else list(tags or ())
+        names = [part.strip() for part in tags.split("||")] if isinstance(tags, str) else as_texts(tags or (), "tags")
         chosen = frozenset() if "*" in names else frozenset(filter(None, names))
         return cls(chosen, frozenset(map(java_hash, chosen)))
 

@@ -6,10 +6,28 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from warren.values.topic_record import StoredMessage
+from warren.verbs.reader_verbs import Read, ReaderVerbs
+from warren.verbs.steps import Steps
+from warren.verbs.topic_verbs import TopicVerbs
 
 R = TypeVar("R", bound=StoredMessage)
 Bounds = Mapping[int, tuple[int, int]]
 """By queue, its first number and its end at the time of the query."""
+
+
+def read_last(topic: TopicVerbs, last: int) -> Steps[tuple[ReaderVerbs, Read, Bounds]]:
+    """Return a reader of all queues, the ``last`` messages of each, which it has read, and the queues' bounds."""
+    bounds = yield from topic.offsets()
+    reader = topic.reader("", broadcast=True, positions=places_before_end(bounds, last))
+    read: Read = []
+    yield from reader.begin()
+    try:
+        while not is_behind(reader.positions, bounds) and (batch := (yield from reader.read())):
+            read += batch
+    except BaseException:
+        yield from reader.close()
+        raise
+    return reader, read, bounds
 
 
 def places_before_end(bounds: Bounds, last: int) -> dict[int, int]:

@@ -24,6 +24,7 @@ from warren.hosting.running_node import RunningNode
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES, Host
 from warren.msg_store.commit_log.packed_records import PackedRecords, packed
+from warren.storage.call_arguments import as_texts
 from warren.storage.errors import MessageError
 from warren.storage.topic_settings import TopicSettings
 from warren.values.messages import as_bodies, as_body
@@ -255,6 +256,8 @@ class TopicVerbs(Performer):
         **origin: Unpack[OriginArguments],
     ) -> AppendConfirm:
         body = as_body(body)
+        if key is not None and not isinstance(key, str):
+            key = as_texts(key, "key")
         encoded = encode_message_properties(key, tag, properties)
         queue_id = self._route_one(body, queues, key, queue)
         self._check_size(len(body) + len(encoded))
@@ -262,6 +265,8 @@ class TopicVerbs(Performer):
         if origin:
             of = Origin.of(**origin)
             key_of = AppendKey(self.name, of.born_host, self._store_host, of.born_timestamp, of.flag)
+        if delay is not None and delay_level is not None:
+            raise MessageError("a message has a delay or a delay_level, not both")
         level = 0
         if delay is not None:
             level = level_of_delay(round(delay * 1000), self._settings)
@@ -288,6 +293,7 @@ class TopicVerbs(Performer):
     ) -> tuple[list[Part], list[Batch]]:
         """Return which messages go to which queue, and the batches to append now."""
         checked_bodies = as_bodies(bodies)
+        keys, tags = None if keys is None else as_texts(keys, "keys"), None if tags is None else list(tags)
         parts = self._route(checked_bodies, keys, queue)
         encoded = _many_properties(len(checked_bodies), keys, tag, tags, properties)
         self._check(checked_bodies, [encoded] if isinstance(encoded, bytes) else encoded)
@@ -306,6 +312,8 @@ class TopicVerbs(Performer):
         **origin: Unpack[OriginArguments],
     ) -> Batch:
         body = as_body(body)
+        if key is not None and not isinstance(key, str):
+            key = as_texts(key, "key")
         encoded = encode_message_properties(key, tag, properties)
         part = Part(self._route_one(body, self._queues_now(), key, queue), range(1))
         half = prepare(self.batch(part, [body], encoded, Origin.of(**origin)), group)
@@ -545,6 +553,8 @@ def _many_properties(
     properties: Mapping[str, str] | None,
 ) -> bytes | list[bytes]:
     """One for all, or one for each."""
+    if tag is not None and tags is not None:
+        raise MessageError("messages have one tag or a list of tags, not both")
     for column in (keys, tags):
         if column is not None and len(column) != count:
             raise MessageError(f"{len(column)} keys or tags for {count} messages")

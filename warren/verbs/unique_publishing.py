@@ -16,7 +16,7 @@ from warren.actors.queue.intake import PublishKey
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.unique_publisher import Key
 from warren.actors.runtime.future import Confirm, CountDown
-from warren.storage.errors import MessageError
+from warren.storage.errors import MessageError, shown
 from warren.values.messages import KEY_ARGUMENTS, MAX_EXPIRATION_S
 from warren.verbs.publishing import settled_confirm
 
@@ -56,9 +56,9 @@ def _key(value: object, for_us: int) -> Key:
     try:
         key = None if isinstance(value, (float, bool)) else key_of(value)
     except UnicodeEncodeError as error:
-        raise MessageError(f"a key cannot be {value!r:.100}: {error.reason}") from None
+        raise MessageError(f"a key cannot be {shown(value)}: {error.reason}") from None
     if key is None:
-        raise MessageError(f"a key is text, bytes or a whole number, not {value!r:.100}")
+        raise MessageError(f"a key is text, bytes or a whole number, not {shown(value)}")
     if not value and value != 0:
         raise MessageError("a key that is empty is every message's")
     return Key(digest_of(key), for_us)
@@ -68,7 +68,7 @@ def _period_us(period: object) -> int:
     if period is None:
         return 0
     if not isinstance(period, (int, float)) or isinstance(period, bool):
-        raise MessageError(f"unique_for is a number of seconds, not {period!r:.100}")
+        raise MessageError(f"unique_for is a number of seconds, not {shown(period)}")
     if not 0 < period <= MAX_EXPIRATION_S:
         raise MessageError(f"unique_for is more than 0 and at most {MAX_EXPIRATION_S:.0f} seconds, not {period}")
     return max(round(period * 1_000_000), 1)

@@ -15,6 +15,7 @@ from warren.actors.node.node_actor import NodeActor
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Confirm, CountDown
 from warren.hosting.running_node import RunningNode, failed_queues
+from warren.storage.call_arguments import as_texts
 from warren.values.messages import LATER, PublishArguments, as_body, publish_key
 from warren.verbs.exchange_verbs import ExchangeHandle, ExchangeVerbs
 from warren.verbs.operation import Performer, operation
@@ -282,8 +283,8 @@ class VhostVerbs(Performer):
         timeout: float | None = None,
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
-        """Publish one message to several queues: each gets a position, and a large body is stored once."""
-        queue_names = list(names)
+        """Publish one message to several queues: each gets it once, and a large body is stored once."""
+        queue_names = list(dict.fromkeys(as_texts(names, "names")))
         if not LATER.isdisjoint(properties):
             queues = [QueueVerbs(self.node, entry) for entry in self.node.queues(self.name, queue_names)]
             return (yield from self._publish_to_later(queues, as_body(body), properties, block, timeout))
@@ -447,11 +448,11 @@ class VhostHandle(Handle[VhostVerbs]):
 
 
 def queue_properties(
-    durable: bool | None,
-    exclusive: bool | None,
-    auto_delete: bool | None,
-    arguments: Mapping[str, Any] | None,
-    retry: Retry | None,
+    durable: bool | None = None,
+    exclusive: bool | None = None,
+    auto_delete: bool | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    retry: Retry | None = None,
 ) -> dict[str, Any]:
     """Return the fields of a :class:`QueueDeclaration` that are given."""
     if retry is not None:

@@ -26,6 +26,7 @@ from warren.actors.engines.declared.texts import (
     VOID,
     argument,
     check_depth,
+    check_names,
     check_short_string,
     check_texts,
     inequivalent,
@@ -159,6 +160,7 @@ class QueueDeclaration(QueueArguments):
 
     def __attrs_post_init__(self) -> None:
         check_short_string("a queue's name", self.name)
+        check_names("an argument's name", self.arguments)
         check_texts("an argument", dict(self.arguments))
         if self.arguments:
             self._check_arguments()

@@ -27,6 +27,7 @@ from warren.actors.engines.declared.texts import argument, check_short_string, c
 from warren.actors.engines.errors import ArgumentsError
 from warren.queue_index.message.amqp_tables import type_name
 from warren.storage.erlang_text import binary_text
+from warren.storage.errors import did_you_mean, shown
 
 DEFAULT_EXCHANGE: Final = ""
 RESERVED_PREFIX: Final = "amq."
@@ -195,6 +196,12 @@ class ExchangeDeclaration:
     def alternate_exchange(self) -> str | None:
         """The exchange that gets the messages for which this one has no destination."""
         return self.arguments.get(ALTERNATE_EXCHANGE)
+
+    @property
+    def unknown_arguments(self) -> list[str]:
+        """The unknown arguments, each with a similar known name, if there is one."""
+        names = (ALTERNATE_EXCHANGE, DELAYED_TYPE)
+        return [f"{shown(name)}{did_you_mean(name, names)}" for name in self.arguments if name not in names]
 
     def equivalent(self, other: ExchangeDeclaration) -> str | None:
         """How the redeclaration ``other`` differs from this exchange; ``None`` if they are equivalent.

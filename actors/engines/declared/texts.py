@@ -8,11 +8,12 @@ are UTF-8: they would be read as another text. A vhost's name, if a client choos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from warren.actors.engines.errors import ArgumentsError
 from warren.queue_index.message.amqp_tables import type_name
+from warren.storage.errors import shown
 
 MAX_SHORT_STRING_BYTES: Final = 255
 """The longest name or routing key: AMQP has one byte for the length."""
@@ -25,20 +26,27 @@ MAX_LEVELS: Final = 64
 def check_short_string(what: str, value: Any) -> None:
     """Raise :class:`ArgumentsError` unless it is a string that is short enough for AMQP."""
     if not isinstance(value, str):
-        raise ArgumentsError(f"{what} cannot be {value!r:.100}: a string is expected")
+        raise ArgumentsError(f"{what} cannot be {shown(value)}: a string is expected")
     try:
         size = len(value) if value.isascii() else len(value.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError as error:
-        raise ArgumentsError(f"{what} cannot be {value!r:.100}: {error.reason}") from error
+        raise ArgumentsError(f"{what} cannot be {shown(value)}: {error.reason}") from error
     check_texts(what, value)
     if size > MAX_SHORT_STRING_BYTES:
-        raise ArgumentsError(f"{what} cannot be {value!r:.100}: more than {MAX_SHORT_STRING_BYTES} bytes")
+        raise ArgumentsError(f"{what} cannot be {shown(value)}: more than {MAX_SHORT_STRING_BYTES} bytes")
 
 
 def check_texts(what: str, value: Any) -> None:
     """Raise :class:`ArgumentsError` if a string in ``value``, table keys included, is not a valid text."""
     if not is_text(value):
-        raise ArgumentsError(f"{what} cannot be {value!r:.100}: half of a surrogate pair is no text")
+        raise ArgumentsError(f"{what} cannot be {shown(value)}: half of a surrogate pair is no text")
+
+
+def check_names(what: str, value: Any) -> None:
+    """Raise :class:`ArgumentsError` if a key of a table in ``value`` is not a string, or too long for AMQP."""
+    for node in _nodes(value):
+        for name in node if isinstance(node, Mapping) else ():
+            check_short_string(what, name)
 
 
 def check_depth(what: str, value: Any, levels: int = MAX_LEVELS) -> None:
@@ -64,7 +72,7 @@ def check_utf8(what: str, value: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ArgumentsError(f"{what} cannot be {value!r:.100}: {error.reason}") from error
+        raise ArgumentsError(f"{what} cannot be {shown(value)}: {error.reason}") from error
 
 
 VOID: Final = object()
@@ -97,18 +105,20 @@ def _typed(value: Any) -> str:
 
 def is_text(value: Any) -> bool:
     """Whether every string in ``value`` stands for bytes. Other values are ignored."""
+    return all(node.isascii() or _has_bytes(node) for node in _nodes(value) if isinstance(node, str))
+
+
+def _nodes(value: Any) -> Iterator[Any]:
+    """Yield ``value`` and, of tables and lists, all keys and elements."""
     waiting, seen = [value], set[int]()
     while waiting:
         node = waiting.pop()
-        if isinstance(node, str):
-            if not node.isascii() and not _has_bytes(node):
-                return False
-        elif isinstance(node, Mapping | list | tuple) and id(node) not in seen:
+        yield node
+        if isinstance(node, Mapping | list | tuple) and id(node) not in seen:
             seen.add(id(node))
             waiting += node
             if isinstance(node, Mapping):
                 waiting += node.values()
-    return True
 
 
 def _has_bytes(text: str) -> bool:

@@ -41,7 +41,6 @@ from warren.storage.errors import DataError, MessageError
 from warren.storage.filesystem import File, FileSystem
 
 KIND: Final = "delayed"
-MAX_DUE_MS: Final = (1 << 62) - 1
 
 _MESSAGE, _REMOVED = b"M", b"G"
 _HEAD: Final = struct.Struct(">cQQQII")

@@ -306,9 +306,14 @@ class QueueTurn:
         return self.process.purge()
 
     def set_policies(self, policies: AppliedPolicies) -> None:
-        """Apply other policies."""
-        self.worked = self.settled = True
+        """Apply other policies. A queue that is asleep and has no messages is not woken."""
         self.process.set_policies(policies)
+        if not self.process.is_asleep or self.process.depth:
+            self.worked = self.settled = True
+            return
+        self.arm_deadline()
+        if self.resting:
+            self._host.rested()  # its numbers have changed
 
     def dead_letters_safe(self, number: int) -> None:
         """Note that a batch of dead letters is safe at its target."""

@@ -26,11 +26,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Literal
 
 import attrs
 
 from warren.actors.engines.topics.errors import MemberError, QueueLostError, QueueRangeError
+from warren.storage.errors import shown
 
 Bounds = Callable[[int], tuple[int, int]]
 """Return a queue's minimum (its first existing message) and maximum (one after its last)."""
@@ -69,14 +71,14 @@ def lag_of(committed: int, minimum: int, maximum: int) -> int:
     return max(maximum - max(committed, minimum), 0)
 
 
-def _first_place(consume_from: StartOffset | Mapping[int, int], queue_id: int, bounds: Bounds) -> int:
-    """Return where to begin in a queue; its first message if a mapping does not name it."""
-    place: StartOffset = consume_from.get(queue_id, "first") if isinstance(consume_from, Mapping) else consume_from
-    return _resolve(place, *bounds(queue_id))
-
-
 def _resolve(place: StartOffset, minimum: int, maximum: int) -> int:
-    return minimum if place == "first" else maximum if place == "last" else place
+    """Return a queue offset; -1, which no queue has, if ``place`` is invalid."""
+    return minimum if place == "first" else maximum if place == "last" else _number(place)
+
+
+def _number(value: object) -> int:
+    """Return a whole number from 0, or -1 for anything else: values from another process may be of any type."""
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else -1
 
 
 def _take(
@@ -146,24 +148,42 @@ class ConsumerGroup:
         """The members, in the order in which they joined."""
         return tuple(self._members)
 
-    def join(self, member: str, bounds: Bounds, consume_from: StartOffset | Mapping[int, int] = "first") -> None:
+    def join(
+        self,
+        member: str,
+        bounds: Bounds,
+        consume_from: StartOffset | Mapping[int, int] = "first",
+        positions: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
         """Add a member and divide the queues again.
 
         Call this only after the CommitLog has been dispatched; otherwise ``bounds`` would seem to lack a tail.
         ``consume_from``: where to begin in queues without a committed offset; a mapping has a queue offset for each. A
-        single number beyond a queue's end means its end. Raises :class:`MemberError` if the group has a member of that
-        name, and :class:`QueueRangeError` for an offset that is negative or after the end of its queue.
+        single number beyond a queue's end means its end. ``positions``: queue offsets that replace the committed ones;
+        those after the end of their queue are reset to it, too. Raises :class:`MemberError` if the group has a member
+        of that name, and :class:`QueueRangeError` for a queue that does not exist and an invalid offset.
         """
         if member in self._members:
             raise MemberError(f"group {self.group!r} has a member {member!r} already")
+        for queue_id in (*positions, *(consume_from if isinstance(consume_from, Mapping) else ())):
+            self._check_queue(queue_id)
         places = dict(self.committed) if self._members else self._corrected(bounds)
         for queue_id in range(self.queues):
-            if queue_id not in places:
-                place = _first_place(consume_from, queue_id, bounds)
-                minimum, maximum = bounds(queue_id)
-                places[queue_id] = place if isinstance(consume_from, Mapping) else min(place, maximum)
-                if not 0 <= places[queue_id] <= maximum:
-                    raise QueueRangeError(f"{self._queue_text(queue_id)} holds {minimum} to {maximum}, not {place}")
+            if queue_id in places and queue_id not in positions:
+                continue
+            minimum, maximum = bounds(queue_id)
+            place: StartOffset
+            if queue_id in positions:
+                place = positions[queue_id]
+                places[queue_id] = min(_number(place), maximum)
+            elif isinstance(consume_from, Mapping):
+                place = consume_from.get(queue_id, "first")
+                places[queue_id] = _resolve(place, minimum, maximum)
+            else:
+                place = consume_from
+                places[queue_id] = min(_resolve(place, minimum, maximum), maximum)
+            if not 0 <= places[queue_id] <= maximum:
+                raise QueueRangeError(f"{self._queue_text(queue_id)} holds {minimum} to {maximum}, not {shown(place)}")
         self.committed.update(places)
         self._members[member] = _Member(range(0))
         self._divide()
@@ -223,6 +243,12 @@ class ConsumerGroup:
             raise MemberError(f"group {self.group!r} has no member {member!r}")
         return state
 
+    def _check_queue(self, queue_id: object) -> None:
+        if not 0 <= _number(queue_id) < self.queues:
+            raise QueueRangeError(
+                f"group {self.group!r}, topic {self.topic!r}: there is no queue {shown(queue_id)} among {self.queues}"
+            )
+
     def _queue_text(self, queue_id: int) -> str:
         return f"group {self.group!r}, topic {self.topic!r}, queue {queue_id}"
 
@@ -247,9 +273,9 @@ class ConsumerGroup:
         :class:`QueueRangeError` if ``queue_offset`` was not handed out yet, and :class:`MemberError`.
         """
         self._check_held(member, queue_id, claim)
-        if not 0 <= queue_offset <= self._positions[queue_id]:
+        if not 0 <= _number(queue_offset) <= self._positions[queue_id]:
             raise QueueRangeError(
-                f"{self._queue_text(queue_id)}: {queue_offset} cannot be committed, "
+                f"{self._queue_text(queue_id)}: {shown(queue_offset)} cannot be committed, "
                 f"{self._positions[queue_id]} is handed out"
             )
         if queue_offset <= self.committed[queue_id]:
@@ -262,14 +288,14 @@ class ConsumerGroup:
         hands them out again, and any taken after them. Raises as :meth:`commit` does."""
         self._check_held(member, taken.queue_id, taken.claim)
         place = taken.queue_offset if queue_offset is None else queue_offset
-        if not taken.queue_offset <= place <= taken.end:
-            raise QueueRangeError(f"{self._queue_text(taken.queue_id)}: {place} is not in what is handed back")
+        if not taken.queue_offset <= _number(place) <= taken.end:
+            raise QueueRangeError(f"{self._queue_text(taken.queue_id)}: {shown(place)} is not in what is handed back")
         self._positions[taken.queue_id] = max(
             min(self._positions[taken.queue_id], place), self.committed[taken.queue_id]
         )
 
     def _check_held(self, member: str, queue_id: int, claim: int | None) -> None:
-        if queue_id not in self._member(member).queues:
+        if _number(queue_id) not in self._member(member).queues:
             raise QueueLostError(
                 f"{self._queue_text(queue_id)}: {member!r} does not have it, but {self.owner(queue_id)!r}"
             )
@@ -284,12 +310,11 @@ class ConsumerGroup:
         targets = places if isinstance(places, Mapping) else dict.fromkeys(range(self.queues), places)
         resolved = {}
         for queue_id, place in targets.items():
-            if not 0 <= queue_id < self.queues:
-                raise QueueRangeError(f"{self._queue_text(queue_id)}: the topic has {self.queues}")
+            self._check_queue(queue_id)
             minimum, maximum = bounds(queue_id)
-            resolved[queue_id] = _resolve(place, minimum, maximum)
+            resolved[int(queue_id)] = _resolve(place, minimum, maximum)
             if not minimum <= resolved[queue_id] <= maximum:
-                raise QueueRangeError(f"{self._queue_text(queue_id)} holds {minimum} to {maximum}, not {place}")
+                raise QueueRangeError(f"{self._queue_text(queue_id)} holds {minimum} to {maximum}, not {shown(place)}")
         for queue_id, queue_offset in resolved.items():
             self.committed[queue_id] = queue_offset
             if queue_id in self._positions:

@@ -25,7 +25,7 @@ from warren.salvage.rocketmq.store_files import StoreFiles
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
 from warren.salvage.rocketmq.verify_consume_queue import ConsumeQueues
 from warren.salvage.source import open_place
-from warren.storage.errors import WarrenError
+from warren.storage.errors import WarrenError, did_you_mean
 from warren.storage.overlay import OverlayFileSystem
 from warren.storage.topic_settings import TopicSettings
 
@@ -48,11 +48,13 @@ class RocketmqStore:
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return an existing queue. Raises :class:`WarrenError` if it is missing."""
-        queue = self.store.queues.get((topic, queue_id))
+        queues = self.store.queues
+        queue = queues.get((topic, queue_id))
         if queue is None:
-            ids = [str(other_id) for name, other_id in self.store.queues if name == topic]
-            hint = f"its queues are {', '.join(ids)}" if ids else "warren inspect names the topics"
-            raise WarrenError(f"{self.path}: no queue {queue_id} of the topic {topic!r}; {hint}")
+            ids = [str(other_id) for name, other_id in queues if name == topic]
+            hint = f"; its queues are {', '.join(ids)}" if ids else did_you_mean(topic, {name for name, _ in queues})
+            hint = hint or "; warren inspect names the topics"
+            raise WarrenError(f"{self.path}: no queue {queue_id} of the topic {topic!r}{hint}")
         return queue
 
     def consumer_offsets(self) -> ConsumerOffsets:
