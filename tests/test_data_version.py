@@ -20,7 +20,7 @@ from tests.support.sharing_tools import hang_up
 from warren.amqp.own_methods import PROTOCOL
 from warren.durable_queue import DurableQueue
 from warren.salvage.source import open_source
-from warren.server import connection as host_side
+from warren.server import login as host_side
 from warren.storage import data_version
 from warren.storage.data_version import (
     CURRENT,

@@ -87,9 +87,9 @@ def test_a_failure_is_told_with_its_seed_and_an_order_of_few_choices() -> None:
 
 
 def test_a_confirm_that_nobody_gives_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from warren.actors.queue.queue_actor import QueueActor
+    from warren.actors.queue.queue_output import QueueOutput
 
-    monkeypatch.setattr(QueueActor, "confirmed", lambda actor, token: None)
+    monkeypatch.setattr(QueueOutput, "confirmed", lambda output, token: None)
     assert any("nobody can go on" in outcome(drawn_schedule(seed)) for seed in range(10))
 
 

@@ -15,6 +15,7 @@ from warren.commands.options import UsageError, parse_settings
 from warren.commands.output import report_error
 from warren.msg_store.commit_log.commit_log_format import Record
 from warren.salvage.queue_directory import Finding
+from warren.storage.call_arguments import MAX_MOMENT
 from warren.storage.errors import DataError, WarrenError, did_you_mean
 from warren.storage.lock_file import LOCK_FILE, lock_holder
 
@@ -167,12 +168,11 @@ class NodeTopics:
             next_offset = records[-1].queue_offset + 1
 
     def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[Record | Finding]:
-        records = topic_of(self._node, topic).find(key, begin=begin_ms / 1000, end=end_ms / 1000, limit=limit)
+        records = topic_of(self._node, topic).find(key, **_times(begin_ms, end_ms), limit=limit)
         return iter([record.record for record in records])
 
     def index_answers(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[int | Finding]:
-        times = {"begin": begin_ms / 1000, "end": end_ms / 1000}
-        records = topic_of(self._node, topic).find(key, **times, limit=limit, exact=False)
+        records = topic_of(self._node, topic).find(key, **_times(begin_ms, end_ms), limit=limit, exact=False)
         return iter([record.physical_offset for record in records])
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
@@ -260,3 +260,7 @@ class StoredTopics:
         if record.message_id() != message_id.upper():
             raise LookupError(f"no message {message_id}: the one at {physical_offset} is {record.message_id()}")
         return record
+
+
+def _times(begin_ms: int, end_ms: int) -> dict[str, Any]:
+    return {"begin": begin_ms / 1000, "end": min(end_ms / 1000, MAX_MOMENT)}
