@@ -103,7 +103,7 @@ class ClientLink:
             self.flush_soon()
 
     def tell_unblocked(self) -> None:
-        """Tell the client that the alarm it was told about is over."""
+        """Tell the client that the alarm is over, if it was told of it."""
         if self.blocked_reason and not self.node.gate.reasons:
             self.blocked_reason = ""
             if self.engine.state is State.RUNNING:

@@ -63,7 +63,7 @@ class Heartbeats:
         self._timer = self._loop.call_later(GUEST_BEAT_S, self.show_life)
 
     def _speak_after(self, silence_s: float) -> None:
-        """Send a heartbeat if nothing was sent for so long."""
+        """Send a heartbeat if nothing was sent for ``silence_s``."""
         link = self._link
         if self._loop.time() - link.spoke >= silence_s and link.engine.state is State.RUNNING:
             link.engine.send_heartbeat()
