@@ -29,7 +29,6 @@ from warren.actors.node.node_context import NodeContext
 from warren.actors.queue.intake import CLOSED_WEIGHT, PublishKey
 from warren.actors.runtime.future import Confirm
 from warren.actors.runtime.inbox import PendingBatch
-from warren.actors.runtime.pool import ActorStoppedError
 from warren.queue_index.message.message_format import MSG_ID_BYTES, encode_many
 from warren.storage.errors import DiskFullError, NoRoomError, WarrenError
 
@@ -92,11 +91,7 @@ class DelayActor(FrontEnd):
         return ("delays", self._name)
 
     def stopped_error(self) -> WarrenError:
-        if isinstance(self._error, WarrenError):
-            return self._error
-        if self._error is None:
-            return self._context.closing or ActorStoppedError(f"{self.describe()} have stopped")
-        return ActorStoppedError(f"{self.describe()} are down: {self._error}")
+        return self.stopped_by(self._error)
 
     @property
     def log(self) -> DelayLog:

@@ -8,7 +8,7 @@ from warren.actors import messages as m
 from warren.actors.engines.restarts import What
 from warren.actors.node.node_context import NodeContext
 from warren.actors.runtime.inbox import Call, ControlCall
-from warren.actors.runtime.pool import PooledActor
+from warren.actors.runtime.pool import ActorStoppedError, PooledActor
 from warren.actors.runtime.timer import tell
 from warren.storage.errors import WarrenError
 
@@ -33,6 +33,15 @@ class NodePart(PooledActor):
 
     def stopped_error(self) -> WarrenError:
         return self._context.closing or super().stopped_error()
+
+    def stopped_by(self, error: BaseException | None) -> WarrenError:
+        """Return the error for callers that come too late, if ``error`` has stopped the actor (``None``: nothing has);
+        for actors with a plural for a description."""
+        if isinstance(error, WarrenError):
+            return error.with_traceback(None)  # each raise would add to it
+        if error is None:
+            return self._context.closing or ActorStoppedError(f"{self.describe()} have stopped")
+        return ActorStoppedError(f"{self.describe()} are down: {error}")
 
     def call_soon(self, work: Callable[[], object]) -> None:
         """Call ``work`` in a turn, after all waiting messages. From any thread; ignored if the actor has stopped."""

@@ -13,7 +13,6 @@ from warren.actors.engines.full_disk import FullDisk
 from warren.actors.engines.restarts import What
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_part import NodePart
-from warren.actors.runtime.pool import ActorStoppedError
 from warren.actors.runtime.timer import tell
 from warren.storage.errors import NoRoomError, WarrenError
 
@@ -38,11 +37,7 @@ class TopicPart(NodePart):
         return ("topics",)
 
     def stopped_error(self) -> WarrenError:
-        if isinstance(self._error, WarrenError):
-            return self._error
-        if self._error is None:
-            return self._context.closing or ActorStoppedError(f"{self.describe()} have stopped")
-        return ActorStoppedError(f"{self.describe()} are down: {self._error}")
+        return self.stopped_by(self._error)
 
     def _wait_for_room(self, error: NoRoomError, key: str, work: Callable[[], object]) -> None:
         """Retry ``work`` later, at growing intervals, because the disk is full."""

@@ -11,7 +11,6 @@ from pamqp import commands as c
 
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.exchanges import Binding, ExchangeDeclaration
-from warren.actors.node.node_context import BlockedError
 from warren.actors.node.node_registry import log_unknown_arguments
 from warren.actors.queue.intake import PublishKey
 from warren.actors.runtime.future import Confirm
@@ -21,12 +20,12 @@ from warren.client.queue_verbs import RemoteQueueVerbs, with_due
 from warren.client.remote import RemoteVhost
 from warren.client.topic_verbs import RemoteTopicVerbs, RemoteTransactionVerbs
 from warren.storage.call_arguments import as_texts
-from warren.storage.errors import MessageError, WarrenError
+from warren.storage.errors import WarrenError
 from warren.storage.topic_settings import TopicSettings
 from warren.values.messages import LATER, PublishArguments, as_bodies, as_body, publish_key
 from warren.verbs.exchange_verbs import ExchangeHandle, ExchangeVerbs
 from warren.verbs.operation import Operation
-from warren.verbs.publishing import PATIENCE_S, AsTheyWere, outcomes_of, settled_confirm
+from warren.verbs.publishing import PATIENCE_S, AsTheyWere, publish_groups, settled_confirm
 from warren.verbs.queue_verbs import QueueHandle
 from warren.verbs.steps import Steps, run
 from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs, queue_properties
@@ -98,25 +97,18 @@ class RemoteExchangeVerbs(ExchangeVerbs):
         return Scheduled(confirms, scheduled)
 
     def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
-        confirms: list[Confirm | WarrenError] = []
-        for group in groups:
+        def publish(group: AsTheyWere) -> Steps[Confirm | WarrenError]:
             routing_key = group.routing_keys[0].decode("utf-8", "surrogateescape")
-            try:
-                confirm = yield from self.remote.publish(
-                    group.key(self.declaration.vhost),
-                    _publish(self.declaration.name, routing_key, mandatory=True),
-                    group.bodies,
-                    partial(self._unroutable, routing_key),
-                    block=True,
-                    timeout=PATIENCE_S,
-                )
-                confirms.append(confirm)
-            except MessageError as error:
-                confirms.append(error)
-            except BlockedError as error:  # the others are not tried: each would wait as long
-                confirms += [error] * (len(groups) - len(confirms))
-                break
-        return (yield from outcomes_of(confirms))
+            return self.remote.publish(
+                group.key(self.declaration.vhost),
+                _publish(self.declaration.name, routing_key, mandatory=True),
+                group.bodies,
+                partial(self._unroutable, routing_key),
+                block=True,
+                timeout=PATIENCE_S,
+            )
+
+        return publish_groups(groups, publish)
 
     def _new_key(self, routing_key: str, properties: PublishArguments) -> PublishKey:
         # The host makes copies of what the headers say, and takes the blind ones off.

@@ -8,14 +8,13 @@ from typing import Any, Unpack
 
 from warren.actors.engines.declared.exchanges import DELAYED, ExchangeDeclaration
 from warren.actors.engines.declared.routing import carbon_copies
-from warren.actors.node.node_context import BlockedError
-from warren.actors.queue.intake import PublishKey, PublishRefusedError
+from warren.actors.queue.intake import PublishKey
 from warren.actors.runtime.future import Confirm
 from warren.hosting.running_node import RunningNode
 from warren.queue_index.properties import decode_properties
-from warren.storage.errors import MessageError, WarrenError
+from warren.storage.errors import WarrenError
 from warren.values.messages import LATER, PublishArguments, as_bodies, publish_key
-from warren.verbs.publishing import PATIENCE_S, AsTheyWere, Receiver, outcomes_of, publishing, settled_confirm
+from warren.verbs.publishing import PATIENCE_S, AsTheyWere, Receiver, publish_groups, publishing, settled_confirm
 from warren.verbs.steps import NamedHandle, Steps
 
 _CACHED_KEYS = 256
@@ -130,21 +129,16 @@ class ExchangeVerbs:
 
     def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
         """As a queue's verb of that name, but to this exchange; an unroutable group is refused."""
-        confirms: list[Confirm | WarrenError] = []
-        for group in groups:
-            try:
-                key, headers = group.key(self.declaration.vhost), decode_properties(group.properties).headers
-                routing_key = group.routing_keys[0].decode("utf-8", "surrogateescape")
-                confirm: Confirm | None = yield publishing(
-                    self.node, partial(self.route, routing_key, headers), key, group.bodies, timeout=PATIENCE_S
-                )
-                confirms.append(self._unroutable(routing_key) if confirm is None else confirm)
-            except (MessageError, PublishRefusedError) as error:
-                confirms.append(error)
-            except BlockedError as error:  # the others are not tried: each would wait as long
-                confirms += [error] * (len(groups) - len(confirms))
-                break
-        return (yield from outcomes_of(confirms))
+
+        def publish(group: AsTheyWere) -> Steps[Confirm | WarrenError]:
+            key, headers = group.key(self.declaration.vhost), decode_properties(group.properties).headers
+            routing_key = group.routing_keys[0].decode("utf-8", "surrogateescape")
+            confirm: Confirm | None = yield publishing(
+                self.node, partial(self.route, routing_key, headers), key, group.bodies, timeout=PATIENCE_S
+            )
+            return self._unroutable(routing_key) if confirm is None else confirm
+
+        return publish_groups(groups, publish)
 
     def _unroutable(self, routing_key: str) -> UnroutableError:
         return UnroutableError(f"no queue for routing key '{routing_key}' of exchange '{self.declaration.name}'")

@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from warren.actors.node.admission import Admission
-from warren.actors.queue.intake import PublishKey
+from warren.actors.node.node_context import BlockedError
+from warren.actors.queue.intake import PublishKey, PublishRefusedError
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.runtime.future import Confirm, CountDown, Future
 from warren.hosting.running_node import RunningNode
 from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.properties import decode_properties
-from warren.storage.errors import WarrenError
+from warren.storage.errors import MessageError, WarrenError
 from warren.values.messages import check_routing_keys
 from warren.verbs.steps import Steps
 
@@ -122,8 +123,20 @@ def room(find: Callable[[], Sequence[Any]], timeout: float | None) -> Admission:
     return Admission(find, lambda _: 1, give_back, timeout=timeout)
 
 
-def outcomes_of(confirms: Sequence[Confirm | WarrenError]) -> Steps[list[str | None]]:
-    """Wait for confirms; return for each why it failed, or ``None``."""
+def publish_groups(
+    groups: Sequence[AsTheyWere], publish: Callable[[AsTheyWere], Steps[Confirm | WarrenError]]
+) -> Steps[list[str | None]]:
+    """Publish groups with ``publish``, which returns a confirm or the error; wait until they are safe. Return for each
+    why it was refused, or ``None``. After one that had no room, no other is tried: each would wait as long."""
+    confirms: list[Confirm | WarrenError] = []
+    for group in groups:
+        try:
+            confirms.append((yield from publish(group)))
+        except (MessageError, PublishRefusedError) as error:
+            confirms.append(error)
+        except BlockedError as error:
+            confirms += [error] * (len(groups) - len(confirms))
+            break
     outcomes: list[str | None] = []
     for confirm in confirms:
         if isinstance(confirm, WarrenError):

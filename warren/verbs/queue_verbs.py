@@ -13,17 +13,16 @@ from warren.actors.engines.errors import ArgumentsError
 from warren.actors.engines.queue.consumers import Consumer as ConsumerDeclaration
 from warren.actors.engines.queue.effects import Delivered
 from warren.actors.node.admission import Admission
-from warren.actors.node.node_context import BlockedError
 from warren.actors.queue.deliveries import Deliveries
 from warren.actors.queue.inspecting import chosen_ids
-from warren.actors.queue.intake import PublishKey, PublishRefusedError
+from warren.actors.queue.intake import PublishKey
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Confirm, CountDown
 from warren.handles.channel import Channel
 from warren.hosting.running_node import RunningNode
 from warren.queue_index.message.message_format import MAX_FRAGMENT_BYTES, content_of
 from warren.queue_index.properties import encode_values
-from warren.storage.errors import MessageError, WarrenError
+from warren.storage.errors import WarrenError
 from warren.values.messages import (
     KEY_ARGUMENTS,
     LATER,
@@ -42,7 +41,7 @@ from warren.values.messages import (
 from warren.verbs.consumer_verbs import ConsumeArguments, ConsumerVerbs, ack_timeout_ms
 from warren.verbs.mending_verbs import MendingVerbs
 from warren.verbs.operation import operation
-from warren.verbs.publishing import PATIENCE_S, AsTheyWere, Receiver, outcomes_of, publishing, room, settled_confirm
+from warren.verbs.publishing import PATIENCE_S, AsTheyWere, Receiver, publish_groups, publishing, room, settled_confirm
 from warren.verbs.steps import NamedHandle, Steps, asked, call
 
 if TYPE_CHECKING:
@@ -146,20 +145,13 @@ class QueueVerbs(MendingVerbs):
     def publish_as_they_were(self, groups: Sequence[AsTheyWere]) -> Steps[list[str | None]]:
         """Publish messages with the exchange, keys and properties that they had, and wait until they are
         safe. Return for each group why it was refused, or ``None``."""
-        confirms: list[Confirm | WarrenError] = []
-        for group in groups:
-            try:
-                key = group.key(self.entry.declaration.vhost)
-                confirm: Confirm = yield publishing(
-                    self.node, lambda: (self.actor,), key, group.bodies, timeout=PATIENCE_S
-                )
-                confirms.append(confirm)
-            except (MessageError, PublishRefusedError) as error:
-                confirms.append(error)
-            except BlockedError as error:  # the others are not tried: each would wait as long
-                confirms += [error] * (len(groups) - len(confirms))
-                break
-        return (yield from outcomes_of(confirms))
+
+        def publish(group: AsTheyWere) -> Steps[Confirm | WarrenError]:
+            key = group.key(self.entry.declaration.vhost)
+            confirm: Confirm = yield publishing(self.node, lambda: (self.actor,), key, group.bodies, timeout=PATIENCE_S)
+            return confirm
+
+        return publish_groups(groups, publish)
 
     def publish_unique(
         self,
