@@ -41,27 +41,29 @@ class QueueDescriptor:
     def open(self, files: ReadOnlyFileSystem, bodies: BodySource, nodes: QuorumNodes) -> QueueDirectory:
         """Its reader; ``bodies``: the vhost's persistent store, ``nodes``: shared with other quorum queues."""
         # A format is imported when it is first used.
-        path, name, count, terms = self.path, self.name, self.segment_entry_count, self.terms
-        match self.format:
-            case QueueFormat.QUORUM:
-                from warren.salvage.quorum.quorum_directory import QuorumDirectory
+        if self.format is QueueFormat.QUORUM:
+            from warren.salvage.quorum.quorum_directory import QuorumDirectory
 
-                return QuorumDirectory(
-                    files=files, path=path, name=name, members=self.members, bodies=bodies, nodes=nodes
-                )
-            case QueueFormat.CLASSIC_V2:
-                from warren.salvage.classic.classic_v2 import ClassicV2Directory
+            return QuorumDirectory(
+                files=files, path=self.path, name=self.name, members=self.members, bodies=bodies, nodes=nodes
+            )
+        from warren.salvage.classic.classic_converting import ClassicConvertingDirectory
+        from warren.salvage.classic.classic_v1 import ClassicV1Directory
+        from warren.salvage.classic.classic_v2 import ClassicV2Directory
 
-                return ClassicV2Directory(files=files, path=path, name=name, terms=terms, bodies=bodies)
-            case QueueFormat.CONVERTING:
-                from warren.salvage.classic.classic_converting import ClassicConvertingDirectory
-
-                return ClassicConvertingDirectory(
-                    files=files, path=path, name=name, segment_entry_count=count, terms=terms, bodies=bodies
-                )
-            case QueueFormat.CLASSIC_V1:
-                from warren.salvage.classic.classic_v1 import ClassicV1Directory
-
-                return ClassicV1Directory(
-                    files=files, path=path, name=name, segment_entry_count=count, terms=terms, bodies=bodies
-                )
+        is_converting = self.format is QueueFormat.CONVERTING
+        v1 = ClassicV1Directory(
+            files=files,
+            path=self.path,
+            name=self.name,
+            segment_entry_count=self.segment_entry_count,
+            terms=self.terms,
+            bodies=bodies,
+            is_converting=is_converting,
+        )
+        if self.format is QueueFormat.CLASSIC_V1:
+            return v1
+        v2 = ClassicV2Directory(
+            files=files, path=self.path, name=self.name, terms=self.terms, bodies=bodies, is_converting=is_converting
+        )
+        return ClassicConvertingDirectory(v1=v1, v2=v2) if is_converting else v2

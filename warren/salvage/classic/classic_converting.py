@@ -24,9 +24,10 @@ from warren.queue_index.index.record_format import Ints
 from warren.salvage.classic import classic_v1_findings, classic_v2_findings
 from warren.salvage.classic.classic_directory import CHANGED, ClassicDirectory
 from warren.salvage.classic.classic_v1 import ClassicV1Directory
-from warren.salvage.classic.classic_v2 import KIND, ClassicV2Directory
+from warren.salvage.classic.classic_v2 import ClassicV2Directory
 from warren.salvage.classic.needed_body import Reference
 from warren.salvage.queue_directory import (
+    BodySource,
     Extent,
     Finding,
     IndexColumns,
@@ -37,7 +38,7 @@ from warren.salvage.queue_directory import (
     Summary,
     UntoldMessage,
 )
-from warren.salvage.queue_reader import messages_of
+from warren.salvage.queue_reader import QueueDirectory, messages_of
 
 DAMAGED_COPY: Final = "damaged copy"
 """Kind of a finding: a message that cannot be read through ``.qi``, but through the old index."""
@@ -46,40 +47,29 @@ _NONE: Final = np.empty(0, np.int64)
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
-class ClassicConvertingDirectory(ClassicDirectory):
-    """Implements :class:`warren.salvage.queue_reader.QueueDirectory`."""
+class ClassicConvertingDirectory(QueueDirectory):
+    """Implements :class:`warren.salvage.queue_reader.QueueDirectory` with the directories of both versions."""
 
-    segment_entry_count: int
-    """Entries in a segment of version 1."""
+    v1: ClassicV1Directory
+    """What is left of the index of version 1, by itself."""
+    v2: ClassicV2Directory
+    """The index of version 2, by itself."""
 
     @property
     def kind(self) -> str:
-        return KIND
+        return self.v2.kind
 
     @property
-    def v1(self) -> ClassicV1Directory:
-        """The rest of the index of version 1, by itself."""
-        return ClassicV1Directory(
-            files=self.files,
-            path=self.path,
-            name=self.name,
-            segment_entry_count=self.segment_entry_count,
-            terms=self.terms,
-            bodies=self.bodies,
-            is_converting=True,
-        )
+    def path(self) -> str:
+        return self.v2.path
 
     @property
-    def v2(self) -> ClassicV2Directory:
-        """The index of version 2, by itself."""
-        return ClassicV2Directory(
-            files=self.files,
-            path=self.path,
-            name=self.name,
-            terms=self.terms,
-            bodies=self.bodies,
-            is_converting=True,
-        )
+    def name(self) -> bytes:
+        return self.v2.name
+
+    @property
+    def bodies(self) -> BodySource:
+        return self.v2.bodies
 
     def summary(self, report: OnFinding = lambda _: None) -> Summary:
         old, new = self._v1_alone.summary(report).details, self._v2_alone.summary(report).details
