@@ -35,7 +35,8 @@ from warren.salvage.quorum.fifo.damaged_entries import UNKNOWN
 from warren.salvage.quorum.fifo.decoding import EntryDecoder
 from warren.salvage.quorum.fifo.replay import replay
 from warren.salvage.quorum.ra.config import read_config
-from warren.salvage.quorum.ra.log import LogEntry, QuorumLog
+from warren.salvage.quorum.ra.entry_runs import LogEntry
+from warren.salvage.quorum.ra.log import QuorumLog
 from warren.storage.erlang_terms import Atom, Term
 from warren.storage.errors import DataError
 from warren.storage.filesystem import RealFileSystem

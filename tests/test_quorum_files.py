@@ -24,7 +24,10 @@ from tests.support.rabbitmq_golden import QUORUM, archives, name_of
 from tests.support.refusing_files import RefusingFileSystem
 from warren.salvage.quorum.ra.config import parse_config, read_config
 from warren.salvage.quorum.ra.file_names import NAMES_FILE
-from warren.salvage.quorum.ra.log import BadEntry, Hole, LogEntry, QuorumLog, WalEntries, WalIndex
+from warren.salvage.quorum.ra.entry_runs import BadEntry, Hole, LogEntry
+from warren.salvage.quorum.ra.log import QuorumLog
+from warren.salvage.quorum.ra.wal_columns import WalEntries
+from warren.salvage.quorum.ra.wal_index import WalIndex
 from warren.salvage.quorum.ra.node_tables import read_uids
 from warren.salvage.quorum.ra.segment_format import SEGMENT_HEADER
 from warren.salvage.quorum.ra.snapshot_format import encode_indexes, parse_indexes

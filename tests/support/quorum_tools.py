@@ -13,7 +13,8 @@ import attrs
 from tests.support.erlang_text_writer import format_term
 from warren.queue_index.index.dets_format import TableObject, encode_table
 from warren.salvage.quorum.ra.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_wal_name
-from warren.salvage.quorum.ra.log import QuorumLog, WalIndex
+from warren.salvage.quorum.ra.log import QuorumLog
+from warren.salvage.quorum.ra.wal_index import WalIndex
 from warren.salvage.quorum.ra.segment_format import encode_segment
 from warren.salvage.quorum.ra.snapshot_format import encode_indexes, encode_snapshot
 from warren.salvage.quorum.ra.wal_format import WAL_HEADER, encode_record

@@ -12,8 +12,9 @@ from typing import Final
 
 from warren.salvage.classic.needed_body import contents_of
 from warren.salvage.queue_directory import Finding
-from warren.salvage.quorum.member import Member, best_of, of_problem, unreadable
-from warren.salvage.quorum.ra.log import LogEntry, QuorumLog
+from warren.salvage.quorum.member import Member, best_of, unreadable
+from warren.salvage.quorum.ra.entry_runs import LogEntry
+from warren.salvage.quorum.ra.log import QuorumLog
 from warren.storage.errors import DataError
 
 _FIRST_OWN: Final = 2
@@ -24,7 +25,7 @@ def of_members(members: list[Member]) -> Iterator[Finding]:
     """All findings about a queue's directories."""
     best = best_of(members)
     for member in members:
-        yield from (of_problem(problem) for problem in (*member.wal_problems, *member.log_problems))
+        yield from (*member.wal_problems, *member.log_problems)
         if member is not best:
             yield from _other_directory(best, member)
     try:
@@ -32,7 +33,7 @@ def of_members(members: list[Member]) -> Iterator[Finding]:
     except DataError as error:
         yield unreadable(error)
         return
-    yield from (of_problem(problem) for problem in replayed.problems)
+    yield from replayed.problems
     machine = replayed.machine
     for queued in machine.ready():
         message = best.message(queued)

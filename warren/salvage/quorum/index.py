@@ -21,7 +21,7 @@ from warren.storage.errors import MessageError, TermError
 
 if TYPE_CHECKING:
     from warren.salvage.quorum.fifo.machine import QuorumMachine
-    from warren.salvage.quorum.ra.log import LogEntry
+    from warren.salvage.quorum.ra.entry_runs import LogEntry
 
 _ROWS: Final = 4096
 _PATHS: Final = 64

@@ -21,8 +21,8 @@ from warren.salvage.quorum.fifo.ready_queues import QueuedMessage
 from warren.salvage.quorum.fifo.replay import Replayed, replay
 from warren.salvage.quorum.node import QuorumNodes
 from warren.salvage.quorum.ra.config import QueueConfig, read_config
-from warren.salvage.quorum.ra.log import LogEntry, QuorumLog
-from warren.salvage.quorum.ra.problems import Problem
+from warren.salvage.quorum.ra.entry_runs import LogEntry
+from warren.salvage.quorum.ra.log import QuorumLog
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.storage.errors import DataError, MessageError, StorageError, TermError
 
@@ -45,7 +45,7 @@ class Member:
     log: QuorumLog
     wal_records: int
     """Entries that the node's write-ahead logs have of it."""
-    wal_problems: tuple[Problem, ...]
+    wal_problems: tuple[Finding, ...]
     """Problems of the node's write-ahead logs, if they are reported with this queue."""
     applied: int | None
     """The last entry that the node has applied; ``None``: unknown."""
@@ -70,7 +70,7 @@ class Member:
         return replay(self.log, self.config, self.applied)
 
     @cached_property
-    def log_problems(self) -> tuple[Problem, ...]:
+    def log_problems(self) -> tuple[Finding, ...]:
         """The problems of the log; all of it is read."""
         return tuple(self.log.problems())
 
@@ -83,7 +83,7 @@ class Member:
         """The damage that a replay finds: parts of the queue may be missing."""
         for problem in (*self.wal_problems, *self.log.opening_problems, *replayed.missing, *replayed.problems):
             if problem.severity == "damage":
-                yield of_problem(problem)
+                yield problem
 
     def message(self, queued: QueuedMessage) -> StoredMessage | Finding:
         """A live message, with its body from the log."""
@@ -143,11 +143,6 @@ def best_of(members: list[Member]) -> Member:
     if len(members) == 1:
         return members[0]
     return max(members, key=lambda member: (member.is_sound, member.log.last_term or 0, member.log.last_index or 0))
-
-
-def of_problem(problem: Problem) -> Finding:
-    """A problem as a finding."""
-    return Finding(problem.kind, problem.severity, problem.path, problem.offset, problem.detail)
 
 
 def unreadable(error: DataError) -> Finding:

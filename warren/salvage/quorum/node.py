@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, TypeVar
 import attrs
 
 from warren.salvage.names import printable, to_text
+from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum.ra.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_wal_name
 from warren.salvage.quorum.ra.node_tables import read_applied, read_uids
-from warren.salvage.quorum.ra.problems import Problem
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.storage.errors import DataError, StorageError
 
 if TYPE_CHECKING:
-    from warren.salvage.quorum.ra.log import WalEntries, WalIndex
+    from warren.salvage.quorum.ra.wal_columns import WalEntries
+    from warren.salvage.quorum.ra.wal_index import WalIndex
 
 _Content = TypeVar("_Content")
 
@@ -35,7 +36,7 @@ class QuorumNode:
     @cached_property
     def wal(self) -> WalIndex:
         """Where the entries of its queues stand in the write-ahead logs."""
-        from warren.salvage.quorum.ra.log import WalIndex
+        from warren.salvage.quorum.ra.wal_index import WalIndex
 
         return WalIndex.scan(self.files, self._wal_paths, set(map(_uid, self._directories)))
 
@@ -61,7 +62,7 @@ class QuorumNode:
             return False
         return self._uids is not None and _uid(directory) not in self._uids
 
-    def problems_at(self, directory: str) -> tuple[Problem, ...]:
+    def problems_at(self, directory: str) -> tuple[Finding, ...]:
         """The problems of the write-ahead logs: all of them with the first queue, none with the others.
 
         Entries of a queue without a directory are left over: it was deleted, or its name in the log is damaged.
@@ -76,12 +77,12 @@ class QuorumNode:
             *(_without_directory(entries, self.path) for entries in orphaned),
         )
 
-    def _without_wal(self) -> Iterator[Problem]:
+    def _without_wal(self) -> Iterator[Finding]:
         """A node has a write-ahead log from its first start on; a queue's directory alone need not have one."""
         tables = [name for name in (META_FILE, NAMES_FILE) if self.files.exists(below(self.path, name))]
         if tables and not self._wal_paths:
             detail = f"{tables[0]} is here and no write-ahead log; the last entries of the queues may be missing"
-            yield Problem("missing write-ahead log", "damage", self.path, None, detail)
+            yield Finding("missing write-ahead log", "damage", self.path, None, detail)
 
     @cached_property
     def _wal_paths(self) -> list[str]:
@@ -138,7 +139,7 @@ def _uid(directory: str) -> bytes:
     return posixpath.basename(directory).encode()
 
 
-def _without_directory(entries: WalEntries, node: str) -> Problem:
+def _without_directory(entries: WalEntries, node: str) -> Finding:
     path = entries.runs[0].path if entries.runs else node
     detail = f"{entries.count} entries of {printable(to_text(entries.uid))}, which has no directory"
-    return Problem("leftover log entries", "leftover", path, None, detail)
+    return Finding("leftover log entries", "leftover", path, None, detail)

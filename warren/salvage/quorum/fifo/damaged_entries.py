@@ -40,7 +40,8 @@ from warren.salvage.quorum.fifo.commands import (
 from warren.salvage.quorum.fifo.decoding import MAX_DEPTH, decode_entry
 from warren.salvage.quorum.fifo.later_commands import CommandsAhead, LaterCommands
 from warren.salvage.quorum.fifo.machine import UNKNOWN_PID, QuorumMachine
-from warren.salvage.quorum.ra.log import BadEntry, LogEntry, QuorumLog
+from warren.salvage.quorum.ra.entry_runs import BadEntry, LogEntry
+from warren.salvage.quorum.ra.log import QuorumLog
 from warren.salvage.quorum.ra.similar_names import nearest
 from warren.storage.erlang_terms import Atom, Term, decode
 from warren.storage.errors import TermError

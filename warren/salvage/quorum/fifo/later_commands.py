@@ -28,8 +28,8 @@ from warren.salvage.quorum.fifo.commands import (
     Settle,
 )
 from warren.salvage.quorum.fifo.decoding import EntryDecoder
+from warren.salvage.quorum.ra.entry_runs import BadEntry, Hole, LogEntry
 from warren.salvage.quorum.ra.log import QuorumLog
-from warren.salvage.quorum.ra.log_entries import BadEntry, Hole, LogEntry
 from warren.storage.errors import TermError
 
 MAX_ENTRIES: Final = 8192

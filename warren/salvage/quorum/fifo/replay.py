@@ -12,14 +12,15 @@ from typing import Final
 
 import attrs
 
+from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum.fifo.commands import Checkout, Enqueue, MachineVersion, Pid, RegisterEnqueuer, Unknown
 from warren.salvage.quorum.fifo.damaged_entries import DamagedEntries
 from warren.salvage.quorum.fifo.decoding import EntryDecoder
 from warren.salvage.quorum.fifo.machine import QuorumMachine
 from warren.salvage.quorum.ra.config import QueueConfig
-from warren.salvage.quorum.ra.log import HOLE, BadEntry, Hole, LogEntry, QuorumLog
-from warren.salvage.quorum.ra.problems import Problem
-from warren.salvage.quorum.ra.wal_index import UNREADABLE_RECORD
+from warren.salvage.quorum.ra.entry_runs import BadEntry, Hole, LogEntry
+from warren.salvage.quorum.ra.log import HOLE, QuorumLog
+from warren.salvage.quorum.ra.wal_scan import UNREADABLE_RECORD
 from warren.storage.errors import DataError, TermError
 
 FIRST_VERSION: Final = 2
@@ -34,9 +35,9 @@ class Replayed:
     """A queue after its log."""
 
     machine: QuorumMachine
-    problems: tuple[Problem, ...]
+    problems: tuple[Finding, ...]
     """Entries that make no sense, and so were left out."""
-    missing: tuple[Problem, ...]
+    missing: tuple[Finding, ...]
     """Holes, and entries that cannot be read."""
     outstanding: int
     """Messages that were out at a consumer at the end of the log; all are back now."""
@@ -54,8 +55,8 @@ def replay(log: QuorumLog, config: QueueConfig | None, applied: int | None = Non
     """
     machine = _beginning(log, config)
     missed: dict[Pid, None] | None = None
-    problems: list[Problem] = []
-    missing: list[Problem] = []
+    problems: list[Finding] = []
+    missing: list[Finding] = []
     unknown: set[str] = set()
     decode, apply = EntryDecoder().decode, machine.apply
     damaged = DamagedEntries(log, machine)
@@ -112,14 +113,14 @@ def _beginning(log: QuorumLog, config: QueueConfig | None) -> QuorumMachine:
         raise DataError(snapshot.path, None, f"the snapshot's state: {error}") from error
 
 
-def _missing(log: QuorumLog, entry: Hole | BadEntry, effect: str) -> Problem:
+def _missing(log: QuorumLog, entry: Hole | BadEntry, effect: str) -> Finding:
     if isinstance(entry, BadEntry):
-        return Problem(
+        return Finding(
             UNREADABLE_RECORD, "damage", entry.path, entry.offset, f"entry {entry.index}: {entry.reason}; {effect}"
         )
     detail = f"no file has the entries {entry.first} to {entry.last}; which messages were acked after them is uncertain"
-    return Problem(HOLE, "damage", log.directory, None, detail)
+    return Finding(HOLE, "damage", log.directory, None, detail)
 
 
-def _problem(kind: str, entry: LogEntry, detail: str) -> Problem:
-    return Problem(kind, "damage", entry.path, entry.offset, f"entry {entry.index}: {detail}")
+def _problem(kind: str, entry: LogEntry, detail: str) -> Finding:
+    return Finding(kind, "damage", entry.path, entry.offset, f"entry {entry.index}: {detail}")

@@ -1,4 +1,4 @@
-"""Runs of entries in one file, and how they are read: in windows of a few megabytes, each checksum checked.
+"""The entries of a queue's log, and how runs of them are read: in windows of a few megabytes, each checksum checked.
 
 A *run* is columns: entries of ascending index, where they lie and how long they are. A *window* is read at once; it
 holds entries that lie close to each other. An entry of another queue between two of them is read with them if it is
@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 from zlib_ng import zlib_ng
 
-from warren.salvage.quorum.ra.log_entries import BadEntry, LogEntry
 from warren.salvage.quorum.ra.wal_format import ENTRY_HEADER, INDEX_AND_TERM
 from warren.storage.errors import StorageError
 from warren.storage.filesystem import FileSystem
@@ -34,6 +33,40 @@ Column: TypeAlias = "Sequence[int] | npt.NDArray[Any]"
 
 CHECKSUM: Final = "its checksum is wrong"
 CUT_SHORT: Final = "the file ends before it does"
+
+
+class LogEntry(NamedTuple):
+    """An entry; its checksum is right."""
+
+    index: int  # type: ignore[assignment]
+    term: int
+    data: bytes
+    """An Erlang term."""
+    path: str
+    offset: int
+    """Of ``data`` in the file."""
+
+
+@attrs.frozen
+class Hole:
+    """Indexes, first and last, that no file has."""
+
+    first: int
+    last: int
+
+
+@attrs.frozen
+class BadEntry:
+    """An entry that is there and cannot be read."""
+
+    index: int
+    term: int
+    path: str
+    offset: int
+    """Of the entry, or of its record."""
+    reason: str
+    length: int = 0
+    """Of what stands there in place of the entry; 0: that is not known."""
 
 
 @attrs.frozen(eq=False, repr=False)

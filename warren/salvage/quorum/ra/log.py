@@ -24,28 +24,16 @@ from typing import Final
 import attrs
 import numpy as np
 
-from warren.salvage.quorum.ra.entry_runs import WINDOW_BYTES, EntryReader, EntryRun, read_run
+from warren.salvage.queue_directory import UNREADABLE_FILE, Finding
+from warren.salvage.quorum.ra.entry_runs import WINDOW_BYTES, BadEntry, EntryReader, EntryRun, Hole, LogEntry, read_run
 from warren.salvage.quorum.ra.file_names import CONFIG_NAME, META_FILE, file_number, is_segment_name
-from warren.salvage.quorum.ra.log_entries import BadEntry, Hole, LogEntry
 from warren.salvage.quorum.ra.log_plan import Part, Plan, Source
-from warren.salvage.quorum.ra.problems import Problem
 from warren.salvage.quorum.ra.segment_table import SegmentTable, read_record, read_table
 from warren.salvage.quorum.ra.snapshots import CHECKPOINTS, SNAPSHOTS, SnapshotInfo, find_snapshot
 from warren.salvage.quorum.ra.wal_columns import WalEntries, WalRun
-from warren.salvage.quorum.ra.wal_index import UNREADABLE_FILE, UNREADABLE_RECORD, WalIndex
+from warren.salvage.quorum.ra.wal_scan import UNREADABLE_RECORD
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import FileSystem
-
-__all__ = [
-    "BadEntry",
-    "Hole",
-    "LogEntry",
-    "QuorumLog",
-    "SegmentInfo",
-    "SnapshotInfo",
-    "WalEntries",
-    "WalIndex",
-]
 
 HOLE: Final = "hole in the log"
 SNAPSHOT_MISFIT: Final = "snapshot that does not fit the log"
@@ -80,7 +68,7 @@ class QuorumLog:
         self._files = files
         self._directory = directory
         self._wal = wal
-        self._problems: list[Problem] = []
+        self._problems: list[Finding] = []
         self._bad: dict[int, BadEntry] = {}
         self._tables: OrderedDict[int, SegmentTable] = OrderedDict()
         self._paths: list[str] = []
@@ -110,7 +98,7 @@ class QuorumLog:
         return self._directory
 
     @property
-    def opening_problems(self) -> tuple[Problem, ...]:
+    def opening_problems(self) -> tuple[Finding, ...]:
         """What was wrong when it was opened: the first of :meth:`problems`, without reading bodies."""
         return tuple(self._problems)
 
@@ -210,7 +198,7 @@ class QuorumLog:
             raise DataError(entry.path, entry.offset, f"entry {index}: {entry.reason}")
         return entry
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[Finding]:
         """What is wrong with the directory's files, and with the log. Reads all segments.
 
         Not the write-ahead logs' own problems (:attr:`WalIndex.problems`, :attr:`WalEntries.problems`).
@@ -220,7 +208,7 @@ class QuorumLog:
             yield from self._bodies(position)
         yield from self._sequence()
 
-    def _bodies(self, position: int) -> Iterator[Problem]:
+    def _bodies(self, position: int) -> Iterator[Finding]:
         """Entries of a segment that cannot be read, and whether they are needed."""
         table = self._table(position)
         span = table.range
@@ -233,9 +221,9 @@ class QuorumLog:
                 yield self._unreadable(entry, self._is_needed(entry.index, position))
 
     @staticmethod
-    def _unreadable(entry: BadEntry, needed: bool) -> Problem:
+    def _unreadable(entry: BadEntry, needed: bool) -> Finding:
         detail = f"entry {entry.index}: {entry.reason}" + ("" if needed else "; it is not needed")
-        return Problem(UNREADABLE_RECORD, "damage" if needed else "leftover", entry.path, entry.offset, detail)
+        return Finding(UNREADABLE_RECORD, "damage" if needed else "leftover", entry.path, entry.offset, detail)
 
     def _is_needed(self, index: int, position: int) -> bool:
         """Whether this segment's entry is one that is replayed, or whose message the snapshot has."""
@@ -245,7 +233,7 @@ class QuorumLog:
         part = self._plan.part_of(index)
         return part.source == position if part is not None else self._bad.get(index) is not None
 
-    def _sequence(self) -> Iterator[Problem]:
+    def _sequence(self) -> Iterator[Finding]:
         """Holes after the snapshot, and terms that go back."""
         expected, term = self._replayed_from, -1 if self.snapshot is None else self.snapshot.term
         start = expected
@@ -267,32 +255,32 @@ class QuorumLog:
             expected, term = int(indexes[-1]) + 1, int(terms[-1])
         yield from self._holes(expected, max(self._bad, default=-1), self._directory)
         if not self._plan and self.snapshot is None:
-            yield Problem(EMPTY_LOG, "leftover", self._directory, None, "neither entries nor a snapshot")
+            yield Finding(EMPTY_LOG, "leftover", self._directory, None, "neither entries nor a snapshot")
 
-    def _holes(self, first: int, last: int, path: str) -> Iterator[Problem]:
+    def _holes(self, first: int, last: int, path: str) -> Iterator[Finding]:
         for hole in self._missing(first, last):
             if isinstance(hole, BadEntry):
                 continue
             detail = f"no file has the entries {hole.first} to {hole.last}"
             if self.snapshot is not None and hole.first == self.snapshot.index + 1:
-                yield Problem(SNAPSHOT_MISFIT, "damage", self.snapshot.path, None, f"{detail}, which follow it")
+                yield Finding(SNAPSHOT_MISFIT, "damage", self.snapshot.path, None, f"{detail}, which follow it")
             else:
-                yield Problem(HOLE, "damage", path, None, detail)
+                yield Finding(HOLE, "damage", path, None, detail)
 
     def _lay_segments(self) -> None:
         names = self._files.list(self._directory)
         segment_names = [name for name in names if is_segment_name(name)]
         for name in sorted(set(names) - set(segment_names) - _KNOWN_NAMES):
-            self._problems.append(Problem(LEFTOVER, "leftover", f"{self._directory}/{name}", None, "no part of a log"))
+            self._problems.append(Finding(LEFTOVER, "leftover", f"{self._directory}/{name}", None, "no part of a log"))
         for name in sorted(segment_names, key=lambda name: (file_number(name), name)):
             path = f"{self._directory}/{name}"
             try:
                 table = read_table(self._files, path, self._replayed_from - 1)
             except DataError as error:
-                self._problems.append(Problem(UNREADABLE_FILE, "damage", path, error.offset, error.reason))
+                self._problems.append(Finding(UNREADABLE_FILE, "damage", path, error.offset, error.reason))
                 continue
             except StorageError as error:
-                self._problems.append(Problem(UNREADABLE_FILE, "damage", path, None, str(error)))
+                self._problems.append(Finding(UNREADABLE_FILE, "damage", path, None, str(error)))
                 continue
             self._problems += table.problems
             span = table.range
@@ -323,7 +311,7 @@ class QuorumLog:
         if all(int(record[field]) == int(first[field]) for field in ("term", "length", "checksum")):
             return True
         detail = f"entries {span[0]} to {span[1]}, which other segments have otherwise"
-        self._problems.append(Problem(SEGMENT_MISFIT, "damage", table.path, None, detail))
+        self._problems.append(Finding(SEGMENT_MISFIT, "damage", table.path, None, detail))
         return False
 
     def _compare_end(self, applied: int) -> None:
@@ -332,7 +320,7 @@ class QuorumLog:
         if end < applied:
             ending = f"the log ends at entry {end}" if end else "the log has no entries"
             detail = f"{ending}, but {META_FILE} says that entry {applied} was applied"
-            self._problems.append(Problem(CUT_SHORT, "damage", self._directory, None, detail))
+            self._problems.append(Finding(CUT_SHORT, "damage", self._directory, None, detail))
 
     def _is_missing(self, index: int) -> bool:
         return self._plan.term_at(index) is None
@@ -405,5 +393,5 @@ class QuorumLog:
         return EntryRun(source.path, indexes, terms, offsets, lengths, None)
 
 
-def _falling(path: str, index: int, term: int, before: int) -> Problem:
-    return Problem(TERM_BACK, "damage", path, None, f"entry {index} has term {term} after one of term {before}")
+def _falling(path: str, index: int, term: int, before: int) -> Finding:
+    return Finding(TERM_BACK, "damage", path, None, f"entry {index} has term {term} after one of term {before}")

@@ -15,9 +15,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.salvage.quorum.ra.entry_runs import EntryRun
-from warren.salvage.quorum.ra.log_entries import BadEntry
-from warren.salvage.quorum.ra.problems import Problem
+from warren.salvage.queue_directory import Finding
+from warren.salvage.quorum.ra.entry_runs import BadEntry, EntryRun
 from warren.salvage.quorum.ra.segment_format import MAX_INDEX, RECORD_DTYPES, SEGMENT_HEADER, SEGMENT_MAGIC
 from warren.storage.errors import DataError
 from warren.storage.filesystem import File, FileSystem
@@ -37,7 +36,7 @@ class SegmentTable:
     """Those that count; see :mod:`warren.salvage.quorum.ra.segment_format`."""
     bad: dict[int, BadEntry]
     """Entries whose records cannot be trusted."""
-    problems: tuple[Problem, ...]
+    problems: tuple[Finding, ...]
     written: int
     """Records in the file."""
     indexes: npt.NDArray[np.uint64]
@@ -78,7 +77,7 @@ def read_table(files: FileSystem, path: str, missing_up_to: int = -1) -> Segment
     """
     handle = files.open_read(path)
     try:
-        problems: list[Problem] = []
+        problems: list[Finding] = []
         table = _records_of(handle, path, problems)
     finally:
         handle.close()
@@ -98,13 +97,13 @@ def read_record(files: FileSystem, path: str, position: int) -> EntryRun:
     return EntryRun(path, part["index"], part["term"], part["offset"], part["length"], part["checksum"])
 
 
-def _records_of(handle: File, path: str, problems: list[Problem]) -> Records:
+def _records_of(handle: File, path: str, problems: list[Finding]) -> Records:
     """The table up to its last record, as the file has it."""
     header = handle.pread(SEGMENT_HEADER.size, 0)
     if len(header) < SEGMENT_HEADER.size:
         if header.strip(b"\0") and not SEGMENT_MAGIC.startswith(header[:4]):
             raise DataError(path, 0, f"{len(header)} bytes that are no segment's header")
-        problems.append(Problem("torn record", "leftover", path, 0, f"{len(header)} bytes, not even a header"))
+        problems.append(Finding("torn record", "leftover", path, 0, f"{len(header)} bytes, not even a header"))
         return np.empty(0, RECORD_DTYPES[2])
     magic, version, room = SEGMENT_HEADER.unpack(header)
     dtype = RECORD_DTYPES.get(version)
@@ -125,7 +124,7 @@ def _records_of(handle: File, path: str, problems: list[Problem]) -> Records:
     return _up_to_the_zeros(table, used, path, problems)
 
 
-def _up_to_the_zeros(table: Records, used: npt.NDArray[np.intp], path: str, problems: list[Problem]) -> Records:
+def _up_to_the_zeros(table: Records, used: npt.NDArray[np.intp], path: str, problems: list[Finding]) -> Records:
     """The records before the first zeros. After zeros, only records that continue the numbering are records."""
     indexes = table["index"].astype(np.uint64)
     gaps = np.flatnonzero(np.diff(used, prepend=-1) != 1)
@@ -150,8 +149,8 @@ def _room_said_by(records: Records) -> int | None:
     return place // size if follows and place > 0 and place % size == 0 and place // size <= 0xFFFF else None
 
 
-def _damage(path: str, offset: int, detail: str) -> Problem:
-    return Problem(DAMAGED_TABLE, "damage", path, offset, detail)
+def _damage(path: str, offset: int, detail: str) -> Finding:
+    return Finding(DAMAGED_TABLE, "damage", path, offset, detail)
 
 
 def _lone_zeros(checksums: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -168,7 +167,7 @@ def _lone_zeros(checksums: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 class _Order:
     """Which records of a table count."""
 
-    def __init__(self, path: str, table: Records, problems: list[Problem], missing_up_to: int) -> None:
+    def __init__(self, path: str, table: Records, problems: list[Finding], missing_up_to: int) -> None:
         self._path = path
         self._table = table
         self._problems = problems

@@ -19,8 +19,8 @@ from typing import Final
 
 import attrs
 
+from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum.ra.entry_runs import crc32_of
-from warren.salvage.quorum.ra.problems import Problem
 from warren.salvage.quorum.ra.snapshot_format import (
     MAX_META_BYTES,
     META_LENGTH,
@@ -90,9 +90,9 @@ class _Candidate:
         return f"{self.directory}/{SNAPSHOT_NAME}"
 
 
-def find_snapshot(files: FileSystem, directory: str, problems: list[Problem]) -> SnapshotInfo | None:
+def find_snapshot(files: FileSystem, directory: str, problems: list[Finding]) -> SnapshotInfo | None:
     """The snapshot that counts in a queue's directory; what is wrong with others is added to ``problems``."""
-    damaged: Problem | None = None
+    damaged: Finding | None = None
     for place in (SNAPSHOTS, CHECKPOINTS):
         for candidate in _candidates(files, f"{directory}/{place}", problems):
             try:
@@ -104,46 +104,46 @@ def find_snapshot(files: FileSystem, directory: str, problems: list[Problem]) ->
                 continue
             if damaged is not None:
                 detail = f"counts in place of the damaged {damaged.path}"
-                problems.append(Problem("older snapshot", "damage", snapshot.path, None, detail))
+                problems.append(Finding("older snapshot", "damage", snapshot.path, None, detail))
             return snapshot
         if damaged is None:
             return None  # a checkpoint counts only in place of a snapshot
     return None
 
 
-def _candidates(files: FileSystem, directory: str, problems: list[Problem]) -> Iterator[_Candidate]:
+def _candidates(files: FileSystem, directory: str, problems: list[Finding]) -> Iterator[_Candidate]:
     """The finished ones in ``directory``, newest first."""
     candidates: list[_Candidate] = []
     for name in files.list(directory):
         match = _DIRECTORY.fullmatch(name)
         if match is None:
-            problems.append(Problem("leftover file", "leftover", f"{directory}/{name}", None, "no snapshot's name"))
+            problems.append(Finding("leftover file", "leftover", f"{directory}/{name}", None, "no snapshot's name"))
         elif files.exists(f"{directory}/{name}/{ACCEPTING_NAME}"):
             detail = "it was still being received"
-            problems.append(Problem(UNFINISHED_SNAPSHOT, "leftover", f"{directory}/{name}", None, detail))
+            problems.append(Finding(UNFINISHED_SNAPSHOT, "leftover", f"{directory}/{name}", None, detail))
         else:
             candidates.append(_Candidate(f"{directory}/{name}", int(match[2], 16), int(match[1], 16)))
     yield from sorted(candidates, key=lambda candidate: (candidate.index, candidate.term), reverse=True)
 
 
-def _problem_with(files: FileSystem, candidate: _Candidate, error: Exception) -> Problem:
+def _problem_with(files: FileSystem, candidate: _Candidate, error: Exception) -> Finding:
     """Why a snapshot does not count. A crash leaves a directory without a file, or with an empty one."""
     try:
         is_unfinished = SNAPSHOT_NAME not in files.list(candidate.directory) or not files.size(candidate.path)
     except StorageError as refused:
-        return Problem(DAMAGED_SNAPSHOT, "damage", candidate.directory, None, str(refused))
+        return Finding(DAMAGED_SNAPSHOT, "damage", candidate.directory, None, str(refused))
     if is_unfinished:
-        return Problem(UNFINISHED_SNAPSHOT, "leftover", candidate.directory, None, "no snapshot in it")
+        return Finding(UNFINISHED_SNAPSHOT, "leftover", candidate.directory, None, "no snapshot in it")
     offset, reason = (error.offset, error.reason) if isinstance(error, DataError) else (None, str(error))
-    return Problem(DAMAGED_SNAPSHOT, "damage", candidate.path, offset, reason)
+    return Finding(DAMAGED_SNAPSHOT, "damage", candidate.path, offset, reason)
 
 
-def _read(files: FileSystem, candidate: _Candidate, problems: list[Problem]) -> SnapshotInfo:
+def _read(files: FileSystem, candidate: _Candidate, problems: list[Finding]) -> SnapshotInfo:
     path = candidate.path
     meta, state_offset = _read_meta(files, path)
     if (meta.index, meta.term) != (candidate.index, candidate.term):
         detail = f"says index {meta.index}, term {meta.term}, other than its directory's name"
-        problems.append(Problem(DAMAGED_SNAPSHOT, "damage", path, None, detail))
+        problems.append(Finding(DAMAGED_SNAPSHOT, "damage", path, None, detail))
     return SnapshotInfo(
         path=path,
         index=meta.index,
@@ -177,7 +177,7 @@ def _read_meta(files: FileSystem, path: str) -> tuple[SnapshotMeta, int]:
         handle.close()
 
 
-def _read_indexes(files: FileSystem, path: str, problems: list[Problem]) -> Ranges:
+def _read_indexes(files: FileSystem, path: str, problems: list[Finding]) -> Ranges:
     if not files.exists(path):
         return ()
     try:
@@ -185,5 +185,5 @@ def _read_indexes(files: FileSystem, path: str, problems: list[Problem]) -> Rang
             raise DataError(path, None, f"a list of indexes of {files.size(path)} bytes")  # noqa: TRY301
         return parse_indexes(files.read(path), path)
     except DataError as error:
-        problems.append(Problem(DAMAGED_SNAPSHOT, "damage", path, error.offset, error.reason))
+        problems.append(Finding(DAMAGED_SNAPSHOT, "damage", path, error.offset, error.reason))
         return ()

@@ -30,8 +30,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.salvage.quorum.ra.log_entries import BadEntry
-from warren.salvage.quorum.ra.problems import Problem
+from warren.salvage.queue_directory import Finding
+from warren.salvage.quorum.ra.entry_runs import BadEntry
 from warren.salvage.quorum.ra.wal_scan_state import EntryPosition, ScanState
 
 Offsets = npt.NDArray[np.uint64]
@@ -75,7 +75,7 @@ class WalEntries:
     """By index."""
     bad: dict[int, BadEntry] = attrs.field(factory=dict)
     """Entries that cannot be read; no run has them."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[Finding, ...] = ()
     """Of this queue's records; the index of all has them too."""
 
     @property
@@ -157,7 +157,7 @@ class QueueColumns:
         self.uid = uid
         self.runs: list[OpenRun] = []
         self.bad: dict[int, BadEntry] = {}
-        self.problems: list[Problem] = []
+        self.problems: list[Finding] = []
         self._scan = scan
         self._waiting: EntryPosition | None = None
         self.next_index = -1
@@ -176,7 +176,7 @@ class QueueColumns:
         return self.next_index - 1
 
     def report(self, kind: str, place: EntryPosition, detail: str) -> None:
-        problem = Problem(kind, "damage", place.path, place.offset, detail)
+        problem = Finding(kind, "damage", place.path, place.offset, detail)
         if len(self.problems) < MAX_TOLD:
             self.problems.append(problem)
         self._scan.report(problem)

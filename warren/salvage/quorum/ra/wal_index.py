@@ -10,18 +10,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
-from warren.salvage.quorum.ra.entry_runs import CHECKSUM
+from warren.salvage.queue_directory import UNREADABLE_FILE, Finding
+from warren.salvage.quorum.ra.entry_runs import CHECKSUM, BadEntry
 from warren.salvage.quorum.ra.file_names import file_number
-from warren.salvage.quorum.ra.log_entries import BadEntry
-from warren.salvage.quorum.ra.problems import Problem
 from warren.salvage.quorum.ra.wal_columns import Missed, NodeColumns, QueueColumns, WalEntries
 from warren.salvage.quorum.ra.wal_format import KNOWN_RECORD
-from warren.salvage.quorum.ra.wal_scan import UNREADABLE_FILE, UNREADABLE_RECORD, FileScan
+from warren.salvage.quorum.ra.wal_scan import UNREADABLE_RECORD, FileScan
 from warren.salvage.quorum.ra.wal_scan_state import MAX_PROBLEMS, ScanState
 from warren.storage.errors import StorageError
 from warren.storage.filesystem import FileSystem
-
-__all__ = ["UNREADABLE_FILE", "UNREADABLE_RECORD", "WalIndex"]
 
 
 @attrs.define(eq=False, repr=False)
@@ -30,7 +27,7 @@ class WalIndex:
 
     counts: dict[str, int] = attrs.field(factory=dict)
     """The sound records of each file."""
-    problems: list[Problem] = attrs.field(factory=list)
+    problems: list[Finding] = attrs.field(factory=list)
     _queues: Mapping[bytes, WalEntries] = attrs.field(factory=dict)
 
     @classmethod
@@ -48,7 +45,7 @@ class WalIndex:
             try:
                 handle = files.open_read(path)
             except StorageError as error:
-                shared.report(Problem(UNREADABLE_FILE, "damage", path, None, str(error)))
+                shared.report(Finding(UNREADABLE_FILE, "damage", path, None, str(error)))
                 continue
             try:
                 index.counts[path] = FileScan(shared, columns, handle, path).run()

@@ -19,9 +19,8 @@ from typing import Final
 
 from zlib_ng import zlib_ng
 
-from warren.salvage.quorum.ra.entry_runs import CHECKSUM, WINDOW_BYTES, adler32_of
-from warren.salvage.quorum.ra.log_entries import BadEntry
-from warren.salvage.quorum.ra.problems import Problem
+from warren.salvage.queue_directory import UNREADABLE_FILE, Finding
+from warren.salvage.quorum.ra.entry_runs import CHECKSUM, WINDOW_BYTES, BadEntry, adler32_of
 from warren.salvage.quorum.ra.similar_names import nearest
 from warren.salvage.quorum.ra.wal_columns import NodeColumns, QueueColumns
 from warren.salvage.quorum.ra.wal_format import (
@@ -45,7 +44,6 @@ from warren.storage.filesystem import File, data_windows
 MAX_CHANGED_OF_ID: Final = 2
 """Bytes in which a queue's id may differ from its directory's name."""
 
-UNREADABLE_FILE: Final = "unreadable file"
 UNREADABLE_RECORD: Final = "unreadable record"
 TORN_RECORD: Final = "torn record"
 EMPTY_WAL: Final = "empty write-ahead log"
@@ -91,7 +89,7 @@ class FileScan:
         return self._records
 
     def _tell(self, kind: str, offset: int | None, detail: str, *, leftover: bool = False) -> None:
-        self._shared.report(Problem(kind, "leftover" if leftover else "damage", self._path, offset, detail))
+        self._shared.report(Finding(kind, "leftover" if leftover else "damage", self._path, offset, detail))
 
     def _first(self) -> int | None:
         header = self._handle.pread(len(WAL_HEADER), 0)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from warren.salvage.quorum.ra.problems import Problem
+from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum.ra.wal_format import ENTRY_HEADER
 from warren.storage.filesystem import FileSystem
 
@@ -40,7 +40,7 @@ class Lost(NamedTuple):
 class ScanState:
     """What the passes over all files have in common."""
 
-    def __init__(self, files: FileSystem, problems: list[Problem], known_uids: Collection[bytes]) -> None:
+    def __init__(self, files: FileSystem, problems: list[Finding], known_uids: Collection[bytes]) -> None:
         self._files = files
         self._problems = problems
         self.known_uids: Final = frozenset(known_uids)
@@ -62,14 +62,14 @@ class ScanState:
         if len(self.strays) < MAX_PROBLEMS:
             self.strays.append((uid, place))
 
-    def report(self, problem: Problem) -> None:
+    def report(self, problem: Finding) -> None:
         self._problem_counts[problem.path] += 1
         count = self._problem_counts[problem.path]
         if count <= MAX_PROBLEMS:
             self._problems.append(problem)
         elif count == MAX_PROBLEMS + 1:
             detail = f"more than {MAX_PROBLEMS} problems; the others are not told"
-            self._problems.append(Problem(problem.kind, "damage", problem.path, problem.offset, detail))
+            self._problems.append(Finding(problem.kind, "damage", problem.path, problem.offset, detail))
 
     def lose(self, path: str, offset: int, records: int) -> None:
         """Note that up to ``records`` records cannot be read from ``offset`` on."""
