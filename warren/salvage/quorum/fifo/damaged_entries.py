@@ -3,7 +3,7 @@
 Commands name deliveries by their number. If one message, or one consumer's turn, is left out, every later settle hits
 another message. So an entry whose checksum is wrong still counts for its *structure*: a message keeps its place, but
 cannot be read; a consumer gets what it got; a settle gives credit back. A damaged entry removes nothing: what it
-settles is doubtful (:mod:`warren.salvage.quorum.fifo.damaged_settles`), no settings and no version are taken from it,
+settles is doubtful (:mod:`warren.salvage.quorum.fifo.settlements`), no settings and no version are taken from it,
 and the time is that of the entry before.
 
 An entry that cannot be decoded is recognised by its command's name (one byte of it may be wrong), else by the sound
@@ -39,7 +39,8 @@ from warren.salvage.quorum.fifo.commands import (
 )
 from warren.salvage.quorum.fifo.decoding import MAX_DEPTH, decode_entry
 from warren.salvage.quorum.fifo.later_commands import CommandsAhead, LaterCommands
-from warren.salvage.quorum.fifo.machine import UNKNOWN_PID, QuorumMachine
+from warren.salvage.quorum.fifo.machine import QuorumMachine
+from warren.salvage.quorum.fifo.settlements import UNKNOWN_PID
 from warren.salvage.quorum.ra.entry_runs import BadEntry, LogEntry
 from warren.salvage.quorum.ra.log import QuorumLog
 from warren.salvage.quorum.ra.similar_names import nearest
@@ -123,8 +124,8 @@ class DamagedEntries:
                 machine.apply(bad.index, machine.last_ts_ms, Enqueue(None, None, body))
                 return "probably a message" if guessed is not None else UNKNOWN
             case Settle(key, msg_ids) | Discard(key, msg_ids):
-                consumer, actual_ids = machine.meant_by(key, msg_ids, later)
-                return _said_of([] if consumer is None else machine.doubt(consumer, actual_ids))
+                consumer, actual_ids = machine.settlements.meant_by(key, msg_ids, later)
+                return _said_of([] if consumer is None else machine.settlements.doubt(consumer, actual_ids))
             case Requeue():
                 index = self._requeue(command, later)
                 return NOT_SURE if index is None else f"message {index} was requeued"
@@ -137,7 +138,7 @@ class DamagedEntries:
             case Checkout(consumer=(tag, pid)):
                 name = tag, self._actual_pid(pid)
                 machine.apply(bad.index, machine.last_ts_ms, command._replace(consumer=name))
-                machine.doubt_key(name)
+                machine.settlements.doubt_key(name)
                 return f"a consumer started; {NOT_SURE}"
             case MachineVersion() | UpdateConfig() | DeadLetterSettle() | Unknown():
                 return f"skipped; {NOT_SURE}"
@@ -154,22 +155,22 @@ class DamagedEntries:
     def _give_back(self, command: Return | Modify, index: int, later: LaterCommands) -> None:
         """Messages that this would take past the delivery limit become doubtful instead, so that none is lost."""
         machine = self._machine
-        consumer, actual_ids = machine.meant_by(command.consumer, command.msg_ids, later)
+        consumer, actual_ids = machine.settlements.meant_by(command.consumer, command.msg_ids, later)
         if consumer is not None:
-            doubtful = [msg_id for msg_id in actual_ids if machine.goes_with_a_return(consumer, msg_id)]
+            doubtful = [msg_id for msg_id in actual_ids if machine.settlements.goes_with_a_return(consumer, msg_id)]
             given_back = [msg_id for msg_id in actual_ids if msg_id not in doubtful]
             machine.apply(index, machine.last_ts_ms, command._replace(consumer=consumer.key, msg_ids=given_back))
             if doubtful:
-                machine.doubt(consumer, doubtful)
+                machine.settlements.doubt(consumer, doubtful)
 
     def _requeue(self, command: Requeue, later: LaterCommands) -> int | None:
         """The message that was given back; its body is read from its former place."""
         machine = self._machine
         delivery = self._delivery_of(command.old_index, later)
         if delivery is None:
-            consumer, actual_ids = machine.meant_by(command.consumer, [command.msg_id], later)
+            consumer, actual_ids = machine.settlements.meant_by(command.consumer, [command.msg_id], later)
             delivery = None if consumer is None else (consumer.key, actual_ids[0])
-        message = None if delivery is None else machine.held(*delivery)
+        message = None if delivery is None else machine.settlements.held(*delivery)
         if delivery is None or message is None:
             return None
         resolved = command._replace(consumer=delivery[0], msg_id=delivery[1])

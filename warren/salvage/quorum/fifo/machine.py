@@ -26,27 +26,23 @@ delivery limit, and those over the queue's limits. :meth:`QuorumMachine.restart`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeAlias
 
 from warren.salvage.quorum.fifo import commands, machine_state
 from warren.salvage.quorum.fifo.commands import Command, ConsumerKey, Pid
-from warren.salvage.quorum.fifo.consumers import SUSPECTED, UP, Consumer
-from warren.salvage.quorum.fifo.damaged_settles import Doubtful, meant_by
+from warren.salvage.quorum.fifo.consumers import SUSPECTED, UP
 from warren.salvage.quorum.fifo.dead_letters import DeadLetter, DeadLetters
 from warren.salvage.quorum.fifo.deliveries import Deliveries
-from warren.salvage.quorum.fifo.later_commands import LaterCommands
 from warren.salvage.quorum.fifo.machine_state import Parts
 from warren.salvage.quorum.fifo.membership import Membership
 from warren.salvage.quorum.fifo.ready_queues import ManyQueues, QueuedMessage, TwoQueues
 from warren.salvage.quorum.fifo.rules import DEFAULT_TIMEOUT_MS, QueueSettings, rules_of
+from warren.salvage.quorum.fifo.settlements import Settlements
 from warren.storage.erlang_terms import Atom, Term
 
 _Appliers: TypeAlias = "Mapping[type, Callable[[int, Any], None]]"
-
-UNKNOWN_PID: Final = b""
-"""The pid of a consumer whose process is unknown."""
 
 _HIGH_PRIORITY: Final = 9
 """In 4.3, of messages that waited in the high one of two queues."""
@@ -67,25 +63,24 @@ class QuorumMachine:
         self._service = parts.service
         self._deliveries = Deliveries(self._messages, self._service, self._rules)
         self._membership = Membership(self._deliveries, self._publishers)
+        self.settlements: Final = Settlements(self._deliveries, self._membership)
         self._appliers = self._appliers_by_version()
-        self._doubtful = Doubtful()
-        self._unsure_key: ConsumerKey | None = None
-        """Of a consumer whose tag or pid may be wrong."""
         self._members: tuple[tuple[str, str], ...] = ()
 
     def _appliers_by_version(self) -> _Appliers:
         """What each command does, given the index of its entry."""
-        membership, has_timeouts = self._membership, self._rules.has_timeouts
+        membership, settlements = self._membership, self.settlements
+        has_timeouts = self._rules.has_timeouts
         return {
             commands.Enqueue: self._enqueue,
-            commands.Settle: self._settle,
+            commands.Settle: settlements.settle,
             commands.RegisterEnqueuer: self._register_enqueuer,
             commands.Checkout: membership.checkout,
             commands.Cancel: membership.cancel,
-            commands.Discard: self._discard,
-            commands.Return: self._return,
-            commands.Modify: self._modify,
-            commands.Requeue: self._requeue,
+            commands.Discard: settlements.discard,
+            commands.Return: settlements.give_back,
+            commands.Modify: settlements.modify,
+            commands.Requeue: settlements.requeue,
             commands.Credit: membership.credit,
             commands.Purge: self._purge,
             commands.Down: membership.down,
@@ -199,33 +194,6 @@ class QuorumMachine:
         self._messages.now_ms = ts_ms
         applier(index, command)
 
-    def held(self, key: ConsumerKey, msg_id: int) -> QueuedMessage | None:
-        """The message that is out under a number."""
-        consumer = self._find(key)
-        return None if consumer is None else consumer.held.get(msg_id)
-
-    def meant_by(
-        self, key: ConsumerKey, msg_ids: Sequence[int], later: LaterCommands
-    ) -> tuple[Consumer | None, list[int]]:
-        """The consumer and the deliveries that an untrusted command named."""
-        return meant_by(self._service.consumers, self._find(key), key, msg_ids, later)
-
-    def goes_with_a_return(self, consumer: Consumer, msg_id: int) -> bool:
-        """Whether the message is sent away if it comes back once more: it has reached the delivery limit."""
-        message = consumer.held[msg_id]
-        returned = message._replace(
-            delivery_count=message.delivery_count + 1, acquired_count=message.acquired_count + 1
-        )
-        return self._messages.is_past_limit(returned)
-
-    def doubt_key(self, key: ConsumerKey) -> None:
-        """Note a consumer's name that may be wrong: commands with the same tag or the same pid may mean it."""
-        self._unsure_key = key
-
-    def doubt(self, consumer: Consumer, msg_ids: Sequence[int]) -> list[int]:
-        """Apply an untrusted settle; return the indexes of what it may have settled, which comes back."""
-        return self._doubtful.finish(consumer, msg_ids, self._deliveries)
-
     # What each command does.
 
     def _enqueue(self, index: int, command: commands.Enqueue) -> None:
@@ -247,61 +215,6 @@ class QuorumMachine:
 
     def _pass_over(self, index: int, command: Command) -> None:
         """Without a checkout. A node that is away takes effect by ``down``; 4.3's commands have no effect before it."""
-
-    def _settle(self, index: int, command: commands.Settle) -> None:
-        consumer = self._named(command.consumer, command.msg_ids)
-        if consumer is not None:
-            self._deliveries.finish(consumer, command.msg_ids)
-        else:
-            self._membership.answer_waiting(command.consumer, command.msg_ids)
-
-    def _discard(self, index: int, command: commands.Discard) -> None:
-        consumer = self._named(command.consumer, command.msg_ids)
-        if consumer is not None and (consumer.key == command.consumer or self._rules.finds_by_id):
-            self._deliveries.discard(consumer, command.msg_ids)
-        else:
-            self._membership.answer_waiting(command.consumer, command.msg_ids)
-
-    def _return(self, index: int, command: commands.Return) -> None:
-        consumer = self._named(command.consumer, command.msg_ids)
-        if consumer is not None:
-            self._deliveries.give_back(consumer, command.msg_ids, failed=not self._rules.has_keys)
-        else:
-            self._membership.answer_waiting(command.consumer, command.msg_ids)
-
-    def _modify(self, index: int, command: commands.Modify) -> None:
-        """Its annotations go with the message to the next consumer; a reader ignores them otherwise."""
-        consumer = self._named(command.consumer, command.msg_ids) if self._rules.has_keys else None
-        if consumer is None:
-            self._membership.answer_waiting(command.consumer, command.msg_ids)
-        elif command.undeliverable_here:
-            self._deliveries.discard(consumer, command.msg_ids)
-        else:
-            failed, annotations = command.delivery_failed, command.annotations
-            self._deliveries.give_back(consumer, command.msg_ids, failed=failed, annotations=annotations)
-
-    def _requeue(self, index: int, command: commands.Requeue) -> None:
-        consumer = self._service.consumers.by_key.get(command.consumer) or self._unsure(command.consumer)
-        if consumer is not None:
-            self._deliveries.requeue(consumer, command.msg_id, index)
-
-    def _named(self, key: ConsumerKey, msg_ids: Sequence[int]) -> Consumer | None:
-        """The consumer that a command names; the doubtful messages that the command names are out again."""
-        consumer = self._find(key)
-        if self._doubtful and consumer is not None:
-            self._doubtful.recall(consumer, msg_ids, self._messages)
-        return consumer
-
-    def _find(self, key: ConsumerKey) -> Consumer | None:
-        consumers = self._service.consumers
-        return consumers.by_key.get(key) or (consumers.find(key) if self._rules.has_keys else self._unsure(key))
-
-    def _unsure(self, key: ConsumerKey) -> Consumer | None:
-        """The consumer that an unknown name may mean."""
-        unsure = self._unsure_key
-        if unsure is None or not _may_be(key, unsure):
-            return None
-        return self._service.consumers.by_key.get(unsure)
 
     def _purge(self, index: int, command: commands.Purge) -> None:
         """What is out stays. Without a checkout."""
@@ -392,7 +305,7 @@ class QuorumMachine:
         while pids := self.pids():
             self._miss(pids)
         self._messages.put_back()
-        self._doubtful.come_back(self._messages)
+        self.settlements.put_back()
 
     def _miss(self, pids: Iterable[Pid]) -> None:
         for pid in pids:
@@ -421,10 +334,3 @@ class QuorumMachine:
             and not self._deliveries.unserved
         ):
             raise RuntimeError("a message waits, and a consumer whose turn it is")
-
-
-def _may_be(key: ConsumerKey, unsure: ConsumerKey) -> bool:
-    """Whether both can name one consumer, with an error in the tag or in the pid."""
-    if isinstance(key, int) or isinstance(unsure, int):
-        return False
-    return key[0] == unsure[0] or unsure[1] in (key[1], UNKNOWN_PID)
