@@ -14,7 +14,7 @@ import pytest
 
 import warren
 import warren.aio
-from tests.support.aio_tools import SLOW_SYNC, breathe, driven, in_a_loop
+from tests.support.both_ways import SLOW_SYNC, breathe, driven, in_a_loop
 from tests.support.runtime_tools import HandNode, hand_node
 from warren.actors.engines.queue.backing import Backing
 from warren.actors.runtime.pool import PooledActor

@@ -16,7 +16,7 @@ from pykka._envelope import Envelope
 
 import warren
 import warren.aio
-from tests.support.aio_tools import SLOW_SYNC, breathe, driven, in_a_loop
+from tests.support.both_ways import SLOW_SYNC, breathe, driven, in_a_loop
 from tests.support.runtime_tools import HandNode, hand_node
 from warren.actors.engines.topics.errors import (
     MemberError,

@@ -18,7 +18,7 @@ from pamqp.base import Frame as Method
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
-from tests.support.amqp_violations import HEADER_OF_5, NO_PROPERTIES, OURS, PUBLISH, RABBITMQS, UNKNOWN_METHODS
+from tests.support.amqp_link import HEADER_OF_5, NO_PROPERTIES, OURS, PUBLISH_METHOD, RABBITMQS, UNKNOWN_METHODS
 from warren.amqp.connection import FRAME_MIN_SIZE, PROTOCOL_HEADER, Connection
 from warren.amqp.errors import OutOfOrderError
 from warren.amqp.framing import BODY, LARGE_BYTES, METHOD, frame
@@ -395,7 +395,7 @@ def test_a_violation_closes_the_connection_with_the_reason(data: bytes, reply: s
     assert before == []
     assert isinstance(violation, Violation)
     assert str(violation.error) == reply
-    assert server.receive(PUBLISH) == []
+    assert server.receive(PUBLISH_METHOD) == []
     [closed] = client.receive(server.data_to_send())
     assert isinstance(closed, MethodReceived)
     assert f"{closed.method.reply_code} {closed.method.reply_text}" == reply
@@ -413,13 +413,13 @@ def test_after_a_violation_nothing_that_comes_raises() -> None:
     _, server = running()
     server.receive(frame(BODY, 1, b"x"))
     assert server.state is State.CLOSED
-    assert server.receive(frame(METHOD, 0, b"") + frame(METHOD, 0, b"abc") + PUBLISH + HEADER_OF_5) == []
+    assert server.receive(frame(METHOD, 0, b"") + frame(METHOD, 0, b"abc") + PUBLISH_METHOD + HEADER_OF_5) == []
     [closed] = server.receive(encode_method(0, c.Connection.CloseOk()))
     assert isinstance(closed, MethodReceived)
     assert server.state is State.TERMINATED
 
 
-WHOLE = PUBLISH + HEADER_OF_5 + frame(BODY, 1, b"12345")
+WHOLE = PUBLISH_METHOD + HEADER_OF_5 + frame(BODY, 1, b"12345")
 ACK = encode_method(1, c.Basic.Ack(1))
 LOST = WHOLE[:-1] + b"\0"
 
@@ -464,8 +464,8 @@ def test_a_violation_is_the_same_in_one_piece_and_byte_by_byte(server: Callable[
 
 def test_a_body_may_not_be_cut_short_by_another_message() -> None:
     _, server = running()
-    assert server.receive(PUBLISH + HEADER_OF_5 + frame(BODY, 1, b"123")) == []
-    whole = PUBLISH + HEADER_OF_5 + frame(BODY, 1, b"12345")
+    assert server.receive(PUBLISH_METHOD + HEADER_OF_5 + frame(BODY, 1, b"123")) == []
+    whole = PUBLISH_METHOD + HEADER_OF_5 + frame(BODY, 1, b"12345")
     [violation] = server.receive(whole)
     assert isinstance(violation, Violation)
     assert violation.error.reply_code == 505

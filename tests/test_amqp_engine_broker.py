@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from pamqp import commands as c
 
-from tests.support.amqp_violations import RABBITMQS, UNKNOWN_METHODS
+from tests.support.amqp_link import RABBITMQS, UNKNOWN_METHODS
 from tests.support.broker import Broker
 from warren.amqp.connection import Connection
 from warren.amqp.received import Event, MethodReceived

@@ -23,19 +23,7 @@ from collections.abc import Callable, Iterator
 import attrs
 import pytest
 
-from tests.support.effort import every, times
-from tests.support.queue_model import (
-    ENVELOPES,
-    PATH,
-    VHOST,
-    QueueModel,
-    body_of,
-    found_in,
-    id_of,
-    new_files,
-    open_vhost,
-)
-from tests.support.vhost_life import (
+from tests.crash_points.queues import (
     BROKERS,
     LARGE,
     SETTINGS,
@@ -52,6 +40,18 @@ from tests.support.vhost_life import (
     paging,
     recovered,
     stops,
+)
+from tests.support.effort import every, times
+from tests.support.queue_model import (
+    ENVELOPES,
+    PATH,
+    VHOST,
+    QueueModel,
+    body_of,
+    found_in,
+    id_of,
+    new_files,
+    open_vhost,
 )
 from warren.actors.vhost import Vhost
 from warren.queue_index.index.directory import queue_directory_name

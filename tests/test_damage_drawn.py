@@ -28,9 +28,9 @@ import pytest
 from typer.testing import Result
 
 from tests.support.cli_tools import warren
+from tests.support.disk_fault_tools import RefusingFileSystem
 from tests.support.effort import EFFORT, new_seed, times
 from tests.support.rabbitmq_golden import PROJECT
-from tests.support.refusing_files import RefusingFileSystem
 from tests.support.tried import Count, Tried
 from warren.queue_index.index import index_v2_format as v2
 from warren.queue_index.index.index_v2_format import Entries

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import warren
 import warren.aio
 import warren.kombu
-from tests.support.aio_tools import in_a_loop
+from tests.support.both_ways import in_a_loop
 from tests.support.management_tools import Api
 from tests.support.runtime_tools import hand_node
 from tests.support.server_tools import served

@@ -14,8 +14,7 @@ import pytest
 import warren
 from tests.support.all_ends import ENDS
 from tests.support.effort import new_seed, times
-from tests.support.ends import End, report_of
-from tests.support.ends_checks import Said, check_node
+from tests.support.ends import End, Said, check_node, report_of
 from tests.support.ends_nursery import Ended, end_all
 from tests.support.tried import Count, Tried
 

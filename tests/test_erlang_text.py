@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.erlang_text_writer import format_term
+from tests.support.quorum_tools import format_term
 from warren.storage.erlang_terms import Atom
 from warren.storage.erlang_text import TextError, parse
 from warren.storage.errors import TermError

@@ -17,9 +17,18 @@ from hypothesis import strategies as st
 
 import warren as warren_package
 from tests.support.cli_tools import warren
-from tests.support.exported_messages import BODIES, NAMES, PROPERTIES, field, found_in, string, with_headers
 from tests.support.rabbitmq_golden import PROJECT
-from tests.support.shovel_tools import complaint, shovel
+from tests.support.shovel_tools import (
+    BODIES,
+    NAMES,
+    PROPERTIES,
+    complaint,
+    field,
+    found_in,
+    shovel,
+    string,
+    with_headers,
+)
 from tests.support.waiting import wait_until
 from warren import engine
 from warren.client import verbs

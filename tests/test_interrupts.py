@@ -12,8 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.support.pool_tools import Do, Say, Scribe
-from tests.support.runtime_tools import forget_actors, hand_node
+from tests.support.runtime_tools import Do, Say, Scribe, forget_actors, hand_node
 from tests.support.striking import struck_at
 from warren.actors.runtime.future import Confirm
 from warren.actors.runtime.inbox import Inbox, PendingBatch

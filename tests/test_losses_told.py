@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from tests.support.log_told import events
 from tests.support.runtime_tools import BIG, DATA, SMALL, HandNode, bodies, hand_node, put, queue_path, store_path
+from tests.support.waiting import events
 from warren.storage.memory import MemoryFileSystem
 
 EXPLAINED = logging.WARNING

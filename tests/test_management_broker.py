@@ -18,8 +18,7 @@ import pytest
 
 import warren
 from tests.support.broker import Broker, requires_broker
-from tests.support.management_requests import REQUESTS, Request
-from tests.support.management_tools import Api, differences, said, shape
+from tests.support.management_tools import REQUESTS, Api, Request, differences, said, shape
 from warren.management import ManagementSettings
 from warren.server import ServerSettings
 

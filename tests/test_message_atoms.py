@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.quorum_entries import basic_message
+from tests.support.quorum_commands import basic_message
 from warren.queue_index.message.message_format import (
     Envelope,
     decode_message,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.crash_points.losses import SECTOR_BYTES
+from tests.crash_points.stores import DIRECTORY, SETTINGS, Life, Promises, body, key, recover, small_pieces
 from tests.support.effort import every, times
 from tests.support.runtime_tools import hand_node
-from tests.support.store_life import DIRECTORY, SETTINGS, Life, Promises, body, key, recover, small_pieces
 from warren.msg_store.rdq.message_store import MessageStore
 from warren.msg_store.rdq.rdq_format import HEADER, OVERHEAD_BYTES, encode_record
 from warren.msg_store.rdq.store_reader import StoreReader

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.support.quorum_entries import basic_message, p_basic
+from tests.support.quorum_commands import basic_message, p_basic
 from warren.queue_index.message.message_format import (
     Envelope,
     decode_message,

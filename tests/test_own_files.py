@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,68 @@ from pathlib import Path
 import pytest
 
 import warren
-from tests.support import cli_tools, every_file
+from tests.support import cli_tools
 from tests.support.waiting import wait_until
 from warren.storage import own_files
 from warren.storage.filesystem import RealFileSystem
+
+SMALL = {
+    "mapped_file_size_commit_log": 1 << 16,
+    "mapped_file_size_consume_queue": 20_000,
+    "msg_store_file_size_limit": 1 << 16,
+    "segment_entry_count": 64,
+    "queue_index_max_journal_entries": 16,
+}
+"""Settings under which a little work fills files of each kind."""
+
+
+def use_everything(node: warren.Node) -> None:
+    """Use whatever a node keeps on disk: each of it twice, where the second time writes another file."""
+    _use_queues(node)
+    _use_vhost(node)
+    _use_topics(node)
+
+
+def _use_queues(node: warren.Node) -> None:
+    queue = node.queue("q")
+    queue.publish_many([b"small", b"L" * 10_000] * 40).wait()
+    for message in queue.get_many(60):  # most of some files of the store are garbage then: it is compacted
+        message.ack()
+    queue.publish(b"transient", persistent=False).wait()
+    queue.publish(b"later", delay=3600).wait()
+    node.queue("p", arguments={"x-max-priority": 2}).publish(b"first", priority=1).wait()
+    retried = node.queue("r", retry=warren.Retry(limit=3, delay=60))
+    retried.publish(b"again").wait()
+    if (message := retried.get()) is not None:
+        message.retry()
+    node.queue("u").publish(b"once", unique="key", unique_for=300).wait()
+
+
+def _use_vhost(node: warren.Node) -> None:
+    vhost = node.vhost("v")
+    vhost.queue("w").publish(b"x", delay=3600).wait()
+    vhost.exchange("e", "topic")
+    vhost.bind("w", "e", "#")
+    vhost.set_policy("p", "^w$", {"max-length": 10_000})
+    if "u" not in {user["name"] for user in node.users()}:
+        node.add_user("u", "secret")
+    node.set_permissions("u", ".*", ".*", ".*")
+
+
+def _use_topics(node: warren.Node) -> None:
+    topic = node.topic("t")
+    topic.append_many([b"T" * 5_000] * 30, keys=["k"] * 30).wait()
+    for arguments in ({"group": "each"}, {"group": "all", "broadcast": True, "instance_name": "i"}):
+        with topic.reader(**arguments) as reader:
+            assert list(reader.records(10))
+            reader.commit()
+    topic.append(b"later", delay=60).wait()
+    topic.prepare(b"half")
+
+
+def kind_of(path: Path) -> str:
+    """A file's kind: its path without what differs between files of one kind, numbers and hashes."""
+    return re.sub(r"[0-9A-Z]{20,}|\d+", "#", str(path))
 
 
 @pytest.fixture(params=[pytest.param(0o000, marks=pytest.mark.slow), 0o777], ids=oct)
@@ -41,11 +100,11 @@ def test_everything_that_a_node_makes_is_its_users_alone(tmp_path: Path, umask: 
     path = tmp_path / "new" / "node"
     kinds: set[str] = set()
     for _ in range(2):  # the second one recovers, and writes what is written over
-        with warren.open(path, sync="os", share=share, **every_file.SMALL) as node:
-            every_file.use_everything(node)
-            kinds |= {every_file.kind_of(one.relative_to(path)) for one in path.rglob("*") if not one.is_dir()}
+        with warren.open(path, sync="os", share=share, **SMALL) as node:
+            use_everything(node)
+            kinds |= {kind_of(one.relative_to(path)) for one in path.rglob("*") if not one.is_dir()}
             wait_until(lambda: not modes(tmp_path / "new"), "what a node makes is not its user's alone")
-        kinds |= {every_file.kind_of(one.relative_to(path)) for one in path.rglob("*") if not one.is_dir()}
+        kinds |= {kind_of(one.relative_to(path)) for one in path.rglob("*") if not one.is_dir()}
         assert modes(tmp_path / "new") == {}
     assert {kind.rpartition("/")[2] for kind in kinds} >= KINDS
 

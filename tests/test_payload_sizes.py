@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from tests.support.log_told import events
 from tests.support.runtime_tools import BIG, SMALL, HandNode, hand_node, put, queue_path
+from tests.support.waiting import events
 from warren.storage.memory import MemoryFileSystem
 
 HUGE = 0x7FFFFFFF

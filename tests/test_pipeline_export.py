@@ -19,8 +19,16 @@ from pyspark.testing import assertDataFrameEqual
 
 from tests.support.cli_tools import warren
 from tests.support.effort import times
-from tests.support.pipeline_exports import expected_lines, exported, lines, on_one_machine
-from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, rabbitmq_node, rocketmq_node
+from tests.support.pipeline_tools import (
+    RABBITMQ,
+    ROCKETMQ,
+    expected_lines,
+    exported,
+    lines,
+    on_one_machine,
+    rabbitmq_node,
+    rocketmq_node,
+)
 from tests.support.vhost_on_disk import VhostOnDisk
 from warren.msg_store.commit_log.commit_log_format import MESSAGE_MAGIC, decode
 from warren.pipeline.jobs import export_plan

@@ -16,10 +16,21 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 from typer.testing import CliRunner
 
-from tests.support import pipeline_exports
-from tests.support.pipeline_exports import expected_lines, exported, lines
-from tests.support.pipeline_reports import by_a_task, expected_rows, on_one_machine
-from tests.support.pipeline_tools import GOLDEN, Row, check_messages, golden_node, noted, read_rows
+from tests.support.pipeline_tools import (
+    GOLDEN,
+    Row,
+    by_a_task,
+    check_messages,
+    expected_lines,
+    expected_rows,
+    exported,
+    golden_node,
+    lines,
+    noted,
+    on_one_machine,
+    read_rows,
+    reported_on_one_machine,
+)
 from tests.support.rabbitmq_golden import QUORUM, V2, archives
 from tests.support.vhost_on_disk import VhostOnDisk
 from warren.cli import app
@@ -77,7 +88,7 @@ def rows_of(table: str, node: str) -> list[Row]:
 def stores() -> Iterator[None]:
     yield
     bodies.forget()
-    for cached in (rows_of, inspected, pipeline_exports.on_one_machine):
+    for cached in (rows_of, inspected, on_one_machine):
         cached.cache_clear()
 
 
@@ -316,7 +327,7 @@ def test_an_export_as_parquet_has_the_delivery_counts(tmp_path: Path) -> None:
 
 def test_inspect_says_what_one_machine_says() -> None:
     for node in (all_kinds(), the_one(V2, "08-clean-vhost-unicode"), the_one(QUORUM, "06-crash-delivery-limit")):
-        queues, stores = expected_rows(on_one_machine(node))
+        queues, stores = expected_rows(reported_on_one_machine(node))
         found = by_a_task(node)
         assert (found[QUEUE], found[STORE_FILE]) == (queues, stores)
 

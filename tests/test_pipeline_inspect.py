@@ -11,8 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support.damaged_nodes import DAMAGE, damaged
-from tests.support.pipeline_reports import by_a_task, expected_rows, on_one_machine
-from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, rabbitmq_node, rocketmq_node
+from tests.support.pipeline_tools import (
+    RABBITMQ,
+    ROCKETMQ,
+    by_a_task,
+    expected_rows,
+    rabbitmq_node,
+    reported_on_one_machine,
+    rocketmq_node,
+)
 from warren.cli import app
 from warren.pipeline.jobs.inspect import NODE, QUEUE, STORE_FILE, TOPIC
 
@@ -24,7 +31,7 @@ if TYPE_CHECKING:
 def test_queues_and_stores_are_those_of_one_machine(scenario: str) -> None:
     path = rabbitmq_node(scenario)
     found = by_a_task(path)
-    queues, stores = expected_rows(on_one_machine(path))
+    queues, stores = expected_rows(reported_on_one_machine(path))
     assert (found[QUEUE], found[STORE_FILE], found[TOPIC]) == (queues, stores, [])
     (node,) = found[NODE]
     assert node["queues"] == len(queues)
@@ -36,7 +43,7 @@ def test_queues_and_stores_are_those_of_one_machine(scenario: str) -> None:
 def test_topics_are_those_of_one_machine(scenario: str) -> None:
     path = rocketmq_node(scenario)
     found = by_a_task(path)
-    report = on_one_machine(path)
+    report = reported_on_one_machine(path)
     assert (found[TOPIC], found[QUEUE], found[STORE_FILE]) == (report["queues"], [], [])
     (node,) = found[NODE]
     for name in ("commit_log", "groups", "checkpoint", "settings", "clean"):
@@ -70,9 +77,9 @@ def test_the_command_says_all_nodes_and_writes_tables(spark: SparkSession, tmp_p
     result = CliRunner().invoke(app, ["spark", "inspect", *nodes, "--json"])
     said = json.loads(result.stdout)
     assert result.exit_code == 0
-    queues = [{"node": node, **row} for node in nodes[1:] for row in expected_rows(on_one_machine(node))[0]]
+    queues = [{"node": node, **row} for node in nodes[1:] for row in expected_rows(reported_on_one_machine(node))[0]]
     assert said["queues"] == queues
-    assert said["topics"] == [{"node": nodes[0], **row} for row in on_one_machine(nodes[0])["queues"]]
+    assert said["topics"] == [{"node": nodes[0], **row} for row in reported_on_one_machine(nodes[0])["queues"]]
     assert [node["node"] for node in said["nodes"]] == nodes
 
     out = tmp_path / "out"

@@ -10,21 +10,53 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from tests.support.broker import Broker
 from tests.support.cli_tools import warren
-from tests.support.pipeline_exports import exported, lines
-from tests.support.pipeline_tools import rabbitmq_node
-from tests.support.republishing import published, rows
+from tests.support.pipeline_tools import exported, lines, rabbitmq_node
 from tests.support.waiting import wait_until
+from warren.pipeline.jobs import rows_in
 from warren.pipeline.jobs.ledger import Ledger, Whose
+from warren.pipeline.jobs.republish import Order, Republished, publish
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def rows(queue: str, count: int, node: str = "/disks/a") -> list[dict[str, Any]]:
+    return [
+        {
+            "node": node,
+            "vhost": "/",
+            "queue": queue,
+            "priority": None,
+            "position": position,
+            "expiry_us": None,
+            "exchange": "",
+            "routing_keys": [queue],
+            "properties": json.dumps({"message_id": f"{node} {position}", "delivery_mode": 2}),
+            "headers": None if position % 3 else json.dumps({"n": position}),
+            "body": b"%d" % position,
+        }
+        for position in range(count)
+    ]
+
+
+def batches(of: list[dict[str, Any]], each: int = 500) -> Iterator[pa.RecordBatch]:
+    for at in range(0, len(of), each):
+        yield pa.RecordBatch.from_pylist(of[at : at + each], schema=rows_in._ARROW)
+
+
+def published(of: list[dict[str, Any]], url: str, ledger: Path, window: int = 100) -> list[Republished]:
+    """What a task does."""
+    order = Order(to=url, ledger=str(ledger), window=window)
+    return list(publish(rows_in.rows_of(batches(of)), order, "the broker"))
+
 
 WHOSE = Whose(node="/disks/a", vhost="/", queue="q", to="amqp://guest@127.0.0.1:1/%2F")
 
@@ -102,7 +134,7 @@ _TASK = """
 import sys
 sys.path[:0] = {paths!r}
 from pathlib import Path
-from tests.support.republishing import published, rows
+from tests.test_pipeline_republish import published, rows
 published(rows("killed", {count}), {url!r}, Path({ledger!r}))
 """
 

@@ -13,8 +13,7 @@ import pytest
 from pykka import ActorDeadError, ActorRef
 from pykka._envelope import Envelope
 
-from tests.support.pool_tools import Do, Say, Scribe
-from tests.support.runtime_tools import forget_actors
+from tests.support.runtime_tools import Do, Say, Scribe, forget_actors
 from tests.support.waiting import together, wait_until
 from warren.actors.runtime.future import Confirm, CountDown, Future
 from warren.actors.runtime.inbox import Control, PendingBatch

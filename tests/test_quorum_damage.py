@@ -17,10 +17,12 @@ import pytest
 from tests.support.cli_tools import warren
 from tests.support.effort import every
 from tests.support.quorum_commands import generate
-from tests.support.quorum_logs import (
+from tests.support.quorum_tools import (
     CONSUMER,
+    OPENING,
     ORDERS,
     PUBLISHER,
+    QuorumNode,
     checkout,
     enqueue,
     message,
@@ -29,7 +31,6 @@ from tests.support.quorum_logs import (
     settle,
     usr,
 )
-from tests.support.quorum_tools import OPENING, QuorumNode
 from warren.salvage.quorum.fifo.commands import Decoded
 from warren.salvage.quorum.fifo.damaged_entries import UNKNOWN
 from warren.salvage.quorum.fifo.decoding import EntryDecoder

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.effort import times
-from tests.support.quorum_entries import (
+from tests.support.quorum_commands import (
     NO_REPLY,
     NONE,
     UNDEFINED,

@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.disk_fault_tools import RefusingFileSystem
 from tests.support.effort import times
 from tests.support.quorum_tools import OPENING, QuorumNode, Record, config_text, wal_bytes
 from tests.support.rabbitmq_golden import QUORUM, archives, name_of
-from tests.support.refusing_files import RefusingFileSystem
 from warren.salvage.quorum.ra.config import parse_config, read_config
 from warren.salvage.quorum.ra.file_names import NAMES_FILE
 from warren.salvage.quorum.ra.entry_runs import BadEntry, Hole, LogEntry

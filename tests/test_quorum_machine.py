@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.quorum_machine_tools import (
+from tests.support.quorum_state import (
     AT_LEAST_ONCE,
     NODE,
     OTHER_NODE,
@@ -15,9 +15,9 @@ from tests.support.quorum_machine_tools import (
     got,
     pid,
     settings,
+    state_term,
     subscribed,
 )
-from tests.support.quorum_state import state_term
 from warren.salvage.quorum.fifo.commands import (
     Cancel,
     Checkout,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.support.effort import times
-from tests.support.quorum_machine_tools import NODE, OTHER_NODE, again, body, pid, settings
+from tests.support.quorum_state import NODE, OTHER_NODE, again, body, pid, settings
 from warren.salvage.quorum.fifo.commands import (
     Cancel,
     Checkout,

@@ -10,7 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tests.support.effort import times
-from tests.support.quorum_machine_tools import (
+from tests.support.quorum_state import (
     AT_LEAST_ONCE,
     NODE,
     OTHER_NODE,
@@ -21,9 +21,9 @@ from tests.support.quorum_machine_tools import (
     got,
     pid,
     settings,
+    state_term,
     subscribed,
 )
-from tests.support.quorum_state import state_term
 from warren.salvage.quorum.fifo.commands import (
     AssignDeferred,
     Cancel,

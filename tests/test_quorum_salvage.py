@@ -14,10 +14,15 @@ from typing import Any
 import pytest
 
 from tests.support.cli_tools import warren
-from tests.support.quorum_logs import (
+from tests.support.quorum_state import state_term
+from tests.support.quorum_tools import (
     NODE,
+    OPENING,
     ORDERS,
+    QuorumNode,
+    Record,
     checkout,
+    config_text,
     enqueue,
     noop,
     pid,
@@ -26,8 +31,6 @@ from tests.support.quorum_logs import (
     settle,
     usr,
 )
-from tests.support.quorum_state import state_term
-from tests.support.quorum_tools import OPENING, QuorumNode, Record, config_text
 from warren.salvage.export import Selection, export_source
 from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum import node as quorum_node

@@ -9,8 +9,7 @@ import pytest
 
 from tests.support.cli_tools import warren
 from tests.support.pipeline_tools import read_rows
-from tests.support.quorum_logs import NODE, ORDERS, plain_log, records
-from tests.support.quorum_tools import QuorumNode
+from tests.support.quorum_tools import NODE, ORDERS, QuorumNode, plain_log, records
 from warren.storage.filesystem import RealFileSystem
 
 STREAM = "__events_1795847813505985842"

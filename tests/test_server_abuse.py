@@ -1,6 +1,6 @@
 """Protocol abuse of a running server: it answers as RabbitMQ 3.10.8 does, and it and its other clients go on.
 
-What may be done wrong stands in :mod:`tests.support.amqp_violations`, which the engine and a real broker are held to as
+What may be done wrong stands in :mod:`tests.support.amqp_link`, which the engine and a real broker are held to as
 well. Beside it, valid conversations are sent with something changed, left out or said twice.
 """
 
@@ -17,8 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp import commands as c
 
-from tests.support.amqp_link import Link
-from tests.support.amqp_violations import NO_PROPERTIES, OURS, RABBITMQS, UNKNOWN_METHODS
+from tests.support.amqp_link import NO_PROPERTIES, OURS, RABBITMQS, UNKNOWN_METHODS, Link
 from tests.support.server_tools import Served, served
 from warren.amqp.connection import PROTOCOL_HEADER
 from warren.amqp.framing import HEADER, METHOD, PUBLISH, contents, frame

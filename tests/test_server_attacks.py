@@ -15,8 +15,18 @@ import pytest
 from pamqp import commands as c
 
 from tests.support.amqp_link import Link
-from tests.support.served_program import Bystander, ServedProgram, served_program, wait_until_free
-from tests.support.server_attacks import ATTACKS, Attack, answered, linked, method, publishes
+from tests.support.server_attacks import (
+    ATTACKS,
+    Attack,
+    Bystander,
+    ServedProgram,
+    answered,
+    linked,
+    method,
+    publishes,
+    served_program,
+    wait_until_free,
+)
 from tests.support.tried import Count, Tried
 from tests.support.waiting import wait_until
 from warren.amqp.connection import PROTOCOL_HEADER

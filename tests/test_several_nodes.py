@@ -14,8 +14,7 @@ import pytest
 import warren as library
 from tests.support.cli_tools import warren
 from tests.support.pipeline_tools import read_rows
-from tests.support.quorum_logs import NODE, ORDERS, plain_log, records
-from tests.support.quorum_tools import QuorumNode
+from tests.support.quorum_tools import NODE, ORDERS, QuorumNode, plain_log, records
 from warren.salvage.source import open_source
 from warren.storage.errors import DataError
 from warren.storage.filesystem import RealFileSystem

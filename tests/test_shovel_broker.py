@@ -16,9 +16,18 @@ import pytest
 
 from tests.support.broker import Broker, Delivery, Message
 from tests.support.cli_tools import warren
-from tests.support.exported_messages import FOR_BROKERS, TEXTS, found_in
 from tests.support.rabbitmq_golden import GOLDEN
-from tests.support.shovel_tools import complaint, exported, fill, numbers, shovel, shovel_and_die
+from tests.support.shovel_tools import (
+    FOR_BROKERS,
+    TEXTS,
+    complaint,
+    exported,
+    fill,
+    found_in,
+    numbers,
+    shovel,
+    shovel_and_die,
+)
 from tests.support.waiting import wait_until
 from warren import engine
 from warren import open as open_node

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import warren
-from tests.support.alarm import raised_after
 from tests.support.sharing_tools import Member, link_of
+from tests.support.striking import raised_after
 from tests.support.waiting import wait_until
 from warren.errors import ClosedError
 

@@ -11,8 +11,7 @@ import pytest
 
 import warren
 from tests.support.effort import times
-from tests.support.ends import Kept, Program
-from tests.support.ends_checks import Said, check_node
+from tests.support.ends import Kept, Program, Said, check_node
 from tests.support.ends_of_verbs import VERBS, Scene
 from tests.support.runtime_tools import HandNode, forget_actors, hand_node
 from tests.support.striking import OURS, struck_at_look

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.quorum_entries import pid
+from tests.support.quorum_commands import pid
 from warren.storage.erlang_terms import Atom, ImproperList, Opaque, Term, decode, encode
 from warren.storage.errors import TermError
 from warren.storage.term_walk import parts, term_end

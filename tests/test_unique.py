@@ -14,7 +14,7 @@ import pytest
 import warren
 import warren.aio
 import warren.kombu
-from tests.support.aio_tools import in_a_loop
+from tests.support.both_ways import in_a_loop
 from tests.support.runtime_tools import BIG, DATA, HandNode, bodies, hand_node, queue_path
 from tests.support.server_tools import served
 from warren import Queue

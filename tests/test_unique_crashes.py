@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.crash_points.unique import PERIOD_S, SMALL, Life, check_keys
 from tests.support.effort import every
 from tests.support.runtime_tools import bodies, hand_node
-from tests.support.unique_life import PERIOD_S, SMALL, Life, check
 from warren import Queue
 from warren.actors.engines import unique_keys
 from warren.storage.errors import StorageError, WarrenError
@@ -70,7 +70,7 @@ def test_a_crash_at_every_operation(power: bool, torn: bool) -> None:
     for operation in range(1, count + 1, every(4)):
         life = begun(operation)
         cut(life, operation, torn=torn)
-        check(life, left(life, power=power, seed=operation), life.scene.clock, strictly=not power)
+        check_keys(life, left(life, power=power, seed=operation), life.scene.clock, strictly=not power)
 
 
 def _closes(life: Life) -> None:
@@ -89,7 +89,7 @@ def test_a_crash_at_every_operation_of_a_stop(power: bool) -> None:
     for operation in range(1, count + 2, every(3)):
         life = begun(operation)
         cut(life, operation, torn=power, work=_closes)
-        check(life, left(life, power=power, seed=operation), life.scene.clock, strictly=not power)
+        check_keys(life, left(life, power=power, seed=operation), life.scene.clock, strictly=not power)
 
 
 def _crashed(operations: int) -> Iterator[tuple[int, Life, MemoryFileSystem]]:
@@ -228,4 +228,4 @@ def test_a_disk_that_fails_once_at_the_keys_log_loses_no_promise(kind: str) -> N
         with contextlib.suppress(WarrenError):
             life.live()
         life.scene.run()
-        check(life, left(life, power=True, seed=skip), life.scene.clock, strictly=False)
+        check_keys(life, left(life, power=True, seed=skip), life.scene.clock, strictly=False)

@@ -1,12 +1,118 @@
-"""A message store: files fill up, lose all they have, are combined; the store is stopped, killed and recovered."""
+"""A message store at work and what it has promised, step by step; tests of its crashes run it and check it.
+
+Files fill up, lose all they have, are combined; the store is stopped, killed and recovered.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import attrs
 
 from tests.crash_points.recording import Record, recording
-from tests.support.store_life import DIRECTORY, Life, Promises, key, open_store, recover, small_pieces
+from warren.msg_store.rdq import compaction, recovery
+from warren.msg_store.rdq.message_store import MessageStore
+from warren.msg_store.rdq.store_reader import StoreReader
+from warren.queue_index.message.msg_ids import numbered_id
 from warren.storage.memory import MemoryFileSystem
+from warren.storage.pieces import Pieces
+from warren.storage.settings import Settings
+
+DIRECTORY = "/vhost/store"
+SETTINGS = Settings(msg_store_file_size_limit=1000)
+TOKEN = b"token"
+
+
+def key(n: int) -> bytes:
+    return numbered_id(n, b"store-id")
+
+
+def body(n: int) -> bytes:
+    return f"<{n}>".encode().ljust(60 + n * 7 % 50, b".")
+
+
+def in_pieces(message: bytes) -> Pieces:
+    """As large messages come."""
+    return Pieces((message[:3], memoryview(message)[3:-2], message[-2:]), len(message))
+
+
+@contextlib.contextmanager
+def small_pieces() -> Iterator[None]:
+    """Copy so little at a time that a crash may fall between two pieces of a record."""
+    with patch.object(compaction, "COPY_BYTES", 150), patch.object(recovery, "COPY_BYTES", 150):
+        yield
+
+
+@attrs.define
+class Promises:
+    """What the store said so far: written to the system, synced, and what was asked to go."""
+
+    handed_over: set[int] = attrs.field(factory=set)
+    issued: set[int] = attrs.field(factory=set)
+    synced: set[int] = attrs.field(factory=set)
+    removed: set[int] = attrs.field(factory=set)
+    lost: set[int] = attrs.field(factory=set)
+    """Gone with a process or with the power, before they were safe."""
+
+    def copy(self) -> Promises:
+        """One that stays as this is now."""
+        return Promises(*(set(numbers) for numbers in attrs.astuple(self, recurse=False)))
+
+
+@attrs.define
+class Life:
+    """A store at work, and the promises that it made."""
+
+    store: MessageStore
+    promises: Promises
+
+    def write(self, *numbers: int) -> None:
+        self.promises.handed_over |= set(numbers)
+        self.store.write_many([key(n) for n in numbers], [in_pieces(body(n)) if n % 2 else body(n) for n in numbers])
+
+    def flush(self) -> None:
+        self.store.flush()
+        self.promises.issued |= self.promises.handed_over - self.promises.lost
+
+    def sync(self) -> None:
+        self.store.sync()
+        self.promises.issued |= self.promises.handed_over - self.promises.lost
+        self.promises.synced |= self.promises.handed_over - self.promises.lost
+
+    def stop(self) -> None:
+        """A clean stop, with whatever is in the buffer."""
+        self.store.close(TOKEN)
+        self.promises.issued |= self.promises.handed_over - self.promises.lost
+        self.promises.synced |= self.promises.handed_over - self.promises.lost
+
+    def remove(self, *numbers: int) -> None:
+        self.promises.removed |= set(numbers)
+        self.store.remove_many([key(n) for n in numbers])
+
+
+def open_store(files: MemoryFileSystem, promises: Promises) -> MessageStore:
+    """Open what a crash or a stop left; the queues refer to all that was not removed."""
+    store = MessageStore.open(files, DIRECTORY, SETTINGS, token=TOKEN)
+    if not store.clean:
+        store.set_references((key(n), 1) for n in sorted(promises.handed_over - promises.removed))
+    return store
+
+
+def recover(files: MemoryFileSystem, promises: Promises, kept: set[int]) -> MessageStore:
+    """Open what a crash left; the queues refer to ``kept`` for sure, and to the rest as it happens."""
+    reader = StoreReader.open(files, DIRECTORY)
+    for n in promises.handed_over:
+        if n in kept or reader.contains(key(n)):
+            assert reader.read(key(n)) == body(n)
+    store = open_store(files, promises)
+    store.check_invariants()
+    for n in promises.handed_over:
+        if n in kept or store.contains(key(n)):
+            assert store.read(key(n)) == body(n)
+    return store
 
 
 def run(seed: int) -> Record:

@@ -17,8 +17,8 @@ from unittest.mock import patch
 import attrs
 
 from tests.crash_points.recording import Record, recording
+from tests.crash_points.unique import SMALL
 from tests.support.runtime_tools import BIG, HandNode, hand_node
-from tests.support.unique_life import SMALL
 from warren import Delivery, Queue
 from warren.actors.clock import HandClock
 from warren.actors.engines import unique_keys

@@ -14,7 +14,7 @@ from typing import Final
 
 import attrs
 
-from tests.support.alarm import raised_after
+from tests.support.striking import raised_after
 from warren.storage.errors import WarrenError
 
 HANGS_AFTER_S: Final = 20.0

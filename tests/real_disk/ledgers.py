@@ -12,7 +12,7 @@ import attrs
 
 import warren
 from tests.real_disk.workload import DONE, QUEUE, SETTINGS, TOPIC, UNIQUE
-from tests.support import queue_ledger, topic_ledger
+from tests.support import kill_ledgers
 
 
 class Ledger(Protocol):
@@ -40,8 +40,8 @@ def opened(directory: Path) -> Iterator[warren.Node]:
 
 
 @attrs.define
-class QueuesLedger(queue_ledger.QueuesLedger):
-    """The ledger of :mod:`tests.support.queue_ledger`, without deliveries: which were from before a kill is unknown."""
+class QueuesLedger(kill_ledgers.QueuesLedger):
+    """The ledger of :mod:`tests.support.kill_ledgers`, without deliveries: which were from before a kill is unknown."""
 
     def read(self, line: str) -> None:
         if line == "open":
@@ -65,8 +65,8 @@ class QueuesLedger(queue_ledger.QueuesLedger):
 
 
 @attrs.define
-class TopicsLedger(topic_ledger.TopicsLedger):
-    """The ledger of :mod:`tests.support.topic_ledger`."""
+class TopicsLedger(kill_ledgers.TopicsLedger):
+    """The ledger of :mod:`tests.support.kill_ledgers`."""
 
     def read(self, line: str) -> None:
         if line not in {"open", "ready"}:

@@ -1,14 +1,17 @@
 """Tests of handles that run on threads and in an event loop alike.
 
 A handle's call is made by :func:`done`: what a coroutine would await has an answer already where a thread has called.
+
+Coroutines run in a loop with a deadline (:func:`in_a_loop`), or with a node that a coroutine drives (:func:`driven`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,49 @@ import pytest
 
 import warren
 import warren.aio
-from tests.support.aio_tools import GUARD_S, driven
 from tests.support.runtime_tools import HandNode, hand_node
 from warren.actors.runtime.future import Future
 from warren.verbs.topic_append import AppendManyConfirm
+
+GUARD_S = 30
+SLOW_SYNC: dict[str, Any] = {"sync_interval_ms": 600_000}
+"""A publisher that waited for the timer would run into the guard."""
+Test = Callable[..., Coroutine[Any, Any, None]]
+
+
+def in_a_loop(test: Test) -> Callable[..., None]:
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        async def guarded() -> None:
+            async with asyncio.timeout(GUARD_S):
+                await test(*args, **kwargs)
+
+        asyncio.run(guarded())
+
+    return run
+
+
+async def breathe(hand: HandNode | None = None) -> None:
+    """Let every coroutine go as far as it gets, and the node, in turns."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+        if hand is not None:
+            hand.run()
+
+
+@asynccontextmanager
+async def driven(hand: HandNode) -> AsyncIterator[warren.aio.Node]:
+    """The hand's node for coroutines, driven by one of them."""
+
+    async def drive() -> None:
+        while True:
+            hand.run()
+            await asyncio.sleep(0)
+
+    driver = asyncio.create_task(drive())
+    yield warren.aio.Node(hand.node)
+    driver.cancel()
+
 
 Check = Callable[..., Awaitable[None]]
 KINDS = pytest.mark.parametrize("kind", ["threads", "asyncio"])

@@ -3,10 +3,13 @@
 :class:`EverythingAtWork` publishes to queues (small and large messages, with keys, with retries, with priorities, to be
 delayed), to a topic (with keys, in transactions, delayed), reads, acks and declares, and keeps a ledger of what is
 reported safe. :class:`FaultAt` strikes one kind of operation on one kind of file.
+
+:class:`RefusingFileSystem` refuses to show one directory.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 from collections import Counter
@@ -18,8 +21,9 @@ import attrs
 
 import warren
 from tests.support.runtime_tools import BIG, HandNode
-from warren.storage.errors import WarrenError
+from warren.storage.errors import StorageError, WarrenError
 from warren.storage.faults import OPERATIONS, Failure
+from warren.storage.filesystem import RealFileSystem
 
 SMALL: Final[dict[str, Any]] = {
     "segment_entry_count": 8,
@@ -285,3 +289,28 @@ def shown(bodies: set[bytes]) -> list[bytes]:
 def close_or_kill(scene: HandNode) -> None:
     with suppress(WarrenError):
         scene.node.close()
+
+
+class RefusingFileSystem(RealFileSystem):
+    """Of one directory the system gives nothing away, as it does to a user who may not look into it."""
+
+    refused = ""
+
+    def _is_inside(self, path: str) -> bool:
+        return bool(self.refused) and path.startswith(self.refused + "/")
+
+    def exists(self, path: str) -> bool:
+        return not self._is_inside(path) and super().exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return not self._is_inside(path) and super().is_directory(path)
+
+    def list(self, path: str) -> list[str]:
+        if self.refused and (path == self.refused or self._is_inside(path)):
+            raise StorageError(f"{path}: {PermissionError(errno.EACCES, 'Permission denied').strerror}")
+        return super().list(path)
+
+    def open_read(self, path: str) -> Any:
+        if self._is_inside(path):
+            raise StorageError(f"{path}: {PermissionError(errno.EACCES, 'Permission denied').strerror}")
+        return super().open_read(path)

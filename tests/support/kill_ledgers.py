@@ -1,10 +1,27 @@
 """What killed processes have reported, all loads together, and what must hold for what they left.
 
-Delayed and retried messages: a confirmed message whose ack has not begun is there. It may be there twice, because a
+Of queues:
+
+- Every confirmed message whose ack had not begun is there, whole, in every queue that it was published to;
+- what was acked, and the ack made safe by a later ``sync()``, stays away, and so does whatever a recovery did not find;
+- nothing is there that was not published, and each publisher's messages are in order, none twice;
+- a message that comes for a second time, or from before the kill, says redelivered; one that cannot have been
+  delivered before does not.
+
+An ack that was not made safe may be lost with the process: its message comes back, and says redelivered.
+
+Of a topic:
+
+- Every confirmed message is there, once, whole, and found by its key;
+- nothing is there that was not appended, and in each queue a stream's messages are in order;
+- what was there once stays;
+- no group's offset is beyond what a reader of it was handed out.
+
+Of delayed and retried messages: a confirmed message whose ack has not begun is there. It may be there twice, because a
 crash may prevent the note that it has come, or died, from being written.
 
-Messages with keys: no two have the same key, unless one was acked before the other came, and a crash lost that ack: but
-never once the other one was confirmed. A confirmed message whose ack has not begun is there. A crash frees no key,
+Of messages with keys: no two have the same key, unless one was acked before the other came, and a crash lost that ack:
+but never once the other one was confirmed. A confirmed message whose ack has not begun is there. A crash frees no key,
 not even that of a message that came back: a publish with it is a duplicate.
 """
 
@@ -19,10 +36,174 @@ from typing import Any, ClassVar, Protocol
 import attrs
 
 import warren
+from tests.support import queue_load, topic_load
 from tests.support.kill_child import SETTINGS
 from tests.support.kill_loads import DEAD, JOBS, LATER, RETRIED
-from tests.support.queue_ledger import QueuesLedger
-from tests.support.topic_ledger import TopicsLedger
+
+
+@attrs.define
+class QueueLedger:
+    """What is known about one queue."""
+
+    left: set[str] = attrs.Factory(set)
+    """What the last recovery found."""
+    confirmed: set[str] = attrs.Factory(set)
+    acked: set[str] = attrs.Factory(set)
+    """Their acks have begun."""
+    gone: set[str] = attrs.Factory(set)
+    """Their acks are safe."""
+    delivered: set[str] = attrs.Factory(set)
+    requeued: bool = False
+    """Whether untaken messages of a consumer may have come back in this round."""
+
+    def deliver(self, name: str, redelivered: bool) -> None:
+        before = name in self.left or name in self.delivered
+        assert redelivered or not before, f"{name} was delivered before, or is from before a kill, and does not say so"
+        assert not redelivered or before or self.requeued, f"{name} says redelivered, and nobody can have had it"
+        assert name not in self.gone, f"{name} comes though its ack was safe"
+        self.delivered.add(name)
+
+    def survive(self, found: list[str], published: set[str]) -> None:
+        """``found``: what is there after a kill, in order; ``published``: what this round may have added."""
+        here = set(found)
+        assert len(here) == len(found), "a message occurs twice"
+        last: dict[str, int] = {}
+        for name in found:
+            stream, _, number = name.partition(":")
+            assert int(number) > last.get(stream, -1), f"{name} is out of order"
+            last[stream] = int(number)
+        assert not here - self.left - published, "messages that never were published, or that were gone"
+        assert not (lost := self.confirmed - self.acked - here), f"confirmed and lost: {sorted(lost)[:20]}"
+        assert not (back := self.gone & here), f"acked for good and back: {sorted(back)[:20]}"
+        self.left = here
+        self.confirmed = set(here)  # it survived once: it must again
+        self.acked, self.gone, self.delivered, self.requeued = set(), set(), set(), False
+
+
+@attrs.define
+class QueuesLedger:
+    """What all processes have reported of the load :mod:`tests.support.queue_load`."""
+
+    kind: ClassVar = "queues"
+
+    queues: dict[str, QueueLedger] = attrs.Factory(lambda: {name: QueueLedger() for name in queue_load.QUEUES})
+    started: dict[str, int] = attrs.Factory(lambda: dict.fromkeys(queue_load.STREAMS, 0))
+    """The first number of each stream that was not begun to be published."""
+    round_began: dict[str, int] = attrs.Factory(dict)
+    confirmed_count: int = 0
+
+    def begin(self) -> None:
+        self.round_began = dict(self.started)
+
+    def read(self, line: str) -> None:
+        kind, *words = line.split(" ")
+        match kind:
+            case "p":
+                self.started[words[0]] = int(words[1]) + 1
+            case "c":
+                names = {f"{words[0]}:{number}" for number in range(int(words[1]), int(words[2]) + 1)}
+                self.confirmed_count += len(names)
+                for queue in queue_load.STREAMS[words[0]][0]:
+                    self.queues[queue].confirmed |= names
+            case "d":
+                for name, _, flag in (word.partition("=") for word in words[1:]):
+                    self.queues[words[0]].deliver(name, flag == "1")
+            case "a":
+                self.queues[words[0]].acked |= set(words[1:])
+            case "s":
+                self.queues[words[0]].gone |= self.queues[words[0]].acked
+            case "x":
+                self.queues[words[0]].requeued = True
+            case _:
+                raise AssertionError(f"the process says: {line}")
+
+    def check(self, node: warren.Node, rng: random.Random) -> None:
+        """Look at what a kill has left."""
+        there = {queue.name: queue for queue in node.queues()}
+        for name, ledger in self.queues.items():
+            taken = there[name].get_many(1 << 20) if name in there else []
+            assert all(one.redelivered for one in taken), "from before a kill, and does not say redelivered"
+            found = [queue_load.name_of(one.body) for one in taken]
+            published = {
+                f"{stream}:{number}"
+                for stream, (targets, _) in queue_load.STREAMS.items()
+                if name in targets
+                for number in range(self.round_began[stream], self.started[stream])
+            }
+            ledger.survive(found, published)
+
+
+LOOKED_UP = 30
+"""How many keys are looked up after each kill."""
+
+Name = tuple[str, int]
+
+
+@attrs.define
+class TopicsLedger:
+    """What all processes have reported of the load :mod:`tests.support.topic_load`."""
+
+    kind: ClassVar = "topics"
+
+    started: dict[str, int] = attrs.Factory(lambda: dict.fromkeys(topic_load.STREAMS, 0))
+    """The first number of each stream that was not begun to be appended."""
+    round_began: dict[str, int] = attrs.Factory(dict)
+    confirmed: set[Name] = attrs.Factory(set)
+    confirmed_count: int = 0
+    left: set[Name] = attrs.Factory(set)
+    """What the last recovery found."""
+    handed_out: dict[tuple[str, int], int] = attrs.Factory(dict)
+    """By group and queue: the offset after the last message that a reader had."""
+
+    def begin(self) -> None:
+        self.round_began = dict(self.started)
+
+    def read(self, line: str) -> None:
+        kind, *words = line.split(" ")
+        match kind:
+            case "p":
+                self.started[words[0]] = int(words[1]) + 1
+            case "c":
+                names = {(words[0], number) for number in range(int(words[1]), int(words[2]) + 1)}
+                self.confirmed |= names
+                self.confirmed_count += len(names)
+            case "r":
+                place = words[0], int(words[1])
+                self.handed_out[place] = max(self.handed_out.get(place, 0), int(words[2]) + 1)
+            case _:
+                raise AssertionError(f"the process says: {line}")
+
+    def check(self, node: warren.Node, rng: random.Random) -> None:
+        """Look at what a kill has left."""
+        topic = node.topic(topic_load.TOPIC, queues=topic_load.QUEUES)
+        with topic.reader("check", broadcast=True) as reader:
+            records = reader.read(1 << 30)
+        queues: dict[int, list[Name]] = {queue_id: [] for queue_id in range(topic_load.QUEUES)}
+        for record in records:
+            assert record.key == topic_load.key_of(*topic_load.name_of(record.body))
+            assert record.queue_offset == len(queues[record.queue_id])
+            queues[record.queue_id].append(topic_load.name_of(record.body))
+        self.check_queues(queues)
+        for name in rng.sample(sorted(self.left), min(LOOKED_UP, len(self.left))):
+            assert [topic_load.name_of(one.body) for one in topic.find(topic_load.key_of(*name))] == [name]
+        for group in topic_load.GROUPS:
+            committed = topic.groups().get(group, {}).get("committed", {})
+            assert all(place <= self.handed_out.get((group, queue), 0) for queue, place in committed.items())
+
+    def check_queues(self, queues: dict[int, list[Name]]) -> None:
+        for names in queues.values():
+            last: dict[str, int] = {}
+            for stream, number in names:
+                assert number > last.get(stream, -1), f"{stream}:{number} is out of order, or there twice"
+                last[stream] = number
+        found = [name for names in queues.values() for name in names]
+        here = set(found)
+        assert len(here) == len(found), "a message occurs twice"
+        begun = {(s, n) for s in topic_load.STREAMS for n in range(self.round_began[s], self.started[s])}
+        assert not here - self.left - begun, "messages that nobody appended"
+        assert not (lost := (self.confirmed | self.left) - here), f"confirmed and lost: {sorted(lost)[:20]}"
+        self.left, self.confirmed = here, set()
+
 
 ASKED = 100
 """How many keys are published with again after each kill."""

@@ -1,4 +1,7 @@
-"""What the pipeline's tests share: tables read in this process, without Spark, and the golden directories unpacked."""
+"""What the pipeline's tests share: tables read in this process, without Spark, and the golden directories unpacked.
+
+What a Spark job exports or reports is compared with what the single machine's commands print.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,12 @@ import base64
 import functools
 import hashlib
 import json
+import pickle
 import tarfile
 import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +23,13 @@ import pytest
 from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
+from typer.testing import CliRunner
 
+from tests.support.cli_tools import warren
+from warren.cli import app
+from warren.pipeline.jobs.export import Exported, Order, export_nodes
+from warren.pipeline.jobs.inspect import NODE, QUEUE, STORE_FILE, TOPIC, inspect_node
+from warren.pipeline.jobs.spreading import Numbered
 from warren.pipeline.source import WarrenSource
 from warren.salvage.export import Selection, export_source
 from warren.salvage.names import as_text
@@ -107,7 +119,7 @@ def noted(monkeypatch: pytest.MonkeyPatch, files: type[FileSystem]) -> list[str]
     return paths
 
 
-def exported(path: str) -> tuple[list[Row], list[Finding]]:
+def _exported(path: str) -> tuple[list[Row], list[Finding]]:
     """The lines of ``warren export`` as rows of the table have them, and what could not be exported."""
     pieces: list[bytes] = []
     problems: list[Finding] = []
@@ -141,7 +153,7 @@ def as_exported(row: Row) -> Row:
 
 def check_messages(rows: list[Row], path: str) -> None:
     """The rows of ``messages`` are the lines of ``warren export``, and positions count through each queue."""
-    lines, problems = exported(path)
+    lines, problems = _exported(path)
     assert [as_exported(row) for row in rows] == lines
     unread = sum(problem.kind in ("unreadable message", "unreadable body") for problem in problems)
     next_position: dict[tuple[str, str], int] = {}
@@ -152,3 +164,81 @@ def check_messages(rows: list[Row], path: str) -> None:
         assert row["position"] >= next_position.get(queue, 0)
         next_position[queue] = row["position"] + 1
     assert left_out <= unread
+
+
+def one_by_one(pieces: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
+    """What Spark's tasks do, in this process: what they are sent and send back is pickled, and none knows another."""
+    return [
+        pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(work))(pickle.loads(pickle.dumps(piece)))))
+        for piece in pieces
+    ]
+
+
+def exported(out: Path, *paths: str, parallel: Any = one_by_one, **order: Any) -> Exported:
+    return export_nodes(find_nodes(paths), Order(out=str(out), **order), parallel, cores=2)
+
+
+def lines(out: Path) -> list[bytes]:
+    return [line for file in sorted(out.iterdir()) for line in file.read_bytes().splitlines(keepends=True)]
+
+
+@cache
+def on_one_machine(node: str) -> tuple[tuple[bytes, ...], int, str]:
+    """The lines of the single-machine command, sorted as the job sorts them; its exit code, and its complaints."""
+    if "rocketmq" in node:
+        scanned = warren("topic", "scan", node)
+        found = scanned.stdout_bytes.splitlines(keepends=True)
+        return tuple(line for line in found if not line.startswith(b'{"blank"')), scanned.exit_code, scanned.stderr
+    result = warren("export", node)
+    found = result.stdout_bytes.splitlines(keepends=True)
+    found.sort(key=_names)  # stable: messages of a queue stay in order
+    return tuple(found), result.exit_code, result.stderr
+
+
+def _names(line: bytes) -> tuple[bytes, bytes]:
+    said = json.loads(line)
+    vhost, queue = (said[name].encode("utf-8", "surrogateescape") for name in ("vhost", "queue"))
+    return vhost, queue
+
+
+def expected_lines(*nodes: str) -> list[bytes]:
+    """Those of the single machine with node and position in front."""
+    found = []
+    for node in sorted(nodes):
+        position, group = 0, None
+        for line in on_one_machine(node)[0]:
+            names = None if "rocketmq" in node else _names(line)
+            position = position + 1 if group is not None and names == group[0] else 0
+            group = (names,)
+            found.append(b'{"node": %b, "position": %d, %b' % (json.dumps(node).encode(), position, line[1:]))
+    return found
+
+
+Report = dict[str, Any]
+
+
+def reported_on_one_machine(path: str, *options: str) -> Report:
+    report: Report = json.loads(CliRunner().invoke(app, ["inspect", path, "--json", *options]).stdout)
+    return report
+
+
+def by_a_task(path: str, **settings: str) -> dict[str, list[Report]]:
+    """What the task of a node says, by what it is about."""
+    (node,) = find_nodes([path])
+    (batch,) = inspect_node(Numbered(0, node), settings)
+    found: dict[str, list[Report]] = {what: [] for what in (QUEUE, TOPIC, STORE_FILE, NODE)}
+    for row in batch.to_pylist():
+        assert row["node"] == path
+        found[row["what"]].append(json.loads(row["report"]))
+    return found
+
+
+def expected_rows(report: Report) -> tuple[list[Report], list[Report]]:
+    queues = [{"vhost": vhost["name"], **queue} for vhost in report["vhosts"] for queue in vhost["queues"]]
+    stores = [
+        {"vhost": vhost["name"], "store": store, **file}
+        for vhost in report["vhosts"]
+        for store, said in vhost["stores"].items()
+        for file in said["files"]
+    ]
+    return queues, stores

@@ -1,24 +1,28 @@
-"""A node's ``quorum`` directory, written by hand: configs, write-ahead logs, segments, snapshots.
+"""A node's ``quorum`` directory, written by hand: configs, write-ahead logs and their commands, segments, snapshots.
 
 Paths are those below :attr:`QuorumNode.root`; bytes go through whatever :class:`FileSystem` is handed in.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 
-from tests.support.erlang_text_writer import format_term
 from warren.queue_index.index.dets_format import TableObject, encode_table
+from warren.queue_index.message.message_format import Envelope, encode_message
+from warren.queue_index.properties import Properties, encode_properties
 from warren.salvage.quorum.ra.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_wal_name
 from warren.salvage.quorum.ra.log import QuorumLog
-from warren.salvage.quorum.ra.wal_index import WalIndex
 from warren.salvage.quorum.ra.segment_format import encode_segment
 from warren.salvage.quorum.ra.snapshot_format import encode_indexes, encode_snapshot
 from warren.salvage.quorum.ra.wal_format import WAL_HEADER, encode_record
-from warren.storage.erlang_terms import Atom, Term, encode
+from warren.salvage.quorum.ra.wal_index import WalIndex
+from warren.storage.erlang_terms import Atom, Opaque, Term, decode, encode
+from warren.storage.erlang_text import binary_text, is_printable, quoted
 from warren.storage.filesystem import FileSystem
 
 UNDEFINED = Atom("undefined")
@@ -178,3 +182,117 @@ class QuorumNode:
 
     def log(self, uid: bytes) -> QuorumLog:
         return QuorumLog.open(self.files, f"{self.root}/{uid.decode()}", self.scan().of(uid))
+
+
+_PLAIN_ATOM = re.compile(r"[a-zß-öø-ÿ][0-9A-Za-zÀ-ÖØ-öø-ÿ_@]*")
+_RESERVED = re.compile(
+    "after|and|andalso|band|begin|bnot|bor|bsl|bsr|bxor|case|catch|cond|div|else|end|fun|if|let|maybe|not|of|or|orelse"
+    "|receive|rem|try|when|xor"
+)
+
+
+def format_term(term: Term) -> bytes:
+    """Return ``term`` as Latin-1 text on one line, followed by a full stop.
+
+    Lists of printable characters become strings, binaries of printable bytes ``<<"…">>``, as the shell prints them.
+    """
+    parts: list[str] = []
+    _write(term, parts)
+    return ("".join(parts) + ".").encode("latin-1")
+
+
+def _write(term: Term, parts: list[str]) -> None:
+    match term:
+        case tuple():
+            _write_all(list(term), "{", "}", parts)
+        case list():
+            if term and all(type(element) is int and is_printable(element) for element in term):
+                parts.append(quoted("".join(map(chr, term)), '"'))
+            else:
+                _write_all(term, "[", "]", parts)
+        case dict():
+            parts.append("#{")
+            for position, (key, value) in enumerate(term.items()):
+                parts.append("," if position else "")
+                _write(key, parts)
+                parts.append(" => ")
+                _write(value, parts)
+            parts.append("}")
+        case _:
+            parts.append(_leaf(term))
+
+
+def _write_all(elements: list[Term], opening: str, closing: str, parts: list[str]) -> None:
+    parts.append(opening)
+    for position, element in enumerate(elements):
+        parts.append("," if position else "")
+        _write(element, parts)
+    parts.append(closing)
+
+
+def _leaf(term: Term) -> str:
+    match term:
+        case bool():
+            return "true" if term else "false"
+        case int():
+            return str(term)
+        case float() if math.isfinite(term):
+            text = repr(term)
+            mantissa, exponent_mark, exponent = text.partition("e")
+            return text if "." in mantissa else f"{mantissa}.0{exponent_mark}{exponent}"
+        case Atom():
+            plain = _PLAIN_ATOM.fullmatch(term) and not _RESERVED.fullmatch(term)
+            return str(term) if plain else quoted(term, "'")
+        case bytes():
+            return binary_text(term)
+        case _:
+            raise ValueError(f"{term!r} has no text")
+
+
+ORDERS = b"2F_ORDAAAAAAAAAAAA"
+NODE = "rabbit@a"
+
+
+def pid(number: int) -> Opaque:
+    return Opaque(b"Xs" + bytes([len(NODE)]) + NODE.encode() + number.to_bytes(4, "big") + bytes(4) + b"\0\0\0\1")
+
+
+PUBLISHER, CONSUMER = pid(100), pid(200)
+
+
+def usr(command: Term, ts_ms: int = 1_700_000_000_000) -> bytes:
+    return encode((Atom("$usr"), {Atom("ts"): ts_ms}, command, Atom("noreply")))
+
+
+def noop(version: int = 2) -> bytes:
+    return encode((Atom("noop"), {Atom("ts"): 1_700_000_000_000}, version))
+
+
+def message(body: bytes, headers: dict[str, Any] | None = None) -> Term:
+    """As quorum queues have it: without an id."""
+    properties = encode_properties(Properties(delivery_mode=2, headers=headers))
+    term = decode(encode_message(Envelope(b"/", b"", (b"orders",), properties, True), bytes(16), body))
+    assert isinstance(term, tuple)
+    return (*term[:4], b"", term[5])
+
+
+def enqueue(seq: int, body: bytes) -> bytes:
+    return usr((Atom("enqueue"), PUBLISHER, seq, message(body)))
+
+
+def checkout(credit: int = 100) -> bytes:
+    spec = (Atom("auto"), credit, Atom("simple_prefetch"))
+    return usr((Atom("checkout"), (b"tag", CONSUMER), spec, {Atom("ack"): True}))
+
+
+def settle(*msg_ids: int) -> bytes:
+    return usr((Atom("settle"), (b"tag", CONSUMER), list(msg_ids)))
+
+
+def plain_log(count: int) -> list[bytes]:
+    """``count`` messages, one after the other."""
+    return [OPENING, noop(), *(enqueue(number + 1, b"body %d" % number) for number in range(count))]
+
+
+def records(uid: bytes, entries: Sequence[bytes], *, term: int = 1, without: Sequence[int] = ()) -> list[Record]:
+    return [Record(uid, index, term, entry) for index, entry in enumerate(entries) if index not in without]

@@ -3,6 +3,8 @@
 :func:`hand_node` opens one. Turns are run by :meth:`HandNode.run`, or by a call that waits for an answer; time passes
 in :meth:`HandNode.advance`. :meth:`HandNode.kill` and :meth:`HandNode.lose_power` end it as a crash would and give the
 disk as the next process finds it, to be opened by :func:`hand_node` again.
+
+:class:`Scribe` is an actor that records its messages.
 """
 
 from __future__ import annotations
@@ -10,15 +12,18 @@ from __future__ import annotations
 import random
 from typing import Any, NamedTuple
 
+import attrs
 from pykka import ActorRegistry
 
 from warren import Config, Node, Queue
 from warren.actors.clock import HandClock
 from warren.actors.queue.queue_actor import QueueActor
-from warren.actors.runtime.pool import HandPool, PooledActor
+from warren.actors.runtime.inbox import PendingBatch
+from warren.actors.runtime.pool import HandPool, Pool, PooledActor
 from warren.hosting.open_nodes import Opening
 from warren.hosting.running_node import RunningNode
 from warren.queue_index.index import directory as names
+from warren.storage.errors import WarrenError
 from warren.storage.memory import MemoryFileSystem
 from warren.testing import Machine
 
@@ -144,3 +149,46 @@ def bodies(queue: Queue) -> list[bytes]:
 def actor_of(queue: Queue) -> QueueActor:
     """The actor of a queue in this process."""
     return queue._verbs.entry.actor
+
+
+@attrs.frozen
+class Say:
+    word: object
+
+
+@attrs.frozen
+class Do:
+    work: Any
+
+
+class Scribe(PooledActor):
+    """Records every message that it gets."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
+        self.heard: list[object] = []
+        self.turn_ends = 0
+        self.failed_with: BaseException | None = None
+        self.undelivered: list[object] = []
+        self.refused: list[Exception] = []
+
+    def on_receive(self, message: Any) -> object:
+        if isinstance(message, Do):
+            return message.work()
+        self.heard.append(message.word)
+        return message.word
+
+    def on_batch(self, entry: PendingBatch) -> None:
+        self.heard.append(list(entry.items))
+
+    def on_turn_end(self) -> None:
+        self.turn_ends += 1
+
+    def on_refused(self, error: Exception) -> None:
+        self.refused.append(error)
+
+    def on_undelivered(self, message: Any, error: WarrenError) -> None:
+        self.undelivered.append(message.items if isinstance(message, PendingBatch) else message.word)
+
+    def on_error(self, error: BaseException) -> None:
+        self.failed_with = error

@@ -1,4 +1,6 @@
-"""An interrupt at any line, or at any moment at which Python looks for signals, that a test chooses."""
+"""An error that strikes a test's work: an interrupt at a line, or at any moment at which Python looks for signals, that
+the test chooses; or an error of its own when the work takes too long.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ import dis
 import linecache
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -81,3 +84,22 @@ def struck_at_look(number: int, folders: tuple[str, ...], work: Callable[[], obj
     finally:
         sys.settrace(last)
     return left <= 0
+
+
+@contextmanager
+def raised_after(seconds: float, error: BaseException, *, again_after: float = 0.0) -> Iterator[None]:
+    """Raise ``error`` in the block after ``seconds``, from a signal's handler, as a time limit does.
+
+    ``again_after``: raise it again each time after this many seconds; 0: never.
+    """
+
+    def strike(number: int, frame: FrameType | None) -> None:
+        raise error
+
+    before = signal.signal(signal.SIGALRM, strike)
+    signal.setitimer(signal.ITIMER_REAL, seconds, again_after)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,11 +1,15 @@
-"""Waiting for what another process or thread does: until it is seen, with a deadline."""
+"""Waiting for what another process or thread does: until it is seen, with a deadline; and what was logged of it."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import pytest
+
 
 POLL_INTERVAL_S = 0.02
 PATIENCE_S = 60.0
@@ -52,3 +56,9 @@ def together(*works: Callable[[], None]) -> None:
             thread.join(POLL_INTERVAL_S)
     if errors:
         raise errors[0]
+
+
+def events(caplog: pytest.LogCaptureFixture, name: str) -> list[tuple[int, object]]:
+    """Level and count of each record of an event."""
+    found = [record for record in caplog.records if getattr(record, "event", None) == name]
+    return [(record.levelno, getattr(record, "count", None)) for record in found]
