@@ -61,7 +61,7 @@ def live_entries(queue: ClassicV2Directory) -> list[list[Any]]:
     """A queue's live entries in the form of the broker's own view."""
     places = {v2.IN_MEMORY: "memory", v2.IN_VHOST_STORE: "vhost_store", v2.IN_QUEUE_STORE: "queue_store"}
     rows: list[list[Any]] = []
-    for segment in queue.segments():
+    for segment in queue.index.segments():
         for rel_seq in np.flatnonzero(segment.live).tolist():
             entry = segment.entries[rel_seq]
             place: list[Any] = [None, None]
@@ -177,7 +177,7 @@ def test_acked_messages_that_are_still_there_come_marked() -> None:
             assert [one for one in found if not one.acked] == list(queue.messages())
             acked = {
                 segment.first_seq_id + rel_seq
-                for segment in queue.segments()
+                for segment in queue.index.segments()
                 for rel_seq in np.flatnonzero(segment.acked & segment.persistent & segment.here).tolist()
             }
             assert acked <= {one.seq_id for one in found if one.acked}

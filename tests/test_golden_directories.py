@@ -49,9 +49,9 @@ def test_every_body_digest_of_the_drain_adds_up(archive: Path) -> None:
 def index_entries(queue: ClassicV1Directory) -> list[list[Any]]:
     """A queue's unacked entries in the form of the broker's own view."""
     rows = []
-    with queue.journal() as journal:
-        for positions in queue.segments(journal):
-            columns = queue.columns_of(positions)
+    with queue.index.journal() as journal:
+        for positions in queue.index.segments(journal):
+            columns = queue.index.columns_of(positions)
             columns = columns.rows(np.flatnonzero(columns.live))
             own = positions.read_each(columns.rows(np.flatnonzero(columns.embedded)))
             rel_seqs = (columns.seq_ids - positions.first_seq_id).tolist()

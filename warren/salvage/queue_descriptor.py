@@ -49,21 +49,18 @@ class QueueDescriptor:
             )
         from warren.salvage.classic.classic_converting import ClassicConvertingDirectory
         from warren.salvage.classic.classic_v1 import ClassicV1Directory
+        from warren.salvage.classic.classic_v1_index import ClassicV1Index
         from warren.salvage.classic.classic_v2 import ClassicV2Directory
+        from warren.salvage.classic.classic_v2_index import ClassicV2Index
 
-        is_converting = self.format is QueueFormat.CONVERTING
-        v1 = ClassicV1Directory(
-            files=files,
-            path=self.path,
-            name=self.name,
-            segment_entry_count=self.segment_entry_count,
-            terms=self.terms,
-            bodies=bodies,
-            is_converting=is_converting,
+        path, terms, is_converting = self.path, self.terms, self.format is QueueFormat.CONVERTING
+        count = self.segment_entry_count
+        v1_index = ClassicV1Index(
+            files=files, path=path, segment_entry_count=count, terms=terms, is_converting=is_converting
         )
+        v1 = ClassicV1Directory(index=v1_index, name=self.name, bodies=bodies)
         if self.format is QueueFormat.CLASSIC_V1:
             return v1
-        v2 = ClassicV2Directory(
-            files=files, path=self.path, name=self.name, terms=self.terms, bodies=bodies, is_converting=is_converting
-        )
+        v2_index = ClassicV2Index(files=files, path=path, terms=terms, is_converting=is_converting)
+        v2 = ClassicV2Directory(index=v2_index, name=self.name, bodies=bodies)
         return ClassicConvertingDirectory(v1=v1, v2=v2) if is_converting else v2

@@ -22,7 +22,7 @@ import numpy as np
 from warren.queue_index.index import directory as disk
 from warren.queue_index.index.record_format import Ints
 from warren.salvage.classic import classic_v1_findings, classic_v2_findings
-from warren.salvage.classic.classic_directory import CHANGED, ClassicDirectory
+from warren.salvage.classic.classic_directory import CHANGED
 from warren.salvage.classic.classic_v1 import ClassicV1Directory
 from warren.salvage.classic.classic_v2 import ClassicV2Directory
 from warren.salvage.classic.needed_body import Reference
@@ -104,7 +104,7 @@ class ClassicConvertingDirectory(QueueDirectory):
 
     def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:
         by_version: tuple[list[SegmentColumns], list[SegmentColumns]] = [], []
-        queues: tuple[ClassicDirectory, ClassicDirectory] = self.v2, self.v1
+        queues: tuple[ClassicV2Directory | ClassicV1Directory, ...] = (self.v2, self.v1)
         for segments, queue in zip(by_version, queues, strict=True):
             for columns in queue.index_columns() if only is None or only else ():
                 if not isinstance(columns, Finding):
@@ -139,11 +139,11 @@ class ClassicConvertingDirectory(QueueDirectory):
     @property
     def _v1_alone(self) -> ClassicV1Directory:
         """Without terms: a clean stop counts the messages of one index only."""
-        return attrs.evolve(self.v1, terms=None)
+        return attrs.evolve(self.v1, index=attrs.evolve(self.v1.index, terms=None))
 
     @property
     def _v2_alone(self) -> ClassicV2Directory:
-        return attrs.evolve(self.v2, terms=None)
+        return attrs.evolve(self.v2, index=attrs.evolve(self.v2.index, terms=None))
 
     # ── the two together ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -163,13 +163,13 @@ class ClassicConvertingDirectory(QueueDirectory):
     def _of_v2(self, added: Ints, *, include_acked: bool) -> Iterator[tuple[int, StoredMessage | Finding]]:
         """The messages of the new index. One that the old index adds is a damaged copy here, not a missing message."""
         replaced, seq_id = set(added.tolist()), 0
-        for segment in classic_v2_findings.walk(self._v2_alone):
+        for segment in classic_v2_findings.walk(self._v2_alone.index):
             if isinstance(segment, Finding):
                 if segment.severity == "damage":
                     yield seq_id, segment
                 continue
             seq_id = segment.first_seq_id
-            columns = self.v2.columns_of(segment)
+            columns = self.v2.index.columns_of(segment)
             selected = columns.restored & (columns.live | include_acked)
             for seq_id, message in messages_of(columns.rows(np.flatnonzero(selected)), self.bodies):
                 if seq_id not in replaced:
@@ -181,13 +181,13 @@ class ClassicConvertingDirectory(QueueDirectory):
         """The messages that the old index adds; a finding comes after the message that precedes it."""
         seq_id = 0
         v2_seq_ids = self._told_by_v2() if include_acked else _NONE
-        for positions in classic_v1_findings.walk(self._v1_alone):
+        for positions in classic_v1_findings.walk(self._v1_alone.index):
             if isinstance(positions, Finding):
                 if positions.severity == "damage":
                     yield seq_id, positions
                 continue
             seq_id = positions.first_seq_id
-            columns = self.v1.columns_of(positions)
+            columns = self.v1.index.columns_of(positions)
             selected = np.isin(columns.seq_ids, added)
             if include_acked:
                 selected |= columns.acked & columns.restored & ~np.isin(columns.seq_ids, v2_seq_ids)

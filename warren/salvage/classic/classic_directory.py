@@ -1,4 +1,4 @@
-"""What the directories of classic queues have in common, whatever the version of their index.
+"""What the indexes of classic queues have in common, whatever their version.
 
 A restarted broker delivers a queue's persistent messages that are not acked in the order of their seq_ids; after a
 clean stop, which leaves terms, only those below ``next_seq_id``. Those below ``next_deliver_seq_id`` were delivered
@@ -7,7 +7,6 @@ before; without terms, all were.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
@@ -16,8 +15,7 @@ import numpy as np
 
 from warren.queue_index.index.record_format import Bools, Ints
 from warren.queue_index.index.recovery_terms import RecoveryTerms
-from warren.salvage.queue_directory import BodySource, Finding, SegmentColumns, StoredMessage
-from warren.salvage.queue_reader import QueueDirectory
+from warren.salvage.queue_directory import Finding
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 
 CHANGED: Final = "changed since the clean stop"
@@ -27,26 +25,16 @@ UNCOUNTED: Final = "leftover without counts"
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
-class ClassicDirectory(QueueDirectory):
-    """Each version implements the rest of :class:`warren.salvage.queue_reader.QueueDirectory`."""
+class ClassicIndex:
+    """The index of one queue's directory: its files, and the terms of a clean stop."""
 
     files: ReadOnlyFileSystem
     path: str
-    name: bytes
+    """The directory."""
     terms: RecoveryTerms | None
     """``None``: the queue was not stopped cleanly."""
-    bodies: BodySource
-    """The vhost's persistent store."""
     is_converting: bool = False
-    """Whether it is half of a directory whose conversion was interrupted."""
-
-    def deliveries(
-        self, only: range | None, *, include_acked: bool
-    ) -> Iterator[SegmentColumns | StoredMessage | Finding]:
-        return self.index_columns(only)
-
-    @abstractmethod
-    def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]: ...
+    """Whether it is one of two, of a directory whose conversion was interrupted."""
 
     def seen(self, seq_ids: Ints) -> Bools:
         """Which seq_ids a restarted broker looks at."""

@@ -13,24 +13,43 @@ from warren.salvage.classic import classic_v1_findings
 from warren.salvage.classic.classic_v1_index import ClassicV1Index
 from warren.salvage.classic.needed_body import Reference
 from warren.salvage.names import Json
-from warren.salvage.queue_directory import Extent, Finding, OnFinding, SegmentColumns, Summary, missing_bodies
+from warren.salvage.queue_directory import (
+    BodySource,
+    Extent,
+    Finding,
+    OnFinding,
+    SegmentColumns,
+    StoredMessage,
+    Summary,
+    missing_bodies,
+)
+from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.read_only import below
 
 KIND: Final = "rabbitmq-classic-v1"
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
-class ClassicV1Directory(ClassicV1Index):
+class ClassicV1Directory(QueueDirectory):
     """Implements :class:`warren.salvage.queue_reader.QueueDirectory`."""
+
+    index: ClassicV1Index
+    name: bytes
+    bodies: BodySource
+    """The vhost's persistent store."""
 
     @property
     def kind(self) -> str:
         return KIND
 
+    @property
+    def path(self) -> str:
+        return self.index.path
+
     def summary(self, report: OnFinding = lambda _: None) -> Summary:
         ready = missing = payload_bytes = 0
         segments: list[Json] = []
-        for positions in classic_v1_findings.walk(self):
+        for positions in classic_v1_findings.walk(self.index):
             if isinstance(positions, Finding):
                 if positions.severity == "damage":
                     report(positions)
@@ -46,14 +65,14 @@ class ClassicV1Directory(ClassicV1Index):
                     "unacked": int(positions.unacked.sum()),
                 }
             )
-            messages = self.columns_of(positions)
+            messages = self.index.columns_of(positions)
             sizes = self.ready_sizes(messages)
             ready += len(sizes)
             missing += int(messages.ready.sum()) - len(sizes)
             payload_bytes += int(sizes.sum())
         if missing:
             report(missing_bodies(self.path, missing))
-        with self.journal() as journal:
+        with self.index.journal() as journal:
             columns, rest_bytes = journal.file.columns, journal.file.size - journal.file.columns.end
             is_zeros = classic_v1_findings.ends_in_zeros(journal.file)
             persistent = int(columns.publish_persistent.sum())
@@ -69,16 +88,25 @@ class ClassicV1Directory(ClassicV1Index):
         return Summary(ready, payload_bytes, details)
 
     def extent(self) -> Extent:
-        journal = below(self.path, disk.JOURNAL_NAME)
-        pieces = {n: self.files.size(below(self.path, disk.segment_name(n))) for n in sorted(self.segment_files())}
-        return Extent(pieces, self.files.size(journal) if self.files.exists(journal) else 0, self.segment_entry_count)
+        files, journal = self.index.files, below(self.path, disk.JOURNAL_NAME)
+        numbers = sorted(self.index.segment_files())
+        pieces = {number: files.size(below(self.path, disk.segment_name(number))) for number in numbers}
+        return Extent(pieces, files.size(journal) if files.exists(journal) else 0, self.index.segment_entry_count)
+
+    def segment_columns(self, only: range | None = None, *, stored: bool = False) -> Iterator[SegmentColumns]:
+        return self.index.segment_columns(only, stored=stored)
+
+    def deliveries(
+        self, only: range | None, *, include_acked: bool
+    ) -> Iterator[SegmentColumns | StoredMessage | Finding]:
+        return self.index_columns(only)
 
     def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:
-        for positions in classic_v1_findings.walk(self, only):
+        for positions in classic_v1_findings.walk(self.index, only):
             if isinstance(positions, Finding):
                 yield positions
-            elif len(columns := self.columns_of(positions)):
+            elif len(columns := self.index.columns_of(positions)):
                 yield columns
 
     def own_findings(self) -> Iterator[Finding | Reference]:
-        return classic_v1_findings.of_directory(self)
+        return classic_v1_findings.of_directory(self.index)

@@ -15,7 +15,7 @@ from warren.queue_index.index import directory as disk
 from warren.queue_index.index.facts import DELIVERED, NOTHING, PUBLISHED
 from warren.queue_index.index.record_format import JOURNAL, SEGMENT
 from warren.queue_index.message.message_format import MSG_ID_BYTES
-from warren.salvage.classic.classic_directory import ClassicDirectory
+from warren.salvage.classic.classic_directory import ClassicIndex
 from warren.salvage.classic.queue_index_file import QueueIndexFile
 from warren.salvage.positions import JournalBySegment, Positions
 from warren.salvage.queue_directory import SegmentColumns
@@ -23,8 +23,8 @@ from warren.salvage.read_only import below
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
-class ClassicV1Index(ClassicDirectory):
-    """Reads the index; :class:`~warren.salvage.classic.classic_v1.ClassicV1Directory` adds the findings."""
+class ClassicV1Index(ClassicIndex):
+    """Reads the index; see :class:`~warren.salvage.classic.classic_v1.ClassicV1Directory`."""
 
     segment_entry_count: int
 

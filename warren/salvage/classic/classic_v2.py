@@ -16,31 +16,43 @@ from warren.salvage.classic.classic_v2_index import ClassicV2Index
 from warren.salvage.classic.needed_body import Reference
 from warren.salvage.names import Json
 from warren.salvage.queue_directory import (
+    BodySource,
     Extent,
     Finding,
     OnFinding,
     SegmentColumns,
+    StoredMessage,
     Summary,
     UntoldMessage,
     missing_bodies,
 )
+from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.read_only import below
 
 KIND: Final = "rabbitmq-classic-v2"
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
-class ClassicV2Directory(ClassicV2Index):
+class ClassicV2Directory(QueueDirectory):
     """Implements :class:`warren.salvage.queue_reader.QueueDirectory`."""
+
+    index: ClassicV2Index
+    name: bytes
+    bodies: BodySource
+    """The vhost's persistent store."""
 
     @property
     def kind(self) -> str:
         return KIND
 
+    @property
+    def path(self) -> str:
+        return self.index.path
+
     def summary(self, report: OnFinding = lambda _: None) -> Summary:
         ready = missing = payload_bytes = 0
         segments: list[Json] = []
-        for segment in classic_v2_findings.walk(self):
+        for segment in classic_v2_findings.walk(self.index):
             if isinstance(segment, Finding):
                 if segment.severity == "damage":
                     report(segment)
@@ -56,7 +68,7 @@ class ClassicV2Directory(ClassicV2Index):
                     "qs_bytes": segment.store.size,
                 }
             )
-            columns = self.columns_of(segment)
+            columns = self.index.columns_of(segment)
             sizes = self.ready_sizes(columns)
             ready += len(sizes)
             missing += int(columns.ready.sum()) - len(sizes)
@@ -68,26 +80,34 @@ class ClassicV2Directory(ClassicV2Index):
     def extent(self) -> Extent:
         pieces = {
             number: sum(
-                self.files.size(path)
+                self.index.files.size(path)
                 for suffix in (v2.INDEX_SUFFIX, v2.STORE_SUFFIX)
-                if self.files.exists(path := below(self.path, f"{number}{suffix}"))
+                if self.index.files.exists(path := below(self.path, f"{number}{suffix}"))
             )
-            for number in self.numbers()
+            for number in self.index.numbers()
         }
-        return Extent(pieces, 0, self.entry_count())
+        return Extent(pieces, 0, self.index.entry_count())
+
+    def segment_columns(self, only: range | None = None, *, stored: bool = False) -> Iterator[SegmentColumns]:
+        return self.index.segment_columns(only, stored=stored)
+
+    def deliveries(
+        self, only: range | None, *, include_acked: bool
+    ) -> Iterator[SegmentColumns | StoredMessage | Finding]:
+        return self.index_columns(only)
 
     def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:
-        for segment in classic_v2_findings.walk(self, only):
+        for segment in classic_v2_findings.walk(self.index, only):
             if isinstance(segment, Finding):
                 yield segment
-            elif len(columns := self.columns_of(segment)):
+            elif len(columns := self.index.columns_of(segment)):
                 yield columns
 
     def knows_references(self) -> bool:
-        return all(segment.problem is None for segment in self.segments())
+        return all(segment.problem is None for segment in self.index.segments())
 
     def untold_messages(self) -> Iterator[UntoldMessage]:
-        return classic_v2_findings.untold(self)
+        return classic_v2_findings.untold(self.index)
 
     def own_findings(self) -> Iterator[Finding | Reference]:
-        return classic_v2_findings.of_directory(self)
+        return classic_v2_findings.of_directory(self.index)

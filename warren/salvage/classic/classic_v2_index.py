@@ -14,7 +14,7 @@ import numpy as np
 from warren.queue_index.index import directory as disk
 from warren.queue_index.index import index_v2_format as v2
 from warren.queue_index.message.message_format import MSG_ID_BYTES
-from warren.salvage.classic.classic_directory import ClassicDirectory
+from warren.salvage.classic.classic_directory import ClassicIndex
 from warren.salvage.classic.segment_v2 import SegmentV2
 from warren.salvage.queue_directory import SegmentColumns
 from warren.salvage.read_only import below
@@ -25,8 +25,8 @@ _HEADERS_ASKED = 16
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
-class ClassicV2Index(ClassicDirectory):
-    """Reads the index; :class:`~warren.salvage.classic.classic_v2.ClassicV2Directory` adds the findings."""
+class ClassicV2Index(ClassicIndex):
+    """Reads the index; see :class:`~warren.salvage.classic.classic_v2.ClassicV2Directory`."""
 
     def numbers(self) -> list[int]:
         """The numbers of the segments that have a file, in order."""
