@@ -293,7 +293,7 @@ async def test_a_cancelled_receive_leaves_the_message_for_the_next(hand: HandNod
             assert found is not None
             assert (found.body, found.redelivered) == (b"1", False)
             assert await consumer.receive(timeout=0) is None
-            assert not q.blocking._verbs.actor.consumer_waits()
+            assert not q.blocking._verbs.intake.consumer_waits()
 
 
 @pytest.mark.parametrize("auto_ack", [False, True])
@@ -429,12 +429,12 @@ def test_a_hurry_that_comes_while_the_queue_syncs_is_for_what_came_with_it(
     hand: HandNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     actor, key = handle(hand.node)._verbs.actor, publish_key("/", "", ("q",), {})
-    confirms = [actor.publish(key, b"1", here=False)]
+    confirms = [actor.intake.publish(key, b"1", here=False)]
     sync_index = Backing.sync_index
 
     def while_syncing(backing: Backing) -> None:
         if len(confirms) == 1:
-            confirms.append(actor.publish(key, b"2", here=False))
+            confirms.append(actor.intake.publish(key, b"2", here=False))
             confirms[1].hurry()
         sync_index(backing)
 
@@ -447,7 +447,7 @@ def test_a_hurry_that_comes_while_the_queue_syncs_is_for_what_came_with_it(
 def test_a_hurry_is_not_lost_on_a_turn_that_another_thread_is_at(hand: HandNode) -> None:
     actor, key = handle(hand.node)._verbs.actor, publish_key("/", "", ("q",), {})
     hand.run()
-    confirm = actor.publish(key, b"1", here=False)
+    confirm = actor.intake.publish(key, b"1", here=False)
     hand.run()
     assert not confirm.done  # it waits for the timer
     assert actor._turn_lock.acquire(blocking=False)
@@ -466,7 +466,7 @@ def test_a_channel_that_is_let_go_while_another_thread_is_at_the_queue_is_closed
     assert len(q.blocking) == 0
     actor = q.blocking._verbs.actor
     assert actor._turn_lock.acquire(blocking=False)
-    actor.let_go(consumer.channel.name)
+    actor.intake.let_go(consumer.channel.name)
     hand.run()
     actor.end_turn()
     hand.run()

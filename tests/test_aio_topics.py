@@ -279,7 +279,7 @@ async def test_a_log_that_is_behind_holds_producers() -> None:
     hand.run()
     tasks = [asyncio.create_task(events.append(b"%d" % n)) for n in range(9)]
     await breathe()
-    assert events.blocking._verbs.logs()[0].actor_inbox.weight == 2  # the credit
+    assert events.blocking._verbs.node.topics_now().log.actor_inbox.weight == 2  # the credit
     with pytest.raises(warren.errors.BlockedError, match="too many waiting messages"):
         events.append_nowait(b"refused")
     room = asyncio.create_task(events.room())
@@ -287,7 +287,7 @@ async def test_a_log_that_is_behind_holds_producers() -> None:
     assert not room.done()
     while not all(task.done() for task in tasks):
         await breathe(hand)
-        assert events.blocking._verbs.logs()[0].actor_inbox.weight <= 2
+        assert events.blocking._verbs.node.topics_now().log.actor_inbox.weight <= 2
     await asyncio.gather(room, *tasks)
     assert [one.body for one in events.blocking.read("g")] == numbers(9)
     hand.node.close()

@@ -285,7 +285,7 @@ def test_in_an_event_loop_it_goes_out_at_once_and_is_made_safe_by_another_thread
     scene.run()
     actor = actor_of(queue)
     turns, told = actor.turns, waits(consumer)
-    confirm = actor.publish(queue._verbs.plain, b"1", here=False)
+    confirm = actor.intake.publish(queue._verbs.plain, b"1", here=False)
     assert told == [True]
     confirm.hurry()
     assert not actor.quick_turn()
@@ -296,8 +296,8 @@ def test_in_an_event_loop_it_goes_out_at_once_and_is_made_safe_by_another_thread
     waits(consumer)
     [one] = taken_now(consumer)
     one.ack()
-    actor.publish(queue._verbs.plain, b"2", here=False)
-    actor.publish(queue._verbs.plain, b"3", here=False)
+    actor.intake.publish(queue._verbs.plain, b"2", here=False)
+    actor.intake.publish(queue._verbs.plain, b"3", here=False)
     assert actor.quick_turn(), "not only what went out waits"
     assert [one.body for one in taken_now(consumer)] == [b"2", b"3"]
     consumer.close()
@@ -325,7 +325,7 @@ def test_an_ack_that_comes_during_a_turn_waits_where_no_message_waits_for_its_ro
         (1, 1, [b"2"]) if waiting else (0, 1, [])
     )
     told = waits(consumer)
-    actor.publish(queue._verbs.plain, b"3", here=False)
+    actor.intake.publish(queue._verbs.plain, b"3", here=False)
     assert told == ([] if waiting else [True]), "what stands before it is acks"
     assert actor.quick_turn() is bool(waiting)
     consumer.close()
@@ -363,7 +363,7 @@ def test_a_consumer_that_waits_is_told_though_it_has_no_room_for_all_that_came_t
         for number in range(3):
             queue.publish(b"%d" % number)
     assert not told
-    assert not actor.fast.give()
+    assert not actor.intake.fast.give()
     assert told == [True]
     assert [one.body for one in taken_now(consumer)] == [b"0", b"1"]
     consumer.close()
@@ -442,7 +442,7 @@ def test_what_comes_and_goes_is_counted() -> None:
     "module",
     [
         "actors/queue/fast_paths.py",
-        "actors/queue/queue_front_end.py",
+        "actors/queue/queue_intake.py",
         "actors/queue/early_deliveries.py",
         "actors/runtime/inbox.py",
     ],
@@ -688,11 +688,11 @@ def test_publishers_that_wait_for_room_do_not_wait_for_the_next_sync() -> None:
     safe(queue)
     actor = actor_of(queue)
     for number in range(9):
-        confirm = actor.publish(queue._verbs.plain, b"%d" % number, here=False)
+        confirm = actor.intake.publish(queue._verbs.plain, b"%d" % number, here=False)
         confirm.hurry()
         scene.run()
         assert confirm.done
-        assert not actor.is_full(), "the last one that has room takes a turn that makes more"
+        assert not actor.intake.is_full(), "the last one that has room takes a turn that makes more"
     scene.node.close()
 
 
@@ -867,7 +867,7 @@ def test_an_ack_of_a_range_of_which_some_were_acked_before_acks_the_others() -> 
     got = queue.get_many(10)
     got[3].ack()
     actor, channel = actor_of(queue), got[0]._channel
-    actor.settle_ranges(SettleKey(channel.name, "ack"), [range(got[0].delivery_tag, got[9].delivery_tag + 1)])
+    actor.intake.settle_ranges(SettleKey(channel.name, "ack"), [range(got[0].delivery_tag, got[9].delivery_tag + 1)])
     scene.advance(0.05)
     assert actor.process.depth == 0
     scene.node.close()

@@ -399,7 +399,7 @@ def test_a_message_whose_properties_nobody_can_read_stays_and_can_be_removed(sce
     queue, other = scene.node.queue("q"), scene.node.queue("other")
     queue.publish(b"before", headers={"n": 1})
     unreadable = Envelope(b"/", b"", (b"q",), b"\xff\xff\xff", True)
-    actor_of(queue).publish(PublishKey(unreadable), b"unreadable")
+    actor_of(queue).intake.publish(PublishKey(unreadable), b"unreadable")
     queue.publish(b"behind", headers={"n": 2})
     assert [one.id.split(":")[1] for one in queue.browse(where="headers['n'] > 0 OR headers['n'] IS NULL")] == [
         "0",

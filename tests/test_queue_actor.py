@@ -165,9 +165,9 @@ def test_what_comes_too_late_is_answered_though_a_sync_was_due(scene: HandNode) 
     scene.run()  # the sync is due in 25 ms
     actor, key = actor_of(queue), queue._verbs.plain
     queue.delete()
-    confirm = actor.publish(key, b"2")  # with a handle from before
+    confirm = actor.intake.publish(key, b"2")  # with a handle from before
     assert isinstance(confirm.error, QueueGoneError)
-    actor.settle(SettleKey("get-1", "ack"), 1)
+    actor.intake.settle(SettleKey("get-1", "ack"), 1)
     assert actor.actor_inbox.empty()
 
 
@@ -286,7 +286,7 @@ def test_while_somebody_else_is_at_the_queue_a_publisher_is_held_and_then_let_in
             queue.publish(b"x", timeout=0)
         with pytest.raises(warren.errors.BlockedError):
             queue.publish_many([b"x"], block=False)
-        room = actor.backpressure_wait()
+        room = actor.intake.backpressure_wait()
         assert not room.done
     finally:
         actor.end_turn()
@@ -319,7 +319,7 @@ def test_a_queue_that_is_deleted_lets_go_of_who_waits_for_room(scene: HandNode) 
     assert actor._turn_lock.acquire(blocking=False)
     for _ in range(400):
         queue.publish(b"x")
-    room = actor.backpressure_wait()
+    room = actor.intake.backpressure_wait()
     actor.end_turn()
     queue.delete()
     assert room.done

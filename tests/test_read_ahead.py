@@ -51,7 +51,7 @@ def test_who_asks_now_and_then_has_a_turn_for_each() -> None:
     for _ in range(3):
         turns = actor_of(queue).turns
         one_by_one(queue, 1)
-        assert actor_of(queue).fast.ahead is None
+        assert actor_of(queue).intake.fast.ahead is None
         assert actor_of(queue).turns == turns + 1
         scene.advance(0.05)
     scene.node.close()
@@ -71,7 +71,7 @@ def test_who_acks_each_before_he_asks_for_the_next_has_no_turn_for_it_while_he_g
         assert (delivery.body, actor_of(queue).turns) == (b"%d" % number, turns)
         delivery.ack()
     scene.advance(0.1)
-    assert actor_of(queue).fast.ahead is None
+    assert actor_of(queue).intake.fast.ahead is None
     assert (len(queue), actor_of(queue).process.unacked) == (4, 0)
     scene.node.close()
 
@@ -81,14 +81,14 @@ def test_for_who_acks_each_and_is_slow_nothing_is_left_a_second_time() -> None:
     left = []
     for _ in range(4):
         (delivery,) = one_by_one(queue, 1)
-        left.append(actor_of(queue).fast.ahead is not None)
+        left.append(actor_of(queue).intake.fast.ahead is not None)
         delivery.ack()
         scene.advance(0.5)
-        assert actor_of(queue).fast.ahead is None
+        assert actor_of(queue).intake.fast.ahead is None
     assert left == [False, True, False, False]
     for delivery in one_by_one(queue, 3):  # quick again
         delivery.ack()
-    assert actor_of(queue).fast.ahead is not None
+    assert actor_of(queue).intake.fast.ahead is not None
     scene.node.close()
 
 
@@ -255,7 +255,7 @@ def test_a_queue_that_has_to_look_at_each_message_first_reads_none_ahead(argumen
     queue = scene.node.queue("q", arguments=arguments)
     queue.publish_many([b"1", b"2", b"3", b"4"]).wait()
     assert [one.body for one in one_by_one(queue, 3)] == [b"1", b"2", b"3"]
-    assert actor_of(queue).fast.ahead is None
+    assert actor_of(queue).intake.fast.ahead is None
     scene.node.close()
 
 
@@ -263,7 +263,7 @@ def test_a_message_with_a_time_to_live_is_not_read_ahead() -> None:
     scene, queue = backlog(4)
     queue.publish(b"4", expiration=5.0).wait()
     one_by_one(queue, 3)
-    assert actor_of(queue).fast.ahead is None
+    assert actor_of(queue).intake.fast.ahead is None
     scene.node.close()
 
 

@@ -203,7 +203,7 @@ def test_flush_disk_type_goes_before_the_nodes_sync() -> None:
     topic.append(b"x")
     hand.run()
     assert not [path for kind, path in hand.files.plan.log if kind == "sync" and path.endswith("/0" * 20)]
-    log = topic._verbs.logs()[0].store.commit_log
+    log = topic._verbs.node.topics_now().log.store.commit_log
     hand.advance(5)
     assert log.has_unflushed  # less than flush_commit_log_least_pages
     topic.append_many([bytes(1000)] * 20)
@@ -221,7 +221,7 @@ def test_sync_comes_back_when_everything_is_on_the_disk_whatever_the_mode() -> N
     topic = hand.node.topic("t")
     topic.append(b"x")
     topic.sync()
-    assert not topic._verbs.logs()[0].store.commit_log.has_unflushed
+    assert not topic._verbs.node.topics_now().log.store.commit_log.has_unflushed
 
 
 def test_what_cannot_be_stored_is_refused_and_changes_nothing() -> None:
@@ -455,8 +455,8 @@ def test_last_means_behind_what_is_appended_and_not_dispatched_yet() -> None:
     hand = opened(sync="os")
     topic = hand.node.topic("t", queues=1)
     topic.append_many(numbered(5))
-    topic._verbs.logs()[0].turn()
-    assert topic._verbs.logs()[0].store.dispatched < topic._verbs.logs()[0].store.commit_log.end
+    topic._verbs.node.topics_now().log.turn()
+    assert topic._verbs.node.topics_now().log.store.dispatched < topic._verbs.node.topics_now().log.store.commit_log.end
     readers = [topic.reader("g", consume_from="last"), topic.reader("b", broadcast=True, consume_from="last")]
     topic.append(b"new").wait()
     assert [bodies(reader.read()) for reader in readers] == [[b"new"], [b"new"]]
@@ -738,7 +738,7 @@ def test_a_message_that_cannot_be_sent_back_says_so() -> None:
     with pytest.raises(warren.WarrenError, match="maxMessageSize"):
         record.retry()
     assert reader.read() == []
-    assert topic._verbs.logs()[0].actor_inbox.weight == 0
+    assert topic._verbs.node.topics_now().log.actor_inbox.weight == 0
 
 
 def test_delayed_messages_come_when_they_are_due_in_their_order() -> None:
@@ -798,7 +798,7 @@ def test_a_delayed_message_that_cannot_be_delivered_does_not_keep_the_others(cap
     topic.append(b"3", delay_level=1).wait()
     hand.advance(2)
     assert everything(topic) == [b"3"]
-    assert topic._verbs.logs()[0].actor_inbox.weight == 0
+    assert topic._verbs.node.topics_now().log.actor_inbox.weight == 0
     hand = after_kill(hand, max_message_size=1000)
     hand.advance(10)
 
@@ -1003,8 +1003,8 @@ def test_a_publisher_that_is_ahead_does_the_work_itself() -> None:
     topic = hand.node.topic("t", queues=1)
     for number in range(25):
         topic.append(b"%d" % number)
-    assert 0 < topic._verbs.logs()[0].actor_inbox.weight <= 10
-    assert topic._verbs.logs()[0].store.commit_log.end > 0
+    assert 0 < topic._verbs.node.topics_now().log.actor_inbox.weight <= 10
+    assert topic._verbs.node.topics_now().log.store.commit_log.end > 0
     topic.append_many(numbered(100, 25)).wait()
     assert everything(topic) == numbered(125)
 
@@ -1181,14 +1181,14 @@ def test_the_end_of_the_node_answers_everybody_who_waits() -> None:
     topic.append(b"x").wait()
     next(iterator)
     confirm = topic.append(b"y")
-    log = topic._verbs.logs()[0]
+    log = topic._verbs.node.topics_now().log
     hand.node.close()
     assert confirm.wait().queue_offset == 1
     for use in (lambda: topic.append(b"z"), reader.read, lambda: topic.find("k"), hand.node.topics, topic.sync):
         with pytest.raises(warren.WarrenError):
             use()
     with pytest.raises(ActorStoppedError):
-        log.append(warren.AppendConfirm(topic._verbs._key, 0, b"late", b""))
+        log.intake.append(warren.AppendConfirm(topic._verbs._key, 0, b"late", b""))
     reader.close()
     iterator.close()
     after = opened(hand.files.after_process_crash(), hand.clock)

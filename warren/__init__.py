@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from warren.actors.engines.errors import RefusedError
     from warren.actors.engines.topics.errors import TopicError
     from warren.actors.runtime.future import Confirm
-    from warren.actors.topics.commit_log_actor import AppendConfirm, AppendResult
+    from warren.actors.topics.log_intake import AppendConfirm, AppendResult
     from warren.config import Config
     from warren.handles.consumer import Consumer, Delivery
     from warren.handles.delivery_batch import DeliveryBatch
@@ -67,8 +67,8 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "AppendConfirm": "warren.actors.topics.commit_log_actor",
-    "AppendResult": "warren.actors.topics.commit_log_actor",
+    "AppendConfirm": "warren.actors.topics.log_intake",
+    "AppendResult": "warren.actors.topics.log_intake",
     "Config": "warren.config",
     "Confirm": "warren.actors.runtime.future",
     "Consumer": "warren.handles.consumer",

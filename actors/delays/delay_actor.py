@@ -24,9 +24,10 @@ from warren.actors.engines.delays.delay_log import DelayLog, NewMessage
 from warren.actors.engines.full_disk import MAX_WAIT_NS
 from warren.actors.engines.restarts import What
 from warren.actors.log_events import log_event, logger
-from warren.actors.node.front_end import FrontEnd, PublishBatch
+from warren.actors.node.backpressure import Intake, PublishBatch
 from warren.actors.node.node_context import NodeContext
-from warren.actors.queue.intake import CLOSED_WEIGHT, PublishKey
+from warren.actors.node.node_part import NodePart
+from warren.actors.queue.intake import PublishKey
 from warren.actors.runtime.future import Confirm
 from warren.actors.runtime.inbox import PendingBatch
 from warren.queue_index.message.message_format import MSG_ID_BYTES, encode_many
@@ -53,7 +54,43 @@ class Delayed:
     id_digests: Sequence[int]
 
 
-class DelayActor(FrontEnd):
+class DelayIntake(Intake):
+    """Takes messages to delay."""
+
+    __slots__ = ("_sync_interval_ns", "turn_armed")
+
+    def __init__(self, actor: DelayActor, context: NodeContext) -> None:
+        # Consumers make no room for delayed messages on a full disk, so waiting could last for ever.
+        super().__init__(actor, context, tries_full_disk=True)
+        self._sync_interval_ns = context.settings.sync_interval_ms * MS_NS
+        self.turn_armed = False
+        """Whether a timer is set for the turn that writes messages."""
+
+    def delay(self, delayed: Delayed, reserved_bytes: int) -> Confirm:
+        """Hand messages over; return their confirm, which messages that came together share."""
+        self.refuse_if_stopped(reserved_bytes)
+        wall_ms = self.clock.wall_us() // 1000
+        return self.inbox.gather(
+            _KEY,
+            delayed,
+            self.new_batch,
+            len(delayed.bodies),
+            size_bytes=delayed.key.size_bytes(delayed.bodies),
+            reserved_bytes=reserved_bytes,
+            wake=self._needs_a_turn if delayed.due_ms[0] > wall_ms + MOST_WAIT_MS else None,
+        ).confirm
+
+    def _needs_a_turn(self) -> bool:
+        """Whether messages that are not due soon must be written now; otherwise they are written with the next sync."""
+        if self.inbox.weight >= BATCH_MESSAGES:
+            return True
+        if not self.turn_armed:
+            self.turn_armed = True
+            self._actor.call_later("write", self._sync_interval_ns, _nothing, first=True)
+        return False
+
+
+class DelayActor(NodePart):
     """Owns the delayed messages of one vhost."""
 
     def __init__(  # noqa: PLR0917
@@ -68,6 +105,7 @@ class DelayActor(FrontEnd):
         """``name``: the vhost's; ``is_opening``: whether there may be queues that are not started yet; ``failed``:
         called when an error has stopped it."""
         super().__init__(context)
+        self.intake = DelayIntake(self, context)
         self._directory = directory
         self._name = name
         self._dispatch = dispatch
@@ -79,7 +117,6 @@ class DelayActor(FrontEnd):
         self._refuses = False
         """Whether the disk was full for the last messages."""
         self._unconfirmed: list[Confirm] = []
-        self._turn_armed = False
         self._sync_armed = False
         self._reclaim_armed = False
 
@@ -107,37 +144,6 @@ class DelayActor(FrontEnd):
             raise self.stopped_error()
         return self._output
 
-    # ── any thread ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    def delay(self, delayed: Delayed, reserved_bytes: int) -> Confirm:
-        """Hand messages over; return their confirm, which messages that came together share."""
-        if self.actor_stopped.is_set():
-            self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
-            raise self.stopped_error()
-        wall_ms = self._context.clock.wall_us() // 1000
-        return self.actor_inbox.gather(
-            _KEY,
-            delayed,
-            self._new_batch,
-            len(delayed.bodies),
-            size_bytes=delayed.key.size_bytes(delayed.bodies),
-            reserved_bytes=reserved_bytes,
-            wake=self._needs_a_turn if delayed.due_ms[0] > wall_ms + MOST_WAIT_MS else None,
-        ).confirm
-
-    def _needs_a_turn(self) -> bool:
-        """Whether messages that are not due soon must be written now; otherwise they are written with the next sync."""
-        if self.actor_inbox.weight >= BATCH_MESSAGES:
-            return True
-        if not self._turn_armed:
-            self._turn_armed = True
-            self.call_later("write", self._context.settings.sync_interval_ms * MS_NS, _nothing, first=True)
-        return False
-
-    @property
-    def tries_full_disk(self) -> bool:
-        return True  # consumers make no room for them, so waiting could last for ever
-
     # ── coming ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_start(self) -> None:
@@ -148,7 +154,7 @@ class DelayActor(FrontEnd):
     def on_batch(self, entry: PendingBatch) -> None:
         if not isinstance(entry, PublishBatch):
             raise RuntimeError(f"{self.describe()} cannot handle {entry!r}")  # noqa: TRY004
-        self._turn_armed = False  # later messages are seen at the end of the turn, or arm it again
+        self.intake.turn_armed = False  # later messages are seen at the end of the turn, or arm it again
         items: list[Delayed] = entry.items
         self.actor_inbox.lighten(sum(len(item.bodies) for item in items))
         try:
@@ -185,22 +191,19 @@ class DelayActor(FrontEnd):
             )
 
     def on_turn_end(self) -> None:
-        hurry, self._hurry = self._hurry, False
-        if hurry and not self.actor_inbox.empty():
-            self._hurry = True  # a message that is waited for may not have been taken yet
+        hurry = self.intake.take_hurry()
         if self._unconfirmed:
             self._make_safe(hurry=hurry)
         self.output.publish_due()
         if not self._reclaim_armed and self.log.has_garbage and not self.output.stopped:
             self._reclaim_armed = True
             self.call_soon(self._reclaim)
-        if self._waiting_publishers:
-            self._let_publishers_in()
+        self.intake.let_publishers_in()
         if self._context.check_invariants:
             self.log.check_invariants()
 
     def wants_turn(self) -> bool:
-        return self._hurry and bool(self._unconfirmed)
+        return self.intake.hurry and bool(self._unconfirmed)
 
     def _make_safe(self, *, hurry: bool) -> None:
         sync = self._context.settings.sync
@@ -219,7 +222,7 @@ class DelayActor(FrontEnd):
 
     def _sync_due(self) -> None:
         self._sync_armed = False
-        self._hurry = True
+        self.intake.hurry = True
 
     def _reclaim(self) -> None:
         if self.output.stopped:
@@ -285,15 +288,15 @@ class DelayActor(FrontEnd):
         """Stop in a forked child: the files are the parent's, and calls raise ``error``."""
         self._error = error
         self.actor_stopped.set()
-        self.actor_inbox.weight = CLOSED_WEIGHT
+        self.intake.close()
 
     def _end(self) -> None:
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         for confirm in unconfirmed:
             confirm.fail(self.stopped_error())
-        self.actor_inbox.weight = CLOSED_WEIGHT
+        self.intake.close()
         self._stop()
-        self._let_publishers_in()
+        self.intake.let_publishers_in()
 
     def note_error(self, error: BaseException) -> None:
         self._error = error

@@ -170,13 +170,15 @@ class DelayOutput:
     def _send_to_queue(self, run: Run, target: ActorRef[Any], msg_ids: bytes) -> list[Future]:
         queue: QueueActor = target.actor_inbox.owner  # type: ignore[attr-defined]
         overhead = MESSAGE_BYTES + len(run.envelope.properties)
-        batch_size = len(run.given) if queue.coalesces else 1  # the queue may refuse one message and accept the next
+        batch_size = (
+            len(run.given) if queue.intake.coalesces else 1
+        )  # the queue may refuse one message and accept the next
         confirms: list[Future] = []
         for first in range(0, len(run.given), batch_size):
             given = run.given[first : first + batch_size]
             size_bytes = self._context.gate.enter(sum(map(len, given)) + len(given) * overhead)
             ids = msg_ids[first * MSG_ID_BYTES : (first + batch_size) * MSG_ID_BYTES]
-            confirms.append(confirm := Confirm(queue))
+            confirms.append(confirm := Confirm(queue.intake))
             message = m.Publish(run.envelope, ids, given, run.expiration_ms, run.priority, confirm, size_bytes)
             try:
                 target.actor_inbox.put(Letter(message), len(given))  # type: ignore[call-arg]
@@ -184,7 +186,7 @@ class DelayOutput:
                 confirm.fail(error)
         if queue.actor_stopped.is_set():
             queue.turn()  # answers late messages
-        queue.hurry_up()
+        queue.intake.hurry_up()
         return confirms
 
     def _come_back(self, run: Run, error: BaseException | None) -> None:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import attrs
 
 from warren.actors.clock import Clock
-from warren.actors.delays.delay_actor import DelayActor, Delayed
+from warren.actors.delays.delay_actor import DelayActor, Delayed, DelayIntake
 from warren.actors.engines.delays.delay_format import digest_of_id, target_of_exchange, target_of_queue
 from warren.actors.engines.restarts import DISK_ERRORS, Restarts
 from warren.actors.log_events import log_event, logger
 from warren.actors.messages import DelaysFailed
-from warren.actors.node.front_end import InFront
+from warren.actors.node.backpressure import InFront
 from warren.actors.node.gate import Gate
 from warren.actors.node.node_context import NodeContext
 from warren.actors.node.node_errors import DelaysDownError
@@ -113,7 +113,7 @@ class VhostDelays:
     ) -> Appointment:
         """Return a receiver of delayed messages. ``due_ms`` and ``ids``: one per message, or one for all."""
         target = target_of(queue, exchange)
-        return Appointment(self.actor, target, due_ms, tuple(map(digest_of_id, ids)))
+        return Appointment(self.actor.intake, target, due_ms, tuple(map(digest_of_id, ids)))
 
     def __len__(self) -> int:
         """Return the number of waiting messages."""
@@ -177,10 +177,10 @@ class VhostDelays:
 
 @attrs.frozen(eq=False, repr=False)
 class Appointment(InFront):
-    """Receives messages for a given time. Publishers use it as they use a queue's actor
-    (:class:`~warren.actors.node.front_end.FrontEnd`)."""
+    """Receives messages for a given time. Publishers use it as they use a queue's intake
+    (:class:`~warren.actors.node.backpressure.Intake`)."""
 
-    behind: DelayActor
+    behind: DelayIntake
     _target: int
     _due_ms: Sequence[int] | int
     _id_digests: Sequence[int]

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from warren.actors.engines.queue.delivery_tags import DeliveryTags
 from warren.actors.engines.queue.effects import Delivered, DeliveredEarly
-from warren.actors.node.front_end import PublishBatch
+from warren.actors.node.backpressure import PublishBatch
 from warren.actors.queue.intake import PublishKey
 from warren.actors.runtime.future import Confirm
 from warren.actors.runtime.inbox import Entry, Inbox, PendingBatch

@@ -7,7 +7,6 @@ one :class:`PublishKey` become one batch with one confirm, those of one :class:`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import attrs
 
@@ -15,9 +14,6 @@ from warren.actors.engines.byte_budget import MESSAGE_BYTES
 from warren.actors.runtime.pool import ActorStoppedError
 from warren.queue_index.message.message_format import Envelope
 from warren.storage.errors import WarrenError
-
-CLOSED_WEIGHT: Final = 1 << 60
-"""An inbox weight at which no publisher is admitted; the publisher then checks why."""
 
 
 class PublishRefusedError(WarrenError):

@@ -1,7 +1,7 @@
 """The actor of one queue: it hosts a :class:`~warren.actors.engines.queue.queue_turn.QueueTurn`.
 
 It translates messages into calls of the turn. The engine defines what happens in a turn, and in which order.
-:mod:`warren.actors.queue.queue_front_end` describes how messages get in and who has to wait; the results of a turn
+:mod:`warren.actors.queue.queue_intake` describes how messages get in and which publishers wait; the results of a turn
 leave by :mod:`warren.actors.queue.queue_output`.
 
 After a crash or an error, the files are given up as they are, and the node reopens the queue from them.
@@ -25,27 +25,28 @@ from warren.actors.engines.queue.counts import Counts
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.engines.queue.queue_turn import LOST, QueueTurn
 from warren.actors.engines.restarts import What
-from warren.actors.node.front_end import PublishBatch
+from warren.actors.node.backpressure import PublishBatch
 from warren.actors.node.node_context import NodeContext
+from warren.actors.node.node_part import NodePart
 from warren.actors.node.store_actor import RemoteStore
 from warren.actors.queue.early_deliveries import EarlyBatch
 from warren.actors.queue.inspecting import BrowsedMessage, browse
-from warren.actors.queue.intake import CLOSED_WEIGHT, QueueGoneError, SettleKey
+from warren.actors.queue.intake import QueueDownError, QueueGoneError, SettleKey
 from warren.actors.queue.queue_consumers import QueueConsumers
-from warren.actors.queue.queue_front_end import QueueFrontEnd
+from warren.actors.queue.queue_intake import QueueIntake
 from warren.actors.queue.queue_output import Dispatch, QueueOutput
 from warren.actors.queue.sampling import sample_queue
 from warren.actors.runtime.future import Confirm, CountDown, Future
 from warren.actors.runtime.inbox import PendingBatch
 from warren.actors.runtime.interrupts import uninterrupted
-from warren.actors.runtime.pool import TURN_ENTRIES, Asked
+from warren.actors.runtime.pool import TURN_ENTRIES, ActorStoppedError, Asked, WrongProcessError
 from warren.actors.runtime.timer import tell
 from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.message.msg_ids import MsgIds
 from warren.queue_index.queue.acking import tag_ranges
 from warren.queue_index.queue.state import Mode
-from warren.storage.errors import DiskFullError, NoRoomError, WarrenError
+from warren.storage.errors import DirectoryLostError, DiskFullError, NoRoomError, WarrenError
 
 if TYPE_CHECKING:
     from warren.actors.queue.tails import Tails
@@ -71,22 +72,29 @@ class OpenedQueue:
     """Whether that file exists."""
 
 
-class QueueActor(QueueFrontEnd):
-    """Owns one queue. The methods that it adds to :class:`QueueFrontEnd` are called in its turns only."""
+class QueueActor(NodePart):
+    """Owns one queue. Unless they say otherwise, its methods are called in its turns; :attr:`intake` is open to any
+    thread."""
 
     __slots__ = (
         "_dispatch",
+        "_error",
         "_has_files",
         "_is_opening",
         "_keys_path",
         "_open_process",
+        "_process",
+        "_queue_turn",
         "_recovered",
         "_recovering_armed",
+        "_stores",
         "_tails",
         "_to_be_counted",
         "_unique",
         "_written",
         "consumers",
+        "declaration",
+        "intake",
         "msg_ids",
         "output",
         "policies",
@@ -104,7 +112,13 @@ class QueueActor(QueueFrontEnd):
         policies: AppliedPolicies = NO_POLICIES,
     ) -> None:
         """``is_opening``: whether there may be queues that are not started yet."""
-        super().__init__(context, declaration)
+        super().__init__(context)
+        self.declaration = declaration
+        self.intake = QueueIntake(self, context, declaration, self._turn_lock)
+        self._process: QueueProcess | None = None
+        self._queue_turn: QueueTurn | None = None
+        self._stores: list[RemoteStore] = []
+        self._error: BaseException | None = None
         self._open_process = open_process
         self._dispatch = dispatch
         self._is_opening = is_opening
@@ -127,6 +141,19 @@ class QueueActor(QueueFrontEnd):
         """The keys of its messages, once there is one."""
         self._to_be_counted: list[Future] = []
         """Answered with :meth:`length` once all messages that a crash has left are found."""
+
+    def describe(self) -> str:
+        return str(self.declaration)
+
+    def log_fields(self) -> dict[str, Any]:
+        return {"vhost": self.declaration.vhost, "queue": self.declaration.name}
+
+    def stopped_error(self) -> WarrenError:
+        if isinstance(self._error, QueueGoneError | WrongProcessError | DirectoryLostError):
+            return self._error.with_traceback(None)  # each raise would add to it
+        if self._error is not None:
+            return QueueDownError(f"{self.describe()} is down: {self._error}")
+        return self._context.closing or ActorStoppedError(f"{self.describe()} is gone")
 
     @property
     def trouble(self) -> What:
@@ -181,9 +208,9 @@ class QueueActor(QueueFrontEnd):
             clock=context.clock,
             settings=context.settings,
             sync_group=context.sync_group,
-            receivers=self.deliveries,
+            receivers=self.intake.deliveries,
         )
-        self.fast.open(opened.process, self._queue_turn)
+        self.intake.open(opened.process, self._queue_turn, opened.stores)
         self._keys_path = opened.keys_path
         if opened.has_keys:  # before a message with a key can be taken
             self._open_unique()
@@ -268,9 +295,17 @@ class QueueActor(QueueFrontEnd):
         self.process.abandon()
         self._end(self.stopped_error())
 
+    def forget(self, error: WarrenError) -> None:
+        """Stop in a forked child: the queue is the parent's, and calls raise ``error``."""
+        self._error = error
+        self.actor_stopped.set()
+        self.intake.close()
+        for deliveries in list(self.intake.deliveries.values()):
+            deliveries.forget_all(error)
+
     def _end(self, error: BaseException | None) -> None:
         """End consumers, confirms and timers, and stop; ``None`` as the error for a clean end."""
-        for deliveries in self.deliveries.values():
+        for deliveries in self.intake.deliveries.values():
             deliveries.end(error)
         if self._queue_turn is not None:
             for confirm in self._queue_turn.waiting:
@@ -290,11 +325,9 @@ class QueueActor(QueueFrontEnd):
         self.cancel_timers()
         tell(self._context.monitor, m.LeaveMonitor(self.actor_ref))
         tell(self._context.monitor, m.DiskRoom(self.actor_ref, has_room=True))
-        self.alive = False
-        self.fast.close()
-        self.actor_inbox.weight = CLOSED_WEIGHT
+        self.intake.close()
         self._stop()
-        self._let_publishers_in()
+        self.intake.let_publishers_in()
 
     def note_error(self, error: BaseException) -> None:
         self._error = error
@@ -378,7 +411,7 @@ class QueueActor(QueueFrontEnd):
     def _work(self, entries: int, asked: Asked | None) -> None:
         """Run a turn. If a caller waits for a few messages to be safe, and nothing else is to do, only write these."""
         stopped = self.actor_stopped
-        hurried = asked is None and self._hurry and not stopped.is_set()
+        hurried = asked is None and self.intake.hurry and not stopped.is_set()
         if hurried and self._guard(None, self._write_ahead, refusable=False):
             return
         written = self._written
@@ -387,13 +420,13 @@ class QueueActor(QueueFrontEnd):
             if not written.taken:
                 self.actor_inbox.take_this(written)
                 self._guard(None, self.on_batch, written)
-        if self.fast.ahead is not None and not stopped.is_set():
+        if self.intake.fast.ahead is not None and not stopped.is_set():
             self._guard(None, self._take_off, refusable=False)
         super()._work(entries, asked)
 
     def _take_off(self) -> None:
         """Remove messages that were read ahead and handed out."""
-        ahead = self.fast.take_ahead()
+        ahead = self.intake.fast.take_ahead()
         if ahead is not None and ahead.delivered:
             self.queue_turn.take_off(ahead)
 
@@ -401,12 +434,12 @@ class QueueActor(QueueFrontEnd):
         """Make safe what waits in the inbox, and do nothing else; return whether that was done."""
         if not self._has_files or (self._turn_is_quick and self._context.settings.sync != "os"):
             return False
-        self._hurry = False  # before looking at the inbox: a publisher that joins later, and waits, sets it again
+        self.intake.hurry = False  # before looking at the inbox: a publisher that joins later, and waits, sets it again
         with self.actor_inbox.lock:
-            batch = None if self._makes_wait() else self.fast.batch_to_write()
-            begun = None if batch is None else batch.begin_writing(Confirm(self))
+            batch = None if self.intake.makes_wait() else self.intake.fast.batch_to_write()
+            begun = None if batch is None else batch.begin_writing(Confirm(self.intake))
         if batch is None or begun is None:
-            self._hurry = True
+            self.intake.hurry = True
             return False
         bodies, confirm = begun
         key = batch.key
@@ -416,7 +449,7 @@ class QueueActor(QueueFrontEnd):
         except WarrenError:  # taking them in raises it again
             is_written = False
         if not is_written:
-            self._hurry = True
+            self.intake.hurry = True
             batch.were_not_written(bodies, confirm)
             return False
         self._written = batch
@@ -445,7 +478,7 @@ class QueueActor(QueueFrontEnd):
         keys: Sequence[Key | None] | None = None,
     ) -> None:
         self._check_files()
-        if keys is None and self._deduplicates:
+        if keys is None and self.declaration.deduplicates:
             from warren.actors.queue.header_keys import header_keys
 
             found_keys = header_keys(self.declaration, envelope, bodies)
@@ -511,6 +544,12 @@ class QueueActor(QueueFrontEnd):
             self._tails = Tails(self.process)
         return self._tails
 
+    def has_work(self) -> bool:
+        return self.intake.has_work()
+
+    def wants_turn(self) -> bool:
+        return self.intake.wants_turn()
+
     def has_more(self) -> bool:
         return not self.actor_inbox.empty()
 
@@ -573,7 +612,7 @@ class QueueActor(QueueFrontEnd):
         recorder = self._context.recorder
         if recorder is None:
             return
-        unbounded = any(deliveries.more is not None for deliveries in list(self.deliveries.values()))
+        unbounded = any(deliveries.more is not None for deliveries in list(self.intake.deliveries.values()))
         prefetch = 0 if unbounded else max((consumer.prefetch for consumer in self.process.consumers), default=0)
         ram_bytes = self._context.allocated.by_owner.get(self.actor_urn, 0)
         row = sample_queue(self.process, prefetch=prefetch)
@@ -591,7 +630,7 @@ class QueueActor(QueueFrontEnd):
         turn = self._queue_turn
         if turn is None or not self._has_files or self.actor_inbox.weight > QUICK_MESSAGES or not turn.is_quick:
             return False
-        if asked is None and self.fast.all_went_out():
+        if asked is None and self.intake.fast.all_went_out():
             return False
         return uninterrupted(self._turn, TURN_ENTRIES, asked, True)
 
@@ -601,23 +640,22 @@ class QueueActor(QueueFrontEnd):
         turn = self._queue_turn
         if turn is None:
             return
-        hurry, self._hurry = self._hurry, False
+        hurry, self.intake.hurry = self.intake.hurry, False
         effects = turn.make_safe(hurry=hurry, may_wait=not self._turn_is_quick)
         if effects.confirmed:
             self._context.check_directory()
         turn.tell(effects)
         if self._unique is not None:
             self._unique.flush()
-        if self._waiting_publishers:
-            self._let_publishers_in()
+        self.intake.let_publishers_in()
         if turn.worked:
             self.rest_number = 0
             if self._tails is not None:
                 self._tails.look()
             turn.finish()
-        self.fast.ahead = turn.read_ahead()
-        while self._abandoned:  # after all messages sent through the channel
-            self.call_soon(functools.partial(self.consumers.close_channel, self._abandoned.popleft(), LOST))
+        self.intake.fast.ahead = turn.read_ahead()
+        while self.intake.abandoned:
+            self.call_soon(functools.partial(self.consumers.close_channel, self.intake.abandoned.popleft(), LOST))
         if self._context.check_invariants:
             turn.process.check_invariants()
             if self._unique is not None:
@@ -629,11 +667,6 @@ class QueueActor(QueueFrontEnd):
         if effects.confirmed:
             self._context.check_directory()
         self.queue_turn.tell(effects)
-
-    def look_for_room(self) -> None:
-        if self._queue_turn is not None and self._queue_turn.waits_for_room:
-            self._hurry = True
-            self.turn()
 
 
 _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {

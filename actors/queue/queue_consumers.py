@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from warren.actors.engines.queue.consumers import UNLIMITED_ROOM, Consumer
 from warren.actors.engines.queue.queue_turn import QueueTurn
 from warren.actors.queue.deliveries import Deliveries
+from warren.actors.queue.queue_intake import QueueIntake
 
 
 class SharedPrefetch:
@@ -74,7 +75,7 @@ class SharedPrefetch:
 class ConsumedQueue(Protocol):
     """The queue's actor, as its consumers use it."""
 
-    deliveries: dict[str, Deliveries]
+    intake: QueueIntake
 
     @property
     def queue_turn(self) -> QueueTurn: ...
@@ -103,7 +104,7 @@ class QueueConsumers:
         """Set how many messages a consumer may have unacked; 0: no limit. ``shared``: a limit together with others."""
         self._actor.queue_turn.set_prefetch(tag, prefetch, shared)
         self._note_shared(shared)
-        if (deliveries := self._actor.deliveries.get(tag)) is not None:
+        if (deliveries := self._actor.intake.deliveries.get(tag)) is not None:
             self._bound(deliveries, prefetch)
 
     def _note_shared(self, shared: Any) -> None:
@@ -125,7 +126,9 @@ class QueueConsumers:
         """Return how many unacked messages went back to their places. ``seen_up_to``: the last tag whose message was
         seen; ``None``: all were seen, :data:`~warren.actors.engines.queue.queue_turn.LOST`: unknown."""
         closed = {
-            tag: deliveries for tag, deliveries in self._actor.deliveries.items() if deliveries.channel == channel
+            tag: deliveries
+            for tag, deliveries in self._actor.intake.deliveries.items()
+            if deliveries.channel == channel
         }
         requeued = self._actor.queue_turn.close_channel(channel, list(closed), seen_up_to)
         for deliveries in closed.values():

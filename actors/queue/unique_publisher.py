@@ -9,13 +9,12 @@ turn, for one sync of the keys' log (:meth:`UniquePublisher.flush`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import attrs
 
 from warren.actors import messages as m
-from warren.actors.clock import Clock
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.key_table import BOUND, IN_RAM, SAFE, TakenKey
 from warren.actors.engines.queue.queue_process import QueueProcess
@@ -65,9 +64,6 @@ class KeyedQueue(Protocol):
     """The queue's actor, as its keys use it."""
 
     @property
-    def clock(self) -> Clock: ...
-
-    @property
     def output(self) -> QueueOutput: ...
 
     @property
@@ -87,9 +83,9 @@ class KeyedQueue(Protocol):
 class UniquePublisher:
     """The keys of a queue, and the publishes that wait for them. All methods are called in the queue's turns."""
 
-    def __init__(self, actor: KeyedQueue, keys: UniqueKeys, check_directory: Callable[[], None]) -> None:
+    def __init__(self, actor: KeyedQueue, keys: UniqueKeys, context: NodeContext) -> None:
         self._actor = actor
-        self._check_directory = check_directory
+        self._context = context
         self.keys = keys
         self._waiting: dict[_Waiting, None] = {}
         self._due: list[_Waiting] = []
@@ -110,7 +106,7 @@ class UniquePublisher:
         keys = UniqueKeys(
             log, process.ids_at, wall_us, context.settings.sync != "os", make_acks_safe=process.backing.sync_index
         )
-        publisher = cls(actor, keys, context.check_directory)
+        publisher = cls(actor, keys, context)
         try:
             keys.open()
             if keys.torn is not None:
@@ -207,7 +203,7 @@ class UniquePublisher:
         process = self._actor.process
         first = process.backing.level(level).state.next_seq_id
         expiry_us = process.expiry_us(expiration_ms)
-        now_us = self._actor.clock.wall_us()
+        now_us = self._context.clock.wall_us()
         flags = IN_RAM if safe_anyway else 0
         taken = []
         for seq_id, index in enumerate(part, first):
@@ -279,7 +275,7 @@ class UniquePublisher:
         if not due:
             return
         try:
-            self._check_directory()
+            self._context.check_directory()
             self.keys.make_safe([key for publish in due for key in publish.keys])
         except NoRoomError as error:
             for publish in due:

@@ -2,7 +2,7 @@
 
 Two lanes. *Control* messages (:class:`Control`: stop, duration targets, credit, what a store has made safe) overtake
 *data*; within a lane the order of arrival is kept. ``weight`` counts the published messages that wait: a publisher that
-finds too many has to wait (:mod:`warren.actors.queue.queue_front_end`).
+finds too many has to wait (:mod:`warren.actors.queue.queue_intake`).
 
 Single publishes and acks join the entry at the tail of the data lane while that entry is of their kind and still the
 last (:class:`PendingBatch`), so a busy actor gets batches.

@@ -1,8 +1,7 @@
 """The actor of the CommitLog, which appends messages and makes them safe.
 
-Single appends gather in its inbox, whatever queue they go to, and share a confirm
-(:class:`~warren.actors.node.front_end.PublishBatch`); batches come as messages. One turn writes everything that waits,
-then makes it safe according to the store's mode:
+One turn writes everything that waits (:mod:`warren.actors.topics.log_intake`), then makes it safe according to the
+store's mode:
 
 * ``"group"`` (RocketMQ's ``SYNC_FLUSH``): synced when a caller waits, or after ``sync_interval_ms``; many share a sync.
 * ``"always"``: synced in the same turn.
@@ -15,26 +14,22 @@ after every turn that appended.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import attrs
-from pykka._envelope import Envelope as Letter
-
-from warren.actors.engines.byte_budget import MESSAGE_BYTES
 from warren.actors.engines.topics.stream_retention import StreamRetention, hold
 from warren.actors.engines.topics.topic_store import TopicStore
-from warren.actors.node.front_end import FrontEnd, PublishBatch
+from warren.actors.node.backpressure import PublishBatch
 from warren.actors.node.node_context import NodeContext
-from warren.actors.runtime.future import Confirm, Future
+from warren.actors.runtime.future import Future
 from warren.actors.runtime.inbox import PendingBatch
 from warren.actors.topics import topic_messages as tm
 from warren.actors.topics.dispatch_actor import DispatchActor
+from warren.actors.topics.log_intake import AppendConfirm, AppendKey, LogIntake, batch_of_items, went_all
 from warren.actors.topics.topic_part import MS_NS, TopicPart
 from warren.msg_store.commit_log.commit_log import Appended, Batch, MessageIllegalError
 from warren.msg_store.commit_log.commit_log_expiry import Hold
 from warren.msg_store.commit_log.commit_log_flush import FlushTimer
-from warren.msg_store.commit_log.commit_log_format import Host
 from warren.storage.errors import NoRoomError, WarrenError
 
 DISPATCH_DELAY_MS: Final = 5
@@ -42,85 +37,7 @@ DISPATCH_DELAY_MS: Final = 5
 _US_OF_MS: Final = 1000
 
 
-@attrs.frozen(eq=False, repr=False)
-class AppendKey:
-    """What single appends of one batch have in common. Compared by identity: a handle keeps its own."""
-
-    topic: str
-    born_host: Host
-    store_host: Host
-    born_timestamp: int | None = None
-    """Milliseconds since 1970; ``None``: the time when they are appended."""
-    flag: int = 0
-
-
-@attrs.frozen
-class AppendResult:
-    """The position of an appended message."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    physical_offset: int
-    size: int
-
-
-class AppendConfirm:
-    """One message on its way: answered once it is as safe as the store's mode promises."""
-
-    __slots__ = ("_appended", "_row", "body", "confirm", "key", "properties", "queue_id")
-
-    def __init__(self, key: AppendKey, queue_id: int, body: bytes, properties: bytes) -> None:
-        self.key = key
-        self.queue_id = queue_id
-        self.body = body
-        self.properties = properties
-        self.confirm: Confirm
-        """Shared with messages that came together; set when the message is handed over."""
-        self._appended: Appended | None = None
-        self._row = 0
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes that the message takes on its way."""
-        return MESSAGE_BYTES + len(self.body) + len(self.properties)
-
-    @property
-    def done(self) -> bool:
-        """Whether it is safe, or never will be."""
-        return self.confirm.done
-
-    def wait(self, timeout: float | None = None) -> AppendResult:
-        """Wait until it is safe; return its position. Raises ``TimeoutError``, or the error that failed it."""
-        self.confirm.wait(timeout)
-        return self.position()
-
-    def position(self) -> AppendResult:
-        """Return its position, once :attr:`confirm` is answered."""
-        appended, row = self._appended, self._row
-        if appended is None:
-            raise RuntimeError("confirmed, and not written")
-        return AppendResult(
-            self.key.topic,
-            self.queue_id,
-            appended.queue_offset + row,
-            int(appended.physical_offsets[row]),
-            int(appended.sizes[row]),
-        )
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {'failed' if self.confirm.error else 'answered' if self.done else 'pending'}>"
-
-
-def went_all(items: Iterable[AppendConfirm], appended: Appended) -> None:
-    """Note the positions of written messages, and drop their bytes."""
-    for row, item in enumerate(items):
-        item._appended = appended
-        item._row = row
-        item.body = item.properties = b""
-
-
-class CommitLogActor(TopicPart, FrontEnd):
+class CommitLogActor(TopicPart):
     """Owns the writing half of a topic store."""
 
     def __init__(
@@ -135,6 +52,8 @@ class CommitLogActor(TopicPart, FrontEnd):
     ) -> None:
         """``streams`` returns the retention of the streams, by topic."""
         super().__init__(context)
+        # Readers make no room on a full disk, so waiting could last for ever.
+        self.intake = LogIntake(self, context, tries_full_disk=True)
         self.store = store
         self._streams = streams
         self._dispatcher = dispatcher
@@ -153,46 +72,6 @@ class CommitLogActor(TopicPart, FrontEnd):
 
     def describe(self) -> str:
         return f"the topics of {self.store.directory}"
-
-    @property
-    def tries_full_disk(self) -> bool:
-        return True  # readers make no room, so waiting could last for ever
-
-    # ── any thread ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    def append(self, item: AppendConfirm, reserved_bytes: int | None = None) -> AppendConfirm:
-        """Hand over one message, for which bytes are reserved; ``None``: not reserved, and its sender is not held."""
-        if reserved_bytes is None:
-            reserved_bytes = self._context.gate.enter(item.size_bytes)
-        self._check_alive(reserved_bytes)
-        item.confirm = self.actor_inbox.gather(
-            item.key, item, self._new_batch, 1, size_bytes=item.size_bytes, reserved_bytes=reserved_bytes
-        ).confirm
-        return item
-
-    def join(self, item: AppendConfirm) -> bool:
-        """The fast path for one message: add it to messages that wait already, if bytes are reserved for it."""
-        batch = self.actor_inbox.join(item.key, item, MESSAGE_BYTES + len(item.body) + len(item.properties))
-        if batch is None:
-            return False
-        item.confirm = batch.confirm  # type: ignore[attr-defined]
-        return True
-
-    def hand_over(self, batches: Sequence[Batch], confirm: Future, reserved_bytes: int | None = None) -> None:
-        """Hand over batches; the confirm is answered with what was appended. ``None``: nothing is reserved for them.
-
-        ``None`` is for messages that result from stored ones, whose sender is not held.
-        """
-        if reserved_bytes is None:
-            reserved_bytes = self._context.gate.enter(size_of(batches))
-        self._check_alive(reserved_bytes)
-        count = sum(len(batch.bodies) for batch in batches)
-        self.actor_inbox.put(Letter(tm.AppendBatches(batches, confirm, reserved_bytes)), count)
-
-    def _check_alive(self, reserved_bytes: int) -> None:
-        if self.actor_stopped.is_set():
-            self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
-            raise self.stopped_error()
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -223,7 +102,7 @@ class CommitLogActor(TopicPart, FrontEnd):
         return None
 
     def _close(self) -> None:
-        self._hurry = True
+        self.intake.hurry = True
         self._make_safe(hurry=True)
 
     def _append_batches(self, message: tm.AppendBatches) -> None:
@@ -260,10 +139,10 @@ class CommitLogActor(TopicPart, FrontEnd):
 
     def sync(self) -> Future:
         """Return a future that is answered when everything appended before is safe."""
-        synced = Future(self)
+        synced = Future(self.intake)
         self.store.flush_commit_log()
         self._unconfirmed.append((synced, None))
-        self._hurry = True
+        self.intake.hurry = True
         return synced
 
     def _flush_by_the_clock(self) -> None:
@@ -289,16 +168,13 @@ class CommitLogActor(TopicPart, FrontEnd):
     # ── the end of a turn ───────────────────────────────────────────────────────────────────────────────────────
 
     def on_turn_end(self) -> None:
-        hurry, self._hurry = self._hurry, False
-        if hurry and not self.actor_inbox.empty():
-            self._hurry = True  # a message that is waited for may not have been taken yet
+        hurry = self.intake.take_hurry()
         if self._unconfirmed:
             self._make_safe(hurry=hurry)
         if self._appended:
             self._appended = False
             self._dispatch_soon()
-        if self._waiting_publishers:
-            self._let_publishers_in()
+        self.intake.let_publishers_in()
 
     def _dispatch_soon(self) -> None:
         """Dispatch at once if a reader waits for messages; otherwise collect those of the next few milliseconds."""
@@ -313,7 +189,7 @@ class CommitLogActor(TopicPart, FrontEnd):
         self._dispatcher.call_soon(self._dispatcher.dispatch)
 
     def wants_turn(self) -> bool:
-        return self._hurry and bool(self._unconfirmed)
+        return self.intake.hurry and bool(self._unconfirmed)
 
     def _make_safe(self, *, hurry: bool) -> None:
         if self._sync == "os":
@@ -333,7 +209,7 @@ class CommitLogActor(TopicPart, FrontEnd):
 
     def _sync_due(self) -> None:
         self._flush_armed = False
-        self._hurry = True
+        self.intake.hurry = True
 
     def _clean_later(self) -> None:
         self.call_later("clean", self.store.settings.clean_resource_interval * MS_NS, self._clean, first=True)
@@ -363,7 +239,7 @@ class CommitLogActor(TopicPart, FrontEnd):
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         for confirm, _ in unconfirmed:
             confirm.fail(self.stopped_error())
-        self._let_publishers_in()
+        self.intake.let_publishers_in()
 
 
 def _by_queue(items: list[AppendConfirm]) -> dict[int, list[AppendConfirm]]:
@@ -374,28 +250,3 @@ def _by_queue(items: list[AppendConfirm]) -> dict[int, list[AppendConfirm]]:
     for item in items:
         by_queue.setdefault(item.queue_id, []).append(item)
     return by_queue
-
-
-def size_of(batches: Iterable[Batch]) -> int:
-    """Return the bytes that batches take on their way."""
-    size_bytes = 0
-    for batch in batches:
-        count, properties = len(batch.bodies), batch.properties
-        size_bytes += count * MESSAGE_BYTES + sum(map(len, batch.bodies))
-        size_bytes += count * len(properties) if isinstance(properties, bytes) else sum(map(len, properties))
-    return size_bytes
-
-
-def batch_of_items(key: AppendKey, queue_id: int, items: list[AppendConfirm], now_ms: int) -> Batch:
-    """Make a batch of messages for one queue that were appended one by one."""
-    return Batch(
-        topic=key.topic,
-        queue_id=queue_id,
-        bodies=[item.body for item in items],
-        properties=[item.properties for item in items],
-        born_timestamp=now_ms if key.born_timestamp is None else key.born_timestamp,
-        born_host=key.born_host,
-        store_host=key.store_host,
-        flag=key.flag,
-        as_one=False,
-    )

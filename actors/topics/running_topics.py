@@ -164,8 +164,8 @@ class RunningTopics:
             queues_of=lambda topic: table.queues(topic) or 1,
             arrivals=dispatcher.arrivals,
         )
-        schedule = _started(ScheduleActor, context, store, delay_file, delay_offsets, log=log)
-        transactions = _started(TransactionsActor, context, store, log=log, groups=groups)
+        schedule = _started(ScheduleActor, context, store, delay_file, delay_offsets, log=log.intake)
+        transactions = _started(TransactionsActor, context, store, log=log.intake, groups=groups)
         dispatcher.listeners[SCHEDULE_TOPIC] = functools.partial(schedule.call_soon, schedule.follow)
         follow = functools.partial(transactions.call_soon, transactions.follow)
         dispatcher.listeners[HALF_TOPIC] = dispatcher.listeners[OP_TOPIC] = follow

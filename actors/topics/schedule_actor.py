@@ -19,7 +19,7 @@ from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_context import NodeContext
 from warren.actors.runtime.future import Future
-from warren.actors.topics.commit_log_actor import CommitLogActor
+from warren.actors.topics.log_intake import LogIntake
 from warren.actors.topics.topic_part import MS_NS, TopicPart
 from warren.msg_store.commit_log.commit_log import Batch, MessageIllegalError
 from warren.queue_index.index.config_file import ConfigFile
@@ -40,7 +40,7 @@ class ScheduleActor(TopicPart):
     """Owns the offsets of the delay levels."""
 
     def __init__(
-        self, context: NodeContext, store: TopicStore, file: ConfigFile, offsets: dict[int, int], *, log: CommitLogActor
+        self, context: NodeContext, store: TopicStore, file: ConfigFile, offsets: dict[int, int], *, log: LogIntake
     ) -> None:
         super().__init__(context)
         self._store = store

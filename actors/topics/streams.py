@@ -26,13 +26,13 @@ from warren.actors.engines.declared.policies import AppliedPolicies, PoliciesOf
 from warren.actors.engines.declared.stream_arguments import StreamLimits
 from warren.actors.engines.topics.reading import read_packed
 from warren.actors.engines.topics.stream_retention import STREAM_QUEUE_ID, StreamRetention
-from warren.actors.node.front_end import InFront
+from warren.actors.node.backpressure import InFront
 from warren.actors.node.gate import Gate
 from warren.actors.node.node_context import NodeContext
 from warren.actors.queue.intake import PublishKey, QueueGoneError
 from warren.actors.runtime.future import Confirm, CountDown, Future
 from warren.actors.runtime.pool import Pool
-from warren.actors.topics.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor
+from warren.actors.topics.log_intake import AppendConfirm, AppendKey, LogIntake
 from warren.actors.topics.running_topics import RunningTopics
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import (
@@ -75,7 +75,7 @@ class StreamMessage(NamedTuple):
 
 @attrs.define(eq=False, repr=False)
 class Stream(InFront):
-    """One stream. Publishers use it as they use a queue's actor (:class:`~warren.actors.node.front_end.FrontEnd`)."""
+    """One stream. Publishers use it as they use a queue's intake (:class:`~warren.actors.node.backpressure.Intake`)."""
 
     declaration: QueueDeclaration
     _context: NodeContext
@@ -112,9 +112,9 @@ class Stream(InFront):
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def behind(self) -> CommitLogActor:
-        """The current CommitLog. Raises like :attr:`topics`."""
-        return self.topics.log
+    def behind(self) -> LogIntake:
+        """The intake of the current CommitLog. Raises like :attr:`topics`."""
+        return self.topics.log.intake
 
     @property
     def gate(self) -> Gate:
@@ -174,7 +174,7 @@ class Stream(InFront):
         except WarrenError as error:
             confirm.fail(error)
 
-    def _log_for(self, reserved_bytes: int) -> CommitLogActor:
+    def _log_for(self, reserved_bytes: int) -> LogIntake:
         try:
             return self.behind
         except BaseException:

@@ -2,7 +2,7 @@
 
 *Ask* goes one way only: user → groups → CommitLog → dispatch; everything upwards is a *tell*. Other requests are a
 :class:`~warren.actors.runtime.inbox.Call`. Single appends reach the CommitLog as pending batches
-(:class:`warren.actors.node.front_end.PublishBatch`), not as messages.
+(:class:`warren.actors.node.backpressure.PublishBatch`), not as messages.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ from warren.actors.engines.topics.transactions import (
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_context import NodeContext
 from warren.actors.runtime.future import Confirm, Future
-from warren.actors.topics.commit_log_actor import CommitLogActor
 from warren.actors.topics.groups_actor import GroupsActor
+from warren.actors.topics.log_intake import LogIntake
 from warren.actors.topics.topic_part import TopicPart
 from warren.msg_store.commit_log.commit_log_format import Record, RecordError
 from warren.queue_index.topics.consume_queue import ConsumeQueue
@@ -41,7 +41,7 @@ _AT_A_TIME: Final = 1024
 class TransactionsActor(TopicPart):
     """Owns the pending half messages."""
 
-    def __init__(self, context: NodeContext, store: TopicStore, *, log: CommitLogActor, groups: GroupsActor) -> None:
+    def __init__(self, context: NodeContext, store: TopicStore, *, log: LogIntake, groups: GroupsActor) -> None:
         super().__init__(context)
         self._store = store
         self._log = log

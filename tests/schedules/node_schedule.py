@@ -40,7 +40,7 @@ TRACED: Final = (
     *(f"{_ACTORS}/runtime/{name}" for name in ("pool", "inbox", "future", "timer", "shared", "waiting")),
     *(
         f"{_ACTORS}/node/{name}"
-        for name in ("gate", "front_end", "admission", "store_actor", "node_", "running", "memory")
+        for name in ("gate", "backpressure", "admission", "store_actor", "node_", "running", "memory")
     ),
     *(f"{_ACTORS}/queue/{name}" for name in ("queue_", "early", "deliver", "shared", "intake")),
     *(f"{_ACTORS}/topics/{name}" for name in ("node_", "commit", "dispatch", "groups", "running")),

@@ -186,7 +186,7 @@ class Pair:
         ids = b"".join(number.to_bytes(16, "big") for number in range(self.first_id, self.first_id + count))
         self.first_id += count
         kind, bodies, token = envelope(queue, persistent=persistent), [body(size)] * count, Token()
-        confirm = self.actor(queue).publish_many(
+        confirm = self.actor(queue).intake.publish_many(
             PublishKey(kind, expiration_ms, priority), bodies, msg_ids=ids, here=False
         )
         self.confirms.append((confirm, token))

@@ -156,18 +156,18 @@ async def admitted(admission: Admission) -> Any:
     loop = asyncio.get_running_loop()
     deadline = None if admission.timeout is None else loop.time() + admission.timeout
     while True:
-        actors = admission.find()
-        outcome = admission.attempt(actors, False)
+        intakes = admission.find()
+        outcome = admission.attempt(intakes, False)
         if not isinstance(outcome, BackpressureWait):
             return outcome
         wait = outcome.future
         try:
             if not await settled(wait, None if deadline is None else max(0.0, deadline - loop.time())):
-                raise admission.blocked(actors)
+                raise admission.blocked(intakes)
             if isinstance(wait, Reservation):
-                return admission.take(actors, wait, False)
+                return admission.take(intakes, wait, False)
         finally:
-            actors[0].gate.withdraw(wait)
+            intakes[0].gate.withdraw(wait)
 
 
 def run_now(steps: Steps[T]) -> T:

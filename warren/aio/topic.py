@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Unpack
 
 from warren.actors.engines.topics.consumer_group import StartOffset
-from warren.actors.topics.commit_log_actor import AppendResult
+from warren.actors.topics.log_intake import AppendResult
 from warren.aio.bridge import awaited, run, run_now, safe
 from warren.aio.confirm import AppendConfirm
 from warren.aio.topic_reader import Reader, TopicRecord

@@ -15,7 +15,7 @@ from pamqp.base import Frame as Method
 
 from warren.actors.runtime.future import Confirm, Future
 from warren.actors.runtime.leader_follower import Later
-from warren.actors.topics.commit_log_actor import AppendConfirm, AppendKey, batch_of_items, size_of, went_all
+from warren.actors.topics.log_intake import AppendConfirm, AppendKey, batch_of_items, size_of, went_all
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import Call, CallError
 from warren.client.calls import check_fits, error_of, plain, result_of

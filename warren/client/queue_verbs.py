@@ -70,15 +70,15 @@ def with_due(properties: Mapping[str, Any], due_ms: int) -> dict[str, Any]:
     return {**properties, "headers": {**(properties.get("headers") or {}), DUE: LongInteger(due_ms)}}
 
 
-class _FrontEnd:
+class _RemoteIntake:
     """What a handle's publish tries first: joining the run that waits to be sent."""
 
-    __slots__ = ("_vhost", "actor_inbox", "weight")
+    __slots__ = ("_vhost", "inbox", "weight")
 
     def __init__(self, vhost: RemoteVhost) -> None:
         self._vhost = vhost
         self.weight = 0
-        self.actor_inbox = self
+        self.inbox = self
 
     def join(self, key: PublishKey, body: bytes) -> Confirm | None:
         channel = self._vhost.publisher_now()
@@ -96,15 +96,15 @@ class RemoteQueueVerbs(QueueVerbs):
             self._channel = parents._channel  # it says that its deliveries are the parent's
         self._method = method_of(c.Basic.Publish, routing_key=declaration.name, mandatory=True)
         self._get = method_of(c.Basic.Get, queue=declaration.name)
-        self._front_end = _FrontEnd(vhost)
+        self._intake = _RemoteIntake(vhost)
 
     @property
     def name(self) -> str:
         return self.entry.declaration.name
 
     @property
-    def actor(self) -> Any:
-        return self._front_end
+    def intake(self) -> Any:
+        return self._intake
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -10,7 +10,7 @@ import datetime
 from typing import Any, TypeVar, Unpack
 
 from warren.actors.runtime.future import Confirm, Future
-from warren.actors.topics.commit_log_actor import AppendConfirm
+from warren.actors.topics.log_intake import AppendConfirm
 from warren.client.appending import ConfirmedCalls
 from warren.client.calls import call
 from warren.client.reader_verbs import RemoteReaderVerbs

@@ -25,10 +25,11 @@ class Channel:
     Closes itself when its deliveries and its consumer or handle are gone: nothing could settle its messages then.
     """
 
-    __slots__ = ("_actor", "_keys", "_open", "name")
+    __slots__ = ("_actor", "_intake", "_keys", "_open", "name")
 
     def __init__(self, actor: QueueActor, name: str) -> None:
         self._actor = actor
+        self._intake = actor.intake
         self._open = True
         self.name = name
         self._keys = {outcome: SettleKey(name, outcome) for outcome in ("ack", "requeue", "failed", "reject", "retry")}
@@ -52,20 +53,20 @@ class Channel:
 
     def check_process(self) -> None:
         """Raise :class:`WrongProcessError` in a process that was forked from the one that this was delivered to."""
-        if not self._actor.alive and isinstance(error := self._actor.stopped_error(), WrongProcessError):
+        if not self._intake.alive and isinstance(error := self._actor.stopped_error(), WrongProcessError):
             raise error
 
     def get_early(self, most: int = 1) -> Delivered | None:
         """Return up to ``most`` messages at the head, if they are available without a turn of the queue."""
-        return self._actor.fast.get(self.name, most, self._requeue)
+        return self._intake.fast.get(self.name, most, self._requeue)
 
     def _requeue(self, delivered: Delivered) -> None:
         self.settle_all("requeue", delivered.tags)
 
     def settle(self, outcome: str, tag: int) -> None:
         """Settle one delivery."""
-        actor = self._actor if self._actor.alive else self.actor
-        actor.settle(self._keys[outcome], tag)
+        intake = self._intake if self._intake.alive else self.actor.intake
+        intake.settle(self._keys[outcome], tag)
 
     def settle_up_to(self, outcome: str, tag: int) -> Steps[None]:
         """Settle all deliveries up to one."""
@@ -89,7 +90,7 @@ class Channel:
         if len(tags) == 1 and len(tags[0]) == 1:
             self.settle(outcome, tags[0].start)
         else:
-            self.actor.settle_ranges(self._keys[outcome], tags)
+            self.actor.intake.settle_ranges(self._keys[outcome], tags)
 
     def retry_in(self, tag: int, wait_ms: int) -> Steps[None]:
         """Return one delivery as failed; it comes again after ``wait_ms``."""
@@ -117,8 +118,8 @@ class Channel:
         return requeued
 
     def __del__(self) -> None:
-        if self._open and self._actor.alive:
-            self._actor.let_go(self.name)
+        if self._open and self._intake.alive:
+            self._intake.let_go(self.name)
 
 
 class StoredAs(NamedTuple):

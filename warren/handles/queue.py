@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Unpack
 
-from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.queue.queue_intake import QueueIntake
 from warren.actors.runtime.future import Confirm
 from warren.handles.consumer import Consumer, Delivery
 from warren.handles.delivery_batch import DeliveryBatch, settle_many
@@ -36,8 +36,8 @@ class Queue(QueueHandle):
     def __init__(self, verbs: QueueVerbs) -> None:
         super().__init__(verbs)
         self._gate = verbs.node.gate
-        self._last: QueueActor | None = None
-        """The actor of the last publish: it is tried first, while it runs."""
+        self._last: QueueIntake | None = None
+        """The intake of the last publish: it is tried first, while its actor runs."""
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -60,7 +60,7 @@ class Queue(QueueHandle):
         Blocks while the queue or the disk lags, or an alarm is set; with ``block=False``, or after ``timeout``
         seconds, raises :class:`BlockedError`, and the message was not taken.
         """
-        verbs, actor, key = self._verbs, self._last, self._verbs.plain
+        verbs, intake, key = self._verbs, self._last, self._verbs.plain
         if type(body) is not bytes:
             body = as_body(body)
         if timeout is not None or block is not True:
@@ -69,9 +69,9 @@ class Queue(QueueHandle):
             if not OF_FEW.isdisjoint(properties):
                 return run(verbs.publish(body, block=block, timeout=timeout, **properties))
             key, body = verbs.keyed(body, properties)
-        if actor is None or actor.actor_inbox.weight >= self._gate.limit:
-            self._last = verbs.actor
-        elif (confirm := actor.join(key, body)) is not None:
+        if intake is None or intake.inbox.weight >= self._gate.limit:
+            self._last = verbs.intake
+        elif (confirm := intake.join(key, body)) is not None:
             return confirm
         sent: Confirm = verbs.publishing(key, body, block, timeout).get()
         return sent

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Unpack
 
 from warren.actors.engines.topics.consumer_group import StartOffset
-from warren.actors.topics.commit_log_actor import AppendConfirm
+from warren.actors.topics.log_intake import AppendConfirm
 from warren.handles.topic_reader import Reader, TopicRecord
 from warren.handles.transaction import Transaction
 from warren.msg_store.commit_log.packed_records import PackedRecords

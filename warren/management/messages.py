@@ -174,7 +174,8 @@ async def _hand_over(
             return [delay.receiver(call.node, vhost, None, exchange)]
         names = running.definitions.routing.route_all(exchange, keys, headers)
         call.managed.clients.traffic.publish(vhost, exchange, 1, len(names))
-        receivers: list[Receiver] = [entry.actor for name in names if (entry := running.queues.get(name)) is not None]
+        entries = [entry for name in names if (entry := running.queues.get(name)) is not None]
+        receivers: list[Receiver] = [entry.actor.intake for entry in entries]
         return [*receivers, *call.node.streams(vhost, names)] if len(receivers) < len(names) else receivers
 
     confirm: Confirm | None = await bridge.admitted(

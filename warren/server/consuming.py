@@ -27,7 +27,7 @@ from warren.actors.engines.queue.consumers import Consumer
 from warren.actors.engines.queue.delivery_tags import DeliveryTags, TagRun
 from warren.actors.engines.queue.effects import Delivered
 from warren.actors.engines.queue.queue_turn import BUFFER, BUFFER_BYTES, LOST
-from warren.actors.queue.deliveries import Deliveries
+from warren.actors.queue.deliveries import Deliveries, TurnTaker
 from warren.actors.queue.inspecting import chosen_ids
 from warren.actors.queue.intake import QueueGoneError
 from warren.actors.queue.queue_actor import QueueActor
@@ -88,7 +88,7 @@ Unacked: TypeAlias = TagRun[Settler]
 class _Deliveries(Deliveries):
     """Deliveries whose messages count under a shared prefetch until they go back to their queue."""
 
-    def __init__(self, channel: str, helper: QueueActor, on_lapse: Callable[[range], None]) -> None:
+    def __init__(self, channel: str, helper: TurnTaker, on_lapse: Callable[[range], None]) -> None:
         super().__init__(channel, helper)
         self._on_lapse = on_lapse
 
@@ -341,7 +341,7 @@ class ChannelConsumers:
             arguments=arguments,
             ack_timeout_ms=_ack_timeout_ms(entry.declaration, arguments),
         )
-        deliveries = _Deliveries(through.name, actor, functools.partial(self._post_lapsed, through))
+        deliveries = _Deliveries(through.name, actor.intake, functools.partial(self._post_lapsed, through))
         if credit is None and through in self._lines:
             self._lines[through].prepare(deliveries)
         try:

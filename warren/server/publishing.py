@@ -106,49 +106,49 @@ class ChannelPublisher:
 
     def _hand_over(self, addressed: _Addressed, event: Messages, numbered: int | None) -> Work:
         try:
-            actors, down = self._route(addressed)
+            receivers, down = self._route(addressed)
         except DelaysDownError as error:
             self._settle(numbered, error)
             return None
         if (traffic := self._channel.traffic) is not None:
-            traffic.publish(addressed.checked.name, len(event.bodies), len(actors))
+            traffic.publish(addressed.checked.name, len(event.bodies), len(receivers))
         if down is not None:  # the other queues get the messages, as in RabbitMQ
             self._settle(numbered, down)
             numbered = None
-        elif not actors:
+        elif not receivers:
             if not self._reply(addressed, event):
                 self._unroutable(addressed, event)
             self._settle(numbered, None)
-        if not actors:
+        if not receivers:
             return None
-        if len(event.bodies) > 1 and not all(actor.coalesces for actor in actors):
+        if len(event.bodies) > 1 and not all(receiver.coalesces for receiver in receivers):
             return self._one_by_one(addressed, event, numbered)
-        return self._admit(addressed, event.bodies, numbered, actors)
+        return self._admit(addressed, event.bodies, numbered, receivers)
 
     def _admit(
         self,
         addressed: _Addressed,
         bodies: list[bytes],
         numbered: int | None,
-        actors: Sequence[Receiver],
+        receivers: Sequence[Receiver],
     ) -> Work:
         passes = self._channel.connection.is_owner
         if passes:
             self._channel.connection.tell_blocked()
-        admission = publishing(self._channel.node, lambda: actors, addressed.key, bodies, passes_alarms=passes)
+        admission = publishing(self._channel.node, lambda: receivers, addressed.key, bodies, passes_alarms=passes)
         try:
-            outcome = admission.attempt(actors, False)
+            outcome = admission.attempt(receivers, False)
         except WarrenError as error:  # a queue that is down, or ending
             self._settle(numbered, error)
             return None
         if isinstance(outcome, BackpressureWait):
-            actors[0].gate.withdraw(outcome.future)
-            return self._wait(addressed, bodies, numbered, actors)
+            receivers[0].gate.withdraw(outcome.future)
+            return self._wait(addressed, bodies, numbered, receivers)
         self._when_safe(outcome, numbered)
         return None
 
     async def _wait(
-        self, addressed: _Addressed, bodies: list[bytes], numbered: int | None, actors: Sequence[Receiver]
+        self, addressed: _Addressed, bodies: list[bytes], numbered: int | None, receivers: Sequence[Receiver]
     ) -> None:
         """Wait until messages are admitted; meanwhile the socket is not read."""
         connection = self._channel.connection
@@ -157,7 +157,7 @@ class ChannelPublisher:
         try:
             admission = publishing(
                 self._channel.node,
-                lambda: actors,
+                lambda: receivers,
                 addressed.key,
                 bodies,
                 passes_alarms=None if connection.is_owner else False,
@@ -176,12 +176,12 @@ class ChannelPublisher:
         if numbered is not None and self.confirms is not None:
             self.confirms.split(numbered)
         for index, body in enumerate(event.bodies):
-            actors, down = self._route(addressed)
+            receivers, down = self._route(addressed)
             number = None if numbered is None else numbered + index
             if down is not None:
                 self._settle(number, down)
                 number = None
-            work = self._admit(addressed, [body], number, actors)
+            work = self._admit(addressed, [body], number, receivers)
             if work is not None:
                 await work
 
@@ -299,15 +299,15 @@ class ChannelPublisher:
         names = vhost.definitions.routing.route_all(exchange, addressed.routing_keys, addressed.headers)
         if delay is not None and names:
             return [delay.receiver(self._channel.node, vhost.name, names[0] if len(names) == 1 else None, "")], None
-        actors: list[Receiver] = [
-            actor for name in names if (entry := vhost.queues.get(name)) is not None
+        receivers: list[Receiver] = [
+            actor.intake for name in names if (entry := vhost.queues.get(name)) is not None
             and (actor := entry.running) is not None
         ]  # fmt: skip
-        if len(actors) == len(names):
-            return actors, None
+        if len(receivers) == len(names):
+            return receivers, None
         entries = [entry for name in names if (entry := vhost.queues.get(name)) is not None]
         down = next((entry.down_error() for entry in entries if entry.running is None), None)
-        return [*actors, *self._channel.node.streams(vhost.name, names)], down
+        return [*receivers, *self._channel.node.streams(vhost.name, names)], down
 
     def _reply(self, addressed: _Addressed, event: Messages) -> bool:
         """Give messages to a channel that waits for replies; return whether there is one."""

@@ -143,7 +143,7 @@ class ConsumerVerbs:
             terms = delivered.fetched.unencoded
             if not delivered.first_tag and terms is not None:
                 with contextlib.suppress(WarrenError):  # the queue is gone, with all that it had
-                    self.channel.actor.publish_many(PublishKey(terms.envelope), terms.given)
+                    self.channel.actor.intake.publish_many(PublishKey(terms.envelope), terms.given)
 
     def _seen_up_to(self, unseen: Iterable[DeliveredMessage], drained: list[Delivered]) -> int | None:
         """The last delivery tag that was handed out, as far as there are others."""

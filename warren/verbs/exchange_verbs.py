@@ -148,7 +148,9 @@ class ExchangeVerbs:
         vhost = self.node.vhost(self.declaration.vhost)
         keys = (routing_key, *carbon_copies(headers)) if headers else (routing_key,)
         names = vhost.definitions.routing.route_all(self.declaration.name, keys, headers)
-        receivers: list[Receiver] = [entry.actor for name in names if (entry := vhost.queues.get(name)) is not None]
+        receivers: list[Receiver] = [
+            entry.actor.intake for name in names if (entry := vhost.queues.get(name)) is not None
+        ]
         return [*receivers, *self.node.streams(vhost.name, names)] if len(receivers) < len(names) else receivers
 
     def _key(self, routing_key: str, properties: PublishArguments) -> PublishKey:

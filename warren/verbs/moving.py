@@ -23,8 +23,8 @@ from warren.actors.engines.queue.dead_letters import DEATHS, FIRST_DEATH
 from warren.actors.engines.queue.effects import Delivered
 from warren.actors.queue.inspecting import chosen_ids
 from warren.actors.queue.intake import PublishKey
-from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
+from warren.actors.queue.queue_intake import QueueIntake
 from warren.actors.runtime.future import Confirm
 from warren.handles.channel import Channel
 from warren.hosting.running_node import RunningNode
@@ -63,7 +63,7 @@ class _Route:
         """Whether messages take the same route as others, to queues that take all that come together, or none."""
         shared = self._shared
         return shared == other._shared and all(
-            isinstance(queue, QueueActor) and queue.coalesces for queue in shared[-1]
+            isinstance(queue, QueueIntake) and queue.coalesces for queue in shared[-1]
         )
 
 
@@ -227,7 +227,7 @@ class Move:
         """Return the queue or stream with that name, if there is one."""
         vhost = self._node.vhost(self._queue.declaration.vhost)
         entry = vhost.queues.get(name)
-        return [*self._node.streams(vhost.name, [name])] if entry is None else [entry.actor]
+        return [*self._node.streams(vhost.name, [name])] if entry is None else [entry.actor.intake]
 
 
 def _contents(batches: list[Delivered]) -> Iterator[tuple[range, Content]]:

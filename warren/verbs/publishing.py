@@ -1,6 +1,6 @@
 """Publishing: how messages get from a handle to queues.
 
-It looks for the queues' actors, waits until they have room, and gives each of them the messages; several queues get
+It looks for the queues' intakes, waits until they have room, and gives each of them the messages; several queues get
 them under the same ids, so that a large body is stored once.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from warren.actors.node.admission import Admission
 from warren.actors.node.node_context import BlockedError
 from warren.actors.queue.intake import PublishKey, PublishRefusedError
-from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.queue.queue_intake import QueueIntake
 from warren.actors.runtime.future import Confirm, CountDown, Future
 from warren.hosting.running_node import RunningNode
 from warren.queue_index.message.message_format import Envelope
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PATIENCE_S: Final = 60.0
 """A store that accepts nothing for this time, for want of memory or disk, is an error for commands."""
 
-Receiver: TypeAlias = "QueueActor | Stream | Appointment"
+Receiver: TypeAlias = "QueueIntake | Stream | Appointment"
 """What takes messages."""
 
 
@@ -69,26 +69,26 @@ def publishing(
 ) -> Admission:
     """Give messages to the queues of ``find``. The answer is their confirm, or ``None`` if there is no queue."""
 
-    def size_of(actors: Sequence[Receiver]) -> int:
-        return len(actors) * key.size_bytes(bodies)  # each encodes them for itself
+    def size_of(receivers: Sequence[Receiver]) -> int:
+        return len(receivers) * key.size_bytes(bodies)  # each encodes them for itself
 
-    def give(actors: Sequence[Receiver], reserved_bytes: int, here: bool) -> Confirm | None:
-        if len(actors) == 1:
-            return _give_one(actors[0], key, bodies, reserved_bytes, here=here)
-        return _give_all(node, actors, key, bodies, reserved_bytes, here=here) if actors else None
+    def give(receivers: Sequence[Receiver], reserved_bytes: int, here: bool) -> Confirm | None:
+        if len(receivers) == 1:
+            return _give_one(receivers[0], key, bodies, reserved_bytes, here=here)
+        return _give_all(node, receivers, key, bodies, reserved_bytes, here=here) if receivers else None
 
     return Admission(find, size_of, give, block, timeout, ahead, passes_alarms)
 
 
-def _give_one(actor: Receiver, key: PublishKey, bodies: list[bytes], reserved_bytes: int, *, here: bool) -> Confirm:
+def _give_one(receiver: Receiver, key: PublishKey, bodies: list[bytes], reserved_bytes: int, *, here: bool) -> Confirm:
     if len(bodies) == 1:
-        return actor.publish(key, bodies[0], reserved_bytes, here=here)
-    return actor.publish_many(key, bodies, reserved_bytes, here=here)
+        return receiver.publish(key, bodies[0], reserved_bytes, here=here)
+    return receiver.publish_many(key, bodies, reserved_bytes, here=here)
 
 
 def _give_all(
     node: RunningNode,
-    actors: Sequence[Receiver],
+    receivers: Sequence[Receiver],
     key: PublishKey,
     bodies: list[bytes],
     reserved_bytes: int,
@@ -98,27 +98,27 @@ def _give_all(
     """Give all of them the messages before the first processes any: a dead letter must come later."""
     msg_ids = node.new_msg_ids(len(bodies))
     parts: list[Future] = []
-    each_bytes = reserved_bytes // len(actors)
+    each_bytes = reserved_bytes // len(receivers)
     try:
-        for actor in actors:
+        for receiver in receivers:
             reserved_bytes -= each_bytes
-            parts.append(actor.publish_many(key, bodies, each_bytes, msg_ids=msg_ids, here=False))
+            parts.append(receiver.publish_many(key, bodies, each_bytes, msg_ids=msg_ids, here=False))
     except BaseException:
         node.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
         raise
     if here:
-        for actor in actors:
-            if isinstance(actor, QueueActor) and actor.deliveries:
-                actor.wake_consumer()
+        for receiver in receivers:
+            if isinstance(receiver, QueueIntake) and receiver.deliveries:
+                receiver.wake_consumer()
     return CountDown(parts)
 
 
 def room(find: Callable[[], Sequence[Any]], timeout: float | None) -> Admission:
     """Wait until all queues (or logs of topics) have room. Raises :class:`BlockedError` after ``timeout`` seconds."""
 
-    def give_back(actors: Sequence[Any], reserved_bytes: int, _: bool) -> None:
-        for actor in actors[:1]:
-            actor.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+    def give_back(intakes: Sequence[Any], reserved_bytes: int, _: bool) -> None:
+        for intake in intakes[:1]:
+            intake.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
 
     return Admission(find, lambda _: 1, give_back, timeout=timeout)
 

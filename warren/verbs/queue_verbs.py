@@ -17,6 +17,7 @@ from warren.actors.queue.deliveries import Deliveries
 from warren.actors.queue.inspecting import chosen_ids
 from warren.actors.queue.intake import PublishKey
 from warren.actors.queue.queue_entry import QueueEntry
+from warren.actors.queue.queue_intake import QueueIntake
 from warren.actors.runtime.future import Confirm, CountDown
 from warren.handles.channel import Channel
 from warren.hosting.running_node import RunningNode
@@ -67,6 +68,11 @@ class QueueVerbs(MendingVerbs):
         self._content_keys: dict[Shared, PublishKey] = {}
         self._channel: Channel | None = None
 
+    @property
+    def intake(self) -> QueueIntake:
+        """The intake of the queue's current actor; raises the reason if the queue has no actor."""
+        return self.actor.intake
+
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def publish(
@@ -88,8 +94,8 @@ class QueueVerbs(MendingVerbs):
 
     def publishing(self, key: PublishKey, given: bytes, block: bool, timeout: float | None) -> Admission:
         """Return what :meth:`publish` waits for, given the result of :meth:`keyed`; the answer is the confirm."""
-        ahead = self.actor.coalesces  # others may have the same key
-        return publishing(self.node, lambda: (self.actor,), key, [given], block=block, timeout=timeout, ahead=ahead)
+        ahead = self.intake.coalesces  # others may have the same key
+        return publishing(self.node, lambda: (self.intake,), key, [given], block=block, timeout=timeout, ahead=ahead)
 
     def publish_many(
         self,
@@ -109,7 +115,7 @@ class QueueVerbs(MendingVerbs):
         confirms: list[Confirm] = []
         for key, given in parts:
             confirm: Confirm = yield publishing(
-                self.node, lambda: (self.actor,), key, given, block=block, timeout=timeout
+                self.node, lambda: (self.intake,), key, given, block=block, timeout=timeout
             )
             confirms.append(confirm)
         return confirms[0] if len(confirms) == 1 else CountDown([*confirms]) if confirms else settled_confirm()
@@ -148,7 +154,9 @@ class QueueVerbs(MendingVerbs):
 
         def publish(group: AsTheyWere) -> Steps[Confirm | WarrenError]:
             key = group.key(self.entry.declaration.vhost)
-            confirm: Confirm = yield publishing(self.node, lambda: (self.actor,), key, group.bodies, timeout=PATIENCE_S)
+            confirm: Confirm = yield publishing(
+                self.node, lambda: (self.intake,), key, group.bodies, timeout=PATIENCE_S
+            )
             return confirm
 
         return publish_groups(groups, publish)
@@ -182,7 +190,7 @@ class QueueVerbs(MendingVerbs):
         for key, given in parts:
             own, keys = keys[: len(given)], keys[len(given) :]
             confirm: Confirm = yield publishing_unique(
-                lambda: self.actor, key, given, own, block, timeout, passes_alarms=passes_alarms
+                lambda: self.intake, key, given, own, block, timeout, passes_alarms=passes_alarms
             )
             confirms.append(confirm)
         return of_parts(confirms, [len(given) for _, given in parts])
@@ -211,7 +219,7 @@ class QueueVerbs(MendingVerbs):
 
     def room(self, timeout: float | None = None) -> Steps[None]:
         """Wait until a publish that does not wait may go on. Raises :class:`BlockedError` after ``timeout`` seconds."""
-        yield room(lambda: [self.actor], timeout)
+        yield room(lambda: [self.intake], timeout)
 
     def keyed(self, body: bytes, properties: Mapping[str, Any]) -> tuple[PublishKey, bytes]:
         """Return the publish key of a message and what to hand over: its body, or its content if it has properties that
@@ -363,7 +371,7 @@ class QueueVerbs(MendingVerbs):
             priority=arguments.get("priority", 0),
             ack_timeout_ms=ack_timeout_ms(arguments, actor.consumer_timeout_ms),
         )
-        return ConsumerVerbs(channel, declaration, Deliveries(channel.name, actor), arguments.get("timeout"))
+        return ConsumerVerbs(channel, declaration, Deliveries(channel.name, actor.intake), arguments.get("timeout"))
 
     def tail(self) -> TailVerbs:
         """Return the verbs of a tail, which has not begun."""

@@ -507,8 +507,8 @@ class ReaderVerbs:
         is_dead = batch.topic == dead_letter_topic(self.group)
         if running.table.queues(topic := batch.topic if is_dead else retry_topic(self.group)) is None:
             yield from self._node.change(lambda actor: actor.declare_topic(topic, 1))
-        confirm = Confirm(running.log)
-        running.log.hand_over([batch], confirm)
+        confirm = Confirm(running.log.intake)
+        running.log.intake.hand_over([batch], confirm)
         yield confirm
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────

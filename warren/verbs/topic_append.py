@@ -9,7 +9,7 @@ import attrs
 
 from warren.actors.engines.topics.routing import Part
 from warren.actors.runtime.future import Confirm
-from warren.actors.topics.commit_log_actor import AppendResult
+from warren.actors.topics.log_intake import AppendResult
 from warren.msg_store.commit_log.commit_log import Appended
 from warren.values.topic_record import Origin
 

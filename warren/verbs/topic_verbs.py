@@ -18,8 +18,8 @@ from warren.actors.engines.topics.transactions import prepare
 from warren.actors.node.admission import Admission
 from warren.actors.node.node_errors import TopicsDownError
 from warren.actors.runtime.future import Confirm
-from warren.actors.topics.commit_log_actor import AppendConfirm, AppendKey, CommitLogActor, size_of
 from warren.actors.topics.groups_actor import GroupsActor
+from warren.actors.topics.log_intake import AppendConfirm, AppendKey, LogIntake, size_of
 from warren.hosting.running_node import RunningNode
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES, Host
@@ -167,9 +167,9 @@ class TopicVerbs(Performer):
             topics = self.node.topics_now()
         except TopicsDownError:
             return run(self.append(body, block=block, timeout=timeout, **arguments))
-        log = topics.log
+        log = topics.log.intake
         message = self._message(body, topics.table.queues(self.name) or 1, **arguments)
-        if log.actor_inbox.weight < log.gate.limit and log.join(message):
+        if log.inbox.weight < log.gate.limit and log.join(message):
             return message
         appended: AppendConfirm = self._admission(message, block, timeout).get()
         return appended
@@ -179,7 +179,7 @@ class TopicVerbs(Performer):
         return appended
 
     def _admission(self, message: AppendConfirm, block: bool, timeout: float | None) -> Admission:
-        def give(logs: Sequence[CommitLogActor], reserved_bytes: int, _: bool) -> AppendConfirm:
+        def give(logs: Sequence[LogIntake], reserved_bytes: int, _: bool) -> AppendConfirm:
             return logs[0].append(message, reserved_bytes)
 
         return Admission(self.logs, lambda _: message.size_bytes, give, block, timeout, ahead=True)
@@ -227,9 +227,9 @@ class TopicVerbs(Performer):
         """Wait until a message would be taken at once; raise :class:`BlockedError` after ``timeout`` seconds."""
         yield room(self.logs, timeout)
 
-    def logs(self) -> list[CommitLogActor]:
-        """Return the actor that messages are handed to; raises why it is not running."""
-        return [self.node.topics_now().log]
+    def logs(self) -> list[LogIntake]:
+        """Return the intake of the CommitLog. Raises the reason if it is not running."""
+        return [self.node.topics_now().log.intake]
 
     @operation("topic", flushes=True)
     def sync(self) -> Steps[None]:
@@ -509,7 +509,7 @@ def hand_over(
 ) -> Steps[Confirm]:
     """Hand messages of any topics to the CommitLog; the confirm's result lists what was appended."""
 
-    def give(logs: Sequence[CommitLogActor], reserved_bytes: int, _: bool) -> Confirm:
+    def give(logs: Sequence[LogIntake], reserved_bytes: int, _: bool) -> Confirm:
         [log] = logs
         confirm = Confirm(log)
         if batches:
@@ -519,8 +519,8 @@ def hand_over(
             confirm.set([])
         return confirm
 
-    def logs() -> list[CommitLogActor]:
-        return [node.topics_now().log]
+    def logs() -> list[LogIntake]:
+        return [node.topics_now().log.intake]
 
     admission = Admission(logs, lambda _: size_of(batches), give, block, timeout, passes_alarms=passes_alarms)
     handed_over: Confirm = yield admission

@@ -54,7 +54,7 @@ class TransactionVerbs:
 
     def _decide(self, *, commit: bool) -> Steps[Confirm]:
         running = yield from self._node.caught_up()
-        decided = Confirm(running.log)
+        decided = Confirm(running.log.intake)
         transactions = running.transactions
         call(transactions, lambda: transactions.decide(self.half_offset, commit=commit)).on_done(decided.follow)
         return decided

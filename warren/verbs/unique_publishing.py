@@ -13,7 +13,7 @@ from typing import Any
 from warren.actors.engines.key_table import digest_of, key_of, key_of_body
 from warren.actors.node.admission import Admission
 from warren.actors.queue.intake import PublishKey
-from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.queue.queue_intake import QueueIntake
 from warren.actors.queue.unique_publisher import Key
 from warren.actors.runtime.future import Confirm, CountDown
 from warren.storage.errors import MessageError, shown
@@ -75,7 +75,7 @@ def _period_us(period: object) -> int:
 
 
 def publishing_unique(  # noqa: PLR0917
-    find: Callable[[], QueueActor],
+    find: Callable[[], QueueIntake],
     key: PublishKey,
     bodies: list[bytes],
     keys: Sequence[Key | None],
@@ -86,8 +86,8 @@ def publishing_unique(  # noqa: PLR0917
 ) -> Admission:
     """Give messages to a queue. The answer is their confirm."""
 
-    def give(actors: Sequence[QueueActor], reserved_bytes: int, here: bool) -> Confirm:
-        return actors[0].publish_unique(key, bodies, keys, reserved_bytes, here=here)
+    def give(intakes: Sequence[QueueIntake], reserved_bytes: int, here: bool) -> Confirm:
+        return intakes[0].publish_unique(key, bodies, keys, reserved_bytes, here=here)
 
     return Admission(
         lambda: (find(),), lambda _: key.size_bytes(bodies), give, block, timeout, passes_alarms=passes_alarms

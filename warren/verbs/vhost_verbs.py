@@ -292,7 +292,7 @@ class VhostVerbs(Performer):
         node = self.node
         sent: Confirm | None = yield publishing(
             node,
-            lambda: [entry.actor for entry in node.queues(self.name, queue_names)],
+            lambda: [entry.actor.intake for entry in node.queues(self.name, queue_names)],
             key,
             [as_body(body)],
             block=block,

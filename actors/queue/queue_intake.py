@@ -1,17 +1,18 @@
-"""QueueFrontEnd: the methods of a queue's actor that any thread may call. Its turns are in
+"""QueueIntake: the part of a queue's actor that any thread may call. The actor's turns are in
 :mod:`warren.actors.queue.queue_actor`.
 
-*Publishers* hand over single messages, which gather in the inbox, or whole batches; :mod:`warren.actors.node.front_end`
-describes how they are held back. An event loop hands over with ``here=False``.
+*Publishers* hand over single messages, which gather in the inbox, or whole batches;
+:mod:`warren.actors.node.backpressure` describes how they are held back. An event loop hands over with ``here=False``.
 
 A message goes straight to a waiting consumer that needs no acks, if the queue is empty.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pykka._envelope import Envelope as Letter
 
@@ -20,24 +21,17 @@ from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.queue.effects import Delivered
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.engines.queue.queue_turn import QueueTurn
-from warren.actors.node.front_end import FrontEnd
+from warren.actors.node.backpressure import Intake
 from warren.actors.node.node_context import NodeContext
+from warren.actors.node.node_part import NodePart
 from warren.actors.node.store_actor import RemoteStore
 from warren.actors.queue.deliveries import Arrival, Deliveries
 from warren.actors.queue.early_deliveries import AckBatch, EarlyBatch
 from warren.actors.queue.fast_paths import FastPaths
-from warren.actors.queue.intake import (
-    CLOSED_WEIGHT,
-    PublishKey,
-    QueueDownError,
-    QueueGoneError,
-    SettleKey,
-)
+from warren.actors.queue.intake import PublishKey, SettleKey
 from warren.actors.runtime.future import Confirm, Future, UniqueConfirm
 from warren.actors.runtime.inbox import Call, PendingBatch
 from warren.actors.runtime.interrupts import uninterrupted
-from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
-from warren.storage.errors import DirectoryLostError, WarrenError
 
 if TYPE_CHECKING:
     from warren.actors.queue.unique_publisher import Key
@@ -54,26 +48,29 @@ def _not_yet() -> bool:
     return False
 
 
-class QueueFrontEnd(FrontEnd):
-    """The base class of a queue's actor that is open to all threads."""
+class QueueIntake(Intake):
+    """The intake of one queue."""
 
     __slots__ = (
-        "_abandoned",
         "_deduplicates",
-        "_error",
         "_process",
-        "_queue_turn",
         "_stores",
+        "_sync",
+        "_turn",
+        "_turn_lock",
+        "abandoned",
         "alive",
         "coalesces",
-        "declaration",
         "deliveries",
         "fast",
     )
 
-    def __init__(self, context: NodeContext, declaration: QueueDeclaration) -> None:
-        super().__init__(context)
-        self.declaration = declaration
+    def __init__(
+        self, actor: NodePart, context: NodeContext, declaration: QueueDeclaration, turn_lock: threading.Lock
+    ) -> None:
+        super().__init__(actor, context)
+        self._sync = context.settings.sync
+        self._turn_lock = turn_lock
         self.coalesces = declaration.overflow == "drop-head"
         """Whether single publishes may share a confirm: not if the queue may refuse one and accept the next."""
         self._deduplicates = declaration.deduplicates
@@ -83,34 +80,21 @@ class QueueFrontEnd(FrontEnd):
         self.alive = True
         """Whether messages may be handed over; faster to check than ``actor_stopped``."""
         self._process: QueueProcess | None = None
-        self._queue_turn: QueueTurn | None = None
+        self._turn: QueueTurn | None = None
         self._stores: list[RemoteStore] = []
-        self._abandoned: deque[str] = deque()
-        self._error: BaseException | None = None
-        self.fast = FastPaths(self.actor_inbox, self._turn_lock, self.deliveries, self.get_in_line)
+        self.abandoned: deque[str] = deque()
+        """Channels that are to be closed after all messages sent through them."""
+        self.fast = FastPaths(self.inbox, self._turn_lock, self.deliveries, actor.get_in_line)
 
-    def describe(self) -> str:
-        return str(self.declaration)
+    def open(self, process: QueueProcess, turn: QueueTurn, stores: list[RemoteStore]) -> None:
+        """Take messages for these; called when the queue is open."""
+        self._process, self._turn, self._stores = process, turn, stores
+        self.fast.open(process, turn)
 
-    def log_fields(self) -> dict[str, Any]:
-        return {"vhost": self.declaration.vhost, "queue": self.declaration.name}
-
-    def stopped_error(self) -> WarrenError:
-        if isinstance(self._error, QueueGoneError | WrongProcessError | DirectoryLostError):
-            return self._error.with_traceback(None)  # each raise would add to it
-        if self._error is not None:
-            return QueueDownError(f"{self.describe()} is down: {self._error}")
-        return self._context.closing or ActorStoppedError(f"{self.describe()} is gone")
-
-    def forget(self, error: WarrenError) -> None:
-        """Stop in a forked child: the queue is the parent's, and calls raise ``error``."""
-        self._error = error
+    def close(self) -> None:
         self.alive = False
         self.fast.close()
-        self.actor_stopped.set()
-        self.actor_inbox.weight = CLOSED_WEIGHT
-        for deliveries in list(self.deliveries.values()):
-            deliveries.forget_all(error)
+        super().close()
 
     def publish(self, key: PublishKey, body: bytes, reserved_bytes: int = 0, *, here: bool = True) -> Confirm:
         """Hand over one message; return its confirm, which messages that came together share.
@@ -119,19 +103,19 @@ class QueueFrontEnd(FrontEnd):
         bytes that :class:`~warren.actors.node.admission.Admission` reserved for this message and others that join it.
         """
         if self.deliveries and self._hand_off(key, body):
-            self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+            self.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
             return _SAFE
-        inbox = self.actor_inbox
+        inbox = self.inbox
         size_bytes = len(body) + key.overhead_bytes
         batch = inbox.gather(
-            key, body, self._new_batch, 1, size_bytes=size_bytes, reserved_bytes=reserved_bytes, wake=_not_yet
+            key, body, self.new_batch, 1, size_bytes=size_bytes, reserved_bytes=reserved_bytes, wake=_not_yet
         )
         if not self.coalesces:
             inbox.seal()
         if self.consumer_waits():
             self._wake_waiting(here=here)
         elif key.expiration_ms is not None or self.needs_a_turn():
-            self.get_in_line()
+            self._actor.get_in_line()
         return batch.confirm
 
     def join(self, key: PublishKey, body: bytes) -> Confirm | None:
@@ -141,17 +125,17 @@ class QueueFrontEnd(FrontEnd):
         """
         if self.deliveries and self._hand_off(key, body):
             return _SAFE
-        batch = self.actor_inbox.join(key, body, len(body) + key.overhead_bytes)
+        batch = self.inbox.join(key, body, len(body) + key.overhead_bytes)
         if batch is None:
             return None
         if self.deliveries:
             if self.consumer_waits():
                 self._wake_waiting()
             else:  # the thread that began the entry may not have scheduled a turn
-                self.get_in_line()
+                self._actor.get_in_line()
         return batch.confirm  # type: ignore[attr-defined,no-any-return]
 
-    def _new_batch(self, key: object) -> EarlyBatch:
+    def new_batch(self, key: object) -> EarlyBatch:
         return EarlyBatch(key, Confirm(self))  # type: ignore[arg-type]
 
     def wake_consumer(self, *, here: bool = True) -> None:
@@ -165,7 +149,7 @@ class QueueFrontEnd(FrontEnd):
         if here:
             self.turn()
         else:
-            self.get_in_line()
+            self._actor.get_in_line()
 
     def _hand_off(self, key: PublishKey, body: bytes) -> bool:
         """Give a message directly to a waiting consumer that needs no acks, if nothing comes before it."""
@@ -178,11 +162,11 @@ class QueueFrontEnd(FrontEnd):
         if not self._turn_lock.acquire(blocking=False):
             return False
         try:
-            if self._process is None or not self.actor_inbox.empty() or not self.alive:
+            if self._process is None or not self.inbox.empty() or not self.alive:
                 return False
             return self._process.hand_off(key.envelope, body, self._give)
         finally:
-            self.end_turn()
+            self._actor.end_turn()
 
     def _give(self, delivered: Delivered) -> bool:
         deliveries = self.deliveries.get(delivered.consumer or "")
@@ -200,17 +184,15 @@ class QueueFrontEnd(FrontEnd):
         """Hand over messages in one batch; ``msg_ids``: 16 bytes each, if other queues get the same messages."""
         confirm = Confirm(self)
         message = m.Publish(key.envelope, msg_ids, bodies, key.expiration_ms, key.priority, confirm, reserved_bytes)
-        if self.actor_stopped.is_set():
-            self._context.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
-            raise self.stopped_error()
-        large = reserved_bytes >= LARGE_BYTES or self.actor_inbox.weight + len(bodies) >= self._credit.limit
-        if large and here and self._context.settings.sync == "os":
+        self.refuse_if_stopped(reserved_bytes)
+        large = reserved_bytes >= LARGE_BYTES or self.inbox.weight + len(bodies) >= self._credit.limit
+        if large and here and self._sync == "os":
             self._work_off(Letter(message), len(bodies))
             return confirm
         at_once = large or not here or key.expiration_ms is not None
         if not at_once and not msg_ids and self.coalesces and not self.deliveries:
             return self._join_others(key, bodies, reserved_bytes)
-        self.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else self.needs_a_turn)
+        self.inbox.put(Letter(message), len(bodies), wake=None if at_once else self.needs_a_turn)
         if here and self.deliveries:
             self.wake_consumer()
         return confirm
@@ -231,21 +213,19 @@ class QueueFrontEnd(FrontEnd):
         message = PublishUnique(
             key.envelope, b"", bodies, key.expiration_ms, key.priority, confirm, reserved_bytes, keys
         )
-        if self.actor_stopped.is_set():
-            self.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
-            raise self.stopped_error()
+        self.refuse_if_stopped(reserved_bytes)
         at_once = not here or key.expiration_ms is not None
-        self.actor_inbox.put(Letter(message), len(bodies), wake=None if at_once else self.needs_a_turn)
+        self.inbox.put(Letter(message), len(bodies), wake=None if at_once else self.needs_a_turn)
         if here and self.deliveries:
             self.wake_consumer()
         return confirm
 
     def _join_others(self, key: PublishKey, bodies: Sequence[bytes], reserved_bytes: int) -> Confirm:
         """Hand over a small batch like single publishes, so that they can go out early together."""
-        batch = self.actor_inbox.gather(
+        batch = self.inbox.gather(
             key,
             bodies,
-            self._new_batch,
+            self.new_batch,
             len(bodies),
             size_bytes=reserved_bytes,
             reserved_bytes=reserved_bytes,
@@ -259,16 +239,16 @@ class QueueFrontEnd(FrontEnd):
 
         A thread of the pool would hold this one up all the same, because both need the interpreter.
         """
-        with self._pool.holding() as held:
-            self.actor_inbox.put(letter, weight)
-            held.run(self)
+        with self.pool.holding() as held:
+            self.inbox.put(letter, weight)
+            held.run(self._actor)
             held.run(*[store.writer for store in self._stores])
-            held.run(self)  # handle the progress of the stores
+            held.run(self._actor)  # handle the progress of the stores
 
     def help(self, future: Future, deadline: float | None = None) -> None:
         """Help as usual, but leave a turn that has nothing for a waiting consumer to the next sync."""
         if isinstance(future, Arrival) and self._has_nothing_for_consumers():
-            self._pool.help(future, deadline)
+            self.pool.help(future, deadline)
         else:
             super().help(future, deadline)
 
@@ -284,7 +264,7 @@ class QueueFrontEnd(FrontEnd):
 
     def settle(self, key: SettleKey, tag: int) -> None:
         """Ack, requeue or reject one delivery."""
-        inbox, fast = self.actor_inbox, self.fast
+        inbox, fast = self.inbox, self.fast
         acks = key.outcome == "ack"
         if acks and (fast.batch is not None or fast.ahead is not None) and fast.ack(key.channel, tag):
             return
@@ -296,16 +276,16 @@ class QueueFrontEnd(FrontEnd):
 
     def settle_ranges(self, key: SettleKey, tags: Sequence[range]) -> None:
         """Ack, requeue or reject ranges of deliveries. Raises the reason if the queue has stopped."""
-        if self.actor_stopped.is_set():
-            raise self.stopped_error()
+        if self._actor.actor_stopped.is_set():
+            raise self._actor.stopped_error()
         if key.outcome != "ack":
-            self.actor_inbox.put(Letter(Call(lambda: self._settle(key, tags))))
+            self.inbox.put(Letter(Call(lambda: self._settle(key, tags))))
         elif len(tags) > 1 or self.fast.batch is None or not self.fast.ack_range(key.channel, tags[0]):
-            self.actor_inbox.gather(key, tags, AckBatch, 0, wake=self._ack_needs_a_turn, several=True)
+            self.inbox.gather(key, tags, AckBatch, 0, wake=self._ack_needs_a_turn, several=True)
 
     def _settle(self, key: SettleKey, tags: Sequence[range]) -> None:
-        if self._queue_turn is not None:
-            self._queue_turn.settle(key.channel, key.outcome, tags)
+        if self._turn is not None:
+            self._turn.settle(key.channel, key.outcome, tags)
 
     def _ack_needs_a_turn(self) -> bool:
         """Whether acks would wait longer than the sync interval, or a message waits for the room that they make."""
@@ -313,35 +293,41 @@ class QueueFrontEnd(FrontEnd):
 
     def has_work(self) -> bool:
         """Whether something waits that needs a turn now; acks and written messages may wait."""
-        inbox = self.actor_inbox
+        inbox = self.inbox
         return not inbox.empty() and (not inbox.holds_only(self.fast.may_wait) or self._ack_needs_a_turn())
 
     def _turn_comes_soon(self) -> bool:
         """Whether a turn is due soon; false once the queue has ended: late messages are answered by their sender."""
-        return self.alive and self._queue_turn is not None and self._queue_turn.comes_soon
+        return self.alive and self._turn is not None and self._turn.comes_soon
 
     def _has_ready(self) -> bool:
         single = None if self._process is None else self._process.backing.single
         return single is None or single.state.length > 0
 
-    def _makes_wait(self) -> bool:
+    def makes_wait(self) -> bool:
         """Whether publishers wait for room, here or anywhere in the node."""
-        return bool(self.actor_inbox.weight >= self._credit.limit or self._waiting_publishers or self.gate.held)
+        return bool(self.inbox.weight >= self._credit.limit or self._waiting_publishers or self.gate.held)
 
     def needs_a_turn(self) -> bool:
         """Whether new messages need a turn of their own; not if they only wait for the next sync."""
         return bool(self.deliveries) or not self._turn_comes_soon()
 
-    def _is_held_up(self) -> bool:
+    def is_held_up(self) -> bool:
         return any(store.credit.blocked for store in self._stores)
+
+    def look_for_room(self) -> None:
+        if self._turn is not None and self._turn.waits_for_room:
+            self.hurry = True
+            self.turn()
 
     def let_go(self, channel: str) -> None:
         """Close an abandoned channel. Takes no lock, because a garbage collector may call it anywhere."""
-        self._abandoned.append(channel)
-        self._pool.submit(self)
+        self.abandoned.append(channel)
+        self.pool.submit(self._actor)
 
     def wants_turn(self) -> bool:
+        """Whether the queue has something to do although the inbox is empty."""
         if not self.alive:
             return False
-        turn = self._queue_turn
-        return bool(self._abandoned) or (turn is not None and (turn.wants_sync or (self._hurry and bool(turn.waiting))))
+        turn = self._turn
+        return bool(self.abandoned) or (turn is not None and (turn.wants_sync or (self.hurry and bool(turn.waiting))))
