@@ -104,7 +104,7 @@ def test_a_parameter_that_converts_its_values_in_another_way_is_left_to_do_so() 
 def test_a_groups_help_imports_none_of_its_commands() -> None:
     _, libraries, modules = imported("topic", "--help")
     assert libraries <= BASE | RICH
-    assert "warren.commands.topic" not in modules
+    assert "warren.commands.topics.topic_reading" not in modules
 
 
 def test_inspecting_queues_imports_what_reads_their_format(data: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from warren.commands.taken_output import TakenOutput
+from warren.commands.message_output import TakenOutput
 
 
 @pytest.mark.parametrize(("read", "taken"), [(3, 3), (2, 2), (0, 0)])

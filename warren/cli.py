@@ -61,7 +61,7 @@ COMMANDS: Final = (
     ),
     ListedCommand(
         "tail",
-        "warren.commands.tail:tail",
+        "warren.commands.consume:tail",
         "Write the last messages of a queue or topic to stdout; with -f, also new ones. Nothing is consumed.",
     ),
     ListedCommand(
@@ -102,7 +102,7 @@ COMMANDS: Final = (
     ListedCommand("purge", "warren.commands.queues:purge", "Delete every message of a queue, permanently."),
     ListedCommand(
         "delayed",
-        "warren.commands.delayed:delayed",
+        "warren.commands.queues:delayed",
         "List delayed messages, the first to come first, or cancel some.",
     ),
     ListedCommand(
@@ -135,78 +135,78 @@ TOPIC: Final = new_group(
     (
         ListedCommand(
             "append",
-            "warren.commands.topic_messages:append",
+            "warren.commands.topics.topic_messages:append",
             "Append messages to a topic, and return when they are safe.",
         ),
         ListedCommand(
             "consume",
-            "warren.commands.topic_messages:consume",
+            "warren.commands.topics.topic_messages:consume",
             "Write the messages that a group has not read to stdout, each body on a line, and mark them as read.",
         ),
         ListedCommand(
             "list",
-            "warren.commands.topic_groups:list_topics",
+            "warren.commands.topics.topic_groups:list_topics",
             "List the topics: how many queues and messages each has, and how many groups read it.",
         ),
         ListedCommand(
             "stats",
-            "warren.commands.topic_groups:stats",
+            "warren.commands.topics.topic_groups:stats",
             "Print where each queue of a topic begins and ends, and when its last message was stored.",
         ),
         ListedCommand(
             "groups",
-            "warren.commands.topic_groups:groups",
+            "warren.commands.topics.topic_groups:groups",
             "List the groups: the topics that each reads, how many members it has, and its lag.",
         ),
         ListedCommand(
             "lag",
-            "warren.commands.topic_groups:lag",
+            "warren.commands.topics.topic_groups:lag",
             "Print, for each queue that a group reads, the queue's end, the group's offset and the lag.",
         ),
         ListedCommand(
             "reset-offset",
-            "warren.commands.topic_groups:reset_offset",
+            "warren.commands.topics.topic_groups:reset_offset",
             "Reset a group's offsets in a topic. Its members may be running; what they have read no longer counts.",
         ),
         ListedCommand(
             "read",
-            "warren.commands.topic:read",
+            "warren.commands.topics.topic_reading:read",
             "Write out the messages of one queue of a topic, in order, one JSON object per line, or as --format says.",
         ),
         ListedCommand(
             "message",
-            "warren.commands.topic:message",
+            "warren.commands.topics.topic_reading:message",
             "Write out the message with an id, as a JSON object unless --format says otherwise.",
         ),
         ListedCommand(
             "scan",
-            "warren.commands.topic:scan",
+            "warren.commands.topics.topic_reading:scan",
             "Write out every message of every topic in the order of the CommitLog, one JSON object per line.",
         ),
         ListedCommand(
             "entries",
-            "warren.commands.topic:entries",
+            "warren.commands.topics.topic_reading:entries",
             "Write out a queue's ConsumeQueue: physical offset, size and tags code, one JSON array per line.",
         ),
         ListedCommand(
             "query",
-            "warren.commands.topic:query",
+            "warren.commands.topics.topic_reading:query",
             "Write out the messages with a key, newest first, one JSON object per line, or as --format says.",
         ),
         ListedCommand(
             "offset-at",
-            "warren.commands.topic:offset_at",
+            "warren.commands.topics.topic_reading:offset_at",
             "Find the message of a queue that was stored at a time: in files as RocketMQ does, by their modification "
             "times; on a running node, the first one stored then or later.",
         ),
         ListedCommand(
             "hash",
-            "warren.commands.topic:hash_key",
+            "warren.commands.topics.topic_reading:hash_key",
             "Print a string's hash codes as JSON. Index files store that of TOPIC#KEY, ConsumeQueues that of the tags.",
         ),
         ListedCommand(
             "rebuild",
-            "warren.commands.topic:rebuild_command",
+            "warren.commands.topics.topic_reading:rebuild_command",
             "Rebuild ConsumeQueue and index files from the CommitLog alone.",
         ),
     ),
@@ -216,48 +216,52 @@ MQADMIN: Final = new_group(
     "mqadmin",
     "RocketMQ's mqadmin: its names and options for warren topic. Give a directory instead of -n and an address.",
     (
-        ListedCommand("topicList", "warren.commands.mqadmin:topic_list", "Like topic list: list the topics."),
+        ListedCommand("topicList", "warren.commands.topics.mqadmin:topic_list", "Like topic list: list the topics."),
         ListedCommand(
             "topicStatus",
-            "warren.commands.mqadmin:topic_status",
+            "warren.commands.topics.mqadmin:topic_status",
             "Like topic stats: where a topic's queues begin and end.",
         ),
         ListedCommand(
-            "updateTopic", "warren.commands.mqadmin:update_topic", "Declare a topic, or give one more queues."
+            "updateTopic", "warren.commands.topics.mqadmin:update_topic", "Declare a topic, or give one more queues."
         ),
         ListedCommand(
             "consumerProgress",
-            "warren.commands.mqadmin:consumer_progress",
+            "warren.commands.topics.mqadmin:consumer_progress",
             "Like topic lag, for a group; without one, like topic groups.",
         ),
         ListedCommand(
             "resetOffsetByTime",
-            "warren.commands.mqadmin:reset_offset_by_time",
+            "warren.commands.topics.mqadmin:reset_offset_by_time",
             "Like topic reset-offset: reset a group's offsets to a time.",
         ),
         ListedCommand(
             "skipAccumulatedMessage",
-            "warren.commands.mqadmin:skip_accumulated_message",
+            "warren.commands.topics.mqadmin:skip_accumulated_message",
             "Like topic reset-offset --to latest: skip all messages that are there.",
         ),
         ListedCommand(
             "queryMsgByKey",
-            "warren.commands.mqadmin:query_msg_by_key",
+            "warren.commands.topics.mqadmin:query_msg_by_key",
             "Like topic query: the messages with a key, newest first, each as a JSON object unless --format says "
             "otherwise.",
         ),
         ListedCommand(
-            "queryMsgById", "warren.commands.mqadmin:query_msg_by_id", "Like topic message: the message with an id."
+            "queryMsgById",
+            "warren.commands.topics.mqadmin:query_msg_by_id",
+            "Like topic message: the message with an id.",
         ),
         ListedCommand(
             "queryMsgByOffset",
-            "warren.commands.mqadmin:query_msg_by_offset",
+            "warren.commands.topics.mqadmin:query_msg_by_offset",
             "Like topic read --max 1: the message with a number.",
         ),
-        ListedCommand("sendMessage", "warren.commands.mqadmin:send_message", "Like topic append: append a message."),
+        ListedCommand(
+            "sendMessage", "warren.commands.topics.mqadmin:send_message", "Like topic append: append a message."
+        ),
         ListedCommand(
             "consumeMessage",
-            "warren.commands.mqadmin:consume_message",
+            "warren.commands.topics.mqadmin:consume_message",
             "Like topic consume, for a group; without one, like topic read: nothing is marked as read.",
         ),
     ),

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from inspect import Parameter, Signature, signature
+from typing import Any, cast, get_type_hints
 
 import typer
 import typer.main
@@ -104,8 +105,36 @@ class ListedCommand(Command):
 def as_command(name: str, function: Callable[..., None]) -> Any:
     """Typer's command for a function."""
     app = typer.Typer(add_completion=False)
-    app.command(name, cls=Command)(guarded(function))
+    app.command(name, cls=Command)(guarded(with_options(function)))
     return typer.main.get_command(app)
+
+
+def with_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Return the command for Typer: each parameter whose type is a class is replaced by the parameters of that class.
+
+    Options that belong together are the fields of such a class. The command gets them as one value.
+    """
+    parameters: list[Parameter] = []
+    groups: dict[str, tuple[type, list[str]]] = {}
+    for name, parameter in signature(function, eval_str=True).parameters.items():
+        if not isinstance(group := parameter.annotation, type):
+            parameters.append(parameter)
+            continue
+        hints = get_type_hints(group, include_extras=True)
+        fields = signature(group).parameters.values()
+        parameters += [field.replace(annotation=hints[field.name]) for field in fields]
+        groups[name] = group, [field.name for field in fields]
+
+    @wraps(function)
+    def run(**arguments: Any) -> None:
+        values = {
+            name: group(**{field: arguments.pop(field) for field in fields}) for name, (group, fields) in groups.items()
+        }
+        function(**arguments, **values)
+
+    options = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
+    cast(Any, run).__signature__ = Signature(options)
+    return run
 
 
 def new_group(

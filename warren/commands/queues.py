@@ -1,4 +1,5 @@
-"""The commands ``warren queues`` and ``warren purge``: which queues there are, and emptying one."""
+"""The commands ``warren queues``, ``purge`` and ``delayed``: which queues there are, emptying one, and the messages
+that wait until they are due."""
 
 from __future__ import annotations
 
@@ -9,14 +10,16 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from warren.commands.opening import looking_at, opened_node, vhost_of
-from warren.commands.options import AdoptOption, JsonOption, NodePath, OnlyVhostOption, UsageError, VhostOption
+from warren.commands.opening import looking_at
+from warren.commands.options import AdoptOption, JsonOption, NodePath, OnlyVhostOption, UsageError
 from warren.commands.output import plain_table, print_json, print_text
+from warren.commands.vhosts import VhostOptions
 from warren.handles.node import Node
 from warren.salvage.names import printable
 from warren.top.numbers import size
 from warren.top.picture import topic_lags
 from warren.top.snapshots import Row, Snapshots
+from warren.values.messages import DelayedMessage
 
 _COUNTS = ("ready", "unacked", "consumers", "bytes")
 
@@ -89,15 +92,13 @@ def purge(
     queue: Annotated[str, typer.Argument(metavar="QUEUE")],
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    vhost: VhostOption = "/",
-    adopt: AdoptOption = False,
+    options: VhostOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Delete every message of a queue, permanently."""
     if not yes and not sys.stdin.isatty():
         raise UsageError("this deletes messages permanently; confirm with --yes")
-    with opened_node(path, adopt=adopt) as node:
-        handle = vhost_of(node, vhost).queue(queue, passive=True)
+    with options.opened_queue(path, queue) as handle:
         if not yes:
             typer.confirm(f"Delete {len(handle):,} messages of {printable(queue)}?", abort=True, err=True)
         purged = handle.purge()
@@ -106,3 +107,62 @@ def purge(
         print_json({"purged": purged})
     else:
         print(f"{purged:,} message{'' if purged == 1 else 's'} deleted")
+
+
+def delayed(
+    path: NodePath,
+    queue: Annotated[
+        str | None, typer.Argument(metavar="[QUEUE]", help="Only messages published directly to this queue.")
+    ] = None,
+    *,
+    limit: Annotated[int, typer.Option(metavar="N", min=0, help="At most N messages.")] = 100,
+    cancel: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Cancel the messages with this message_id. Can be repeated.")
+    ] = None,
+    options: VhostOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """List delayed messages, the first to come first, or cancel some.
+
+    Exit code 1 where nothing waits under an id that is called back.
+    """
+    with options.opened(path) as vhost:
+        source = vhost if queue is None else vhost.queue(queue, passive=True)
+        if cancel:
+            cancelled = {message_id: source.cancel_delayed(message_id) for message_id in cancel}
+        else:
+            rows = [_delayed_to_json(message) for message in source.delayed(limit)]
+    if cancel:
+        _say_cancelled(cancelled, as_json=as_json)
+    elif as_json:
+        print_json({"delayed": rows})
+    elif rows:
+        table = plain_table("due", "exchange", "routing key", "message_id", numbers=("bytes",))
+        for row in rows:
+            words = (row["due"], row["exchange"], row["routing_key"], row["message_id"] or "")
+            table.add_row(*(Text(printable(word)) for word in words), f"{row['bytes']:,}")
+        print_text([table])
+    else:
+        print("Nothing waits.")
+
+
+def _say_cancelled(cancelled: dict[str, int], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"cancelled": cancelled})
+    else:
+        for message_id, count in cancelled.items():
+            print(f"{printable(message_id)}: {count:,} message{'' if count == 1 else 's'} cancelled")
+    if not all(cancelled.values()):
+        raise typer.Exit(1)
+
+
+def _delayed_to_json(message: DelayedMessage) -> dict[str, Any]:
+    message_id = message.message_id
+    return {
+        "due": message.due.isoformat(timespec="milliseconds"),
+        "due_ms": message.due_ms,
+        "exchange": message.exchange,
+        "routing_key": message.routing_key,
+        "message_id": message_id.decode(errors="replace") if isinstance(message_id, bytes) else message_id,
+        "bytes": len(message.body),
+    }

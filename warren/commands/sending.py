@@ -20,12 +20,6 @@ from warren.storage.errors import StorageError
 _MANY: Final = 10_000
 """From this number of messages on, a terminal shows a progress bar."""
 
-FileOption = Annotated[str | None, typer.Option(metavar="FILE", help="The body, or with --lines the bodies.")]
-LinesOption = Annotated[bool, typer.Option("--lines", "-l", help="Each line of the file, or of stdin, is a message.")]
-KeyDelimiterOption = Annotated[
-    str | None,
-    typer.Option("--key-delimiter", "-K", metavar="TEXT", help="With --lines: separates the key from the body."),
-]
 CountOption = Annotated[int, typer.Option(min=1, help="Send each N times.")]
 
 
@@ -38,56 +32,63 @@ class Confirm(Protocol):
     def wait(self) -> Any: ...
 
 
+@attrs.frozen(kw_only=True)
+class BodyOptions:
+    """Where the bodies come from, if no arguments are given."""
+
+    file: Annotated[str | None, typer.Option(metavar="FILE", help="The body, or with --lines the bodies.")] = None
+    lines: Annotated[bool, typer.Option("--lines", "-l", help="Each line of the file, or of stdin, is a message.")] = (
+        False
+    )
+    key_delimiter: Annotated[
+        str | None,
+        typer.Option("--key-delimiter", "-K", metavar="TEXT", help="With --lines: separates the key from the body."),
+    ] = None
+
+
 @attrs.frozen
 class Bodies:
     """What is to be sent."""
 
     bodies: list[bytes]
     """Bodies given as arguments."""
-    file: str | None
-    lines: bool
-    key_delimiter: str | None = None
+    options: BodyOptions
 
     @classmethod
-    def of(cls, words: list[str], file: str | None, *, lines: bool, key_delimiter: str | None = None) -> Bodies:
+    def of(cls, words: list[str], options: BodyOptions) -> Bodies:
         """Raises :class:`UsageError` for what contradicts itself."""
-        if words and file is not None:
+        if words and options.file is not None:
             raise UsageError("either BODY or --file")
-        if lines and words:
+        if options.lines and words:
             raise UsageError("--lines needs --file or stdin")
-        if key_delimiter is not None and not (lines and key_delimiter):
+        if options.key_delimiter is not None and not (options.lines and options.key_delimiter):
             raise UsageError("--key-delimiter needs --lines, and cannot be empty")
-        return cls([os.fsencode(word) for word in words], file, lines, key_delimiter)
+        return cls([os.fsencode(word) for word in words], options)
 
     @property
     def count(self) -> int | None:
         """Return the number of messages; ``None`` if it is not known before the end."""
-        return len(self.bodies) or (None if self.lines else 1)
+        return len(self.bodies) or (None if self.options.lines else 1)
 
     def each(self) -> Iterator[tuple[str | None, bytes]]:
         """One after the other, a line without its line end; each with its key, if it has one."""
-        if self.key_delimiter is None:
-            for body in bodies_of(self.bodies, self.file, lines=self.lines):
-                yield None, body
-            return
-        delimiter = os.fsencode(self.key_delimiter)
-        for line in bodies_of(self.bodies, self.file, lines=True):
-            key, separator, body = line.partition(delimiter)
-            yield (os.fsdecode(key), body) if separator else (None, line)
+        delimiter = self.options.key_delimiter
+        for body in self._each():
+            key, separator, rest = (b"", b"", body) if delimiter is None else body.partition(os.fsencode(delimiter))
+            yield (os.fsdecode(key), rest) if separator else (None, body)
 
-
-def bodies_of(bodies: list[bytes], file: str | None, *, lines: bool) -> Iterator[bytes]:
-    """What is to be published, one after the other; a line without its line end."""
-    if bodies:
-        yield from bodies
-    elif file is None:
-        yield from _read(sys.stdin.buffer, lines=lines)
-    else:
-        try:
-            with open(file, "rb") as source:
-                yield from _read(source, lines=lines)
-        except OSError as error:
-            raise StorageError(f"{file}: {error.strerror or error}") from error
+    def _each(self) -> Iterator[bytes]:
+        file, lines = self.options.file, self.options.lines
+        if self.bodies:
+            yield from self.bodies
+        elif file is None:
+            yield from _read(sys.stdin.buffer, lines=lines)
+        else:
+            try:
+                with open(file, "rb") as source:
+                    yield from _read(source, lines=lines)
+            except OSError as error:
+                raise StorageError(f"{file}: {error.strerror or error}") from error
 
 
 def _read(source: IO[bytes], *, lines: bool) -> Iterator[bytes]:

@@ -10,10 +10,13 @@ from typing import Annotated
 
 import typer
 
-from warren.commands import topic_groups, topic_messages
-from warren.commands.message_lines import FormatOption
+from warren.commands.message_lines import BODY, JSON, FormatOption
+from warren.commands.message_output import WaitOptions
 from warren.commands.opening import opened_node
 from warren.commands.options import JsonOption, NodePath, StorePath, UsageError
+from warren.commands.sending import BodyOptions
+from warren.commands.topics import topic_groups, topic_messages
+from warren.commands.topics.topic_messages import AppendOptions
 
 _Topic = Annotated[str, typer.Option("--topic", "-t", metavar="T", help="Which topic.")]
 _Group = Annotated[str, typer.Option("--group", "-g", metavar="G", help="Which group.")]
@@ -86,13 +89,13 @@ def query_msg_by_key(
     key: Annotated[str, typer.Option("--msgKey", "-k", metavar="K", help="Which key.")],
     *,
     most: Annotated[int, typer.Option("--maxNum", "-m", metavar="N", min=0, help="At most N messages.")] = 32,
-    format: FormatOption = "json",
+    format: FormatOption = JSON,
     as_json: JsonOption = False,
 ) -> None:
     """Like topic query: the messages with a key, newest first, each as a JSON object unless --format says otherwise."""
-    from warren.commands.topic import query
+    from warren.commands.topics.topic_reading import QueryOptions, query
 
-    query(path, topic, key, limit=most, format=format)
+    query(path, topic, key, options=QueryOptions(limit=most), format=format)
 
 
 def query_msg_by_id(
@@ -103,7 +106,7 @@ def query_msg_by_id(
     as_json: JsonOption = False,
 ) -> None:
     """Like topic message: the message with an id."""
-    from warren.commands.topic import message
+    from warren.commands.topics.topic_reading import message
 
     message(path, message_id, format=format)
 
@@ -118,9 +121,9 @@ def query_msg_by_offset(
     as_json: JsonOption = False,
 ) -> None:
     """Like topic read --max 1: the message with a number."""
-    from warren.commands.topic import read
+    from warren.commands.topics.topic_reading import RecordOptions, read
 
-    read(path, topic, queue_id, offset=offset, limit=1, format=format)
+    read(path, topic, queue_id, offset=offset, options=RecordOptions(limit=1, format=format))
 
 
 def send_message(
@@ -136,8 +139,8 @@ def send_message(
     as_json: JsonOption = False,
 ) -> None:
     """Like topic append: append a message."""
-    keys = None if key is None else key.split()
-    topic_messages.append(path, topic, [body], key=keys, tag=tags, queue_id=queue_id, as_json=as_json)
+    record = AppendOptions(key=None if key is None else key.split(), tag=tags, queue_id=queue_id)
+    topic_messages.append(path, topic, [body], record=record, body=BodyOptions(), as_json=as_json)
 
 
 def consume_message(
@@ -155,10 +158,12 @@ def consume_message(
     if group is not None:
         if queue_id is not None or offset is not None:
             raise UsageError("either --group, or --queueId with or without --offset")
-        topic_messages.consume(path, topic, group, count=count, format=format, as_json=as_json)
+        wait = WaitOptions()
+        topic_messages.consume(path, topic, group, count=count, wait=wait, format=format, as_json=as_json)
         return
-    from warren.commands.topic import read
+    from warren.commands.topics.topic_reading import RecordOptions, read
 
     if queue_id is None:
         raise UsageError("give --group or --queueId")
-    read(path, topic, queue_id, offset=offset, limit=count, format="json" if as_json else format or "body")
+    options = RecordOptions(limit=count, format=JSON if as_json else format or BODY)
+    read(path, topic, queue_id, offset=offset, options=options)

@@ -1,23 +1,24 @@
 """The commands ``warren topic …`` that look into topics: those of a stopped RocketMQ's store folder, or of a warren's.
 
-If a node runs on a directory, the commands that it can answer ask it (:mod:`warren.commands.topic_sources`). Otherwise
-the store is opened read-only, and every answer is the one that the original would give after its recovery; stderr says
-what that cuts off, and ``--start`` adds what it builds as it starts. Exit code 1: something could not be read (stderr
-says which and why, and all the rest is there) or, of ``rebuild --check``, differs; 2: nothing can be
+If a node runs on a directory, the commands that it can answer ask it (:mod:`warren.commands.topics.topic_sources`).
+Otherwise the store is opened read-only, and every answer is the one that the original would give after its recovery;
+stderr says what that cuts off, and ``--start`` adds what it builds as it starts. Exit code 1: something could not be
+read (stderr says which and why, and all the rest is there) or, of ``rebuild --check``, differs; 2: nothing can be
 answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
+import attrs
 import typer
 
-from warren.commands.exporting import RecordOutput, opened_records
+from warren.commands.exporting import opened_records
 from warren.commands.message_lines import JSON, FormatOption, topic_lines
 from warren.commands.options import (
     EXIT_DAMAGE,
@@ -37,7 +38,7 @@ from warren.commands.options import (
     parse_settings,
 )
 from warren.commands.output import opened, print_json, report_error
-from warren.commands.topic_sources import NoTopicError, StoredTopics, opened_source
+from warren.commands.topics.topic_sources import NoTopicError, StoredTopics, opened_source, opened_store
 from warren.msg_store.commit_log.commit_log_format import Blank, Record
 from warren.msg_store.commit_log.record_check import WRONG_CRC
 from warren.salvage.json_lines import JsonLines
@@ -50,20 +51,49 @@ from warren.salvage.rocketmq.progress import counting_bar, reading_bar
 from warren.salvage.rocketmq.reading import queue_entries, salvaged_records, scan_records
 from warren.salvage.rocketmq.rebuilding import rebuild
 from warren.salvage.rocketmq.selecting import RecordSelection
-from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
+from warren.salvage.rocketmq.store import RocketmqStore
 from warren.salvage.source import open_place
 from warren.storage.java_hash import index_hash, java_hash
+
+Item: TypeAlias = Record | Blank | Finding
+Bar: TypeAlias = Callable[..., AbstractContextManager[Callable[[int], object]]]
+"""Opens a progress bar; called with ``is_shown``."""
 
 _LAST_MS: Final = (1 << 63) - 1
 
 
-@contextmanager
-def opened_topics(path: str, settings: list[str] | None, *, start: bool = False) -> Iterator[RocketmqStore]:
-    """Report on stderr what recovery cut off, and yield the store."""
-    with open_rocketmq(path, parse_settings(settings), start=start) as store:
-        for note in store.notes:
-            report_error(note)
-        yield store
+@attrs.frozen(kw_only=True)
+class RecordOptions:
+    """Which records to write, and how."""
+
+    where: WhereOption = None
+    limit: LimitOption = None
+    out: OutFileOption = None
+    format: FormatOption = None
+    with_text: TextOption = False
+
+
+@attrs.frozen(kw_only=True)
+class QueryOptions:
+    """Which answers of the index to take."""
+
+    limit: Annotated[
+        int, typer.Option("--max", metavar="N", min=0, help="At most N messages; never more than maxMsgsNumBatch.")
+    ] = 32
+    begin: Annotated[
+        int, typer.Option("--begin", metavar="MS", help="Stored at or after this time, in ms since 1970.")
+    ] = 0
+    end: Annotated[int, typer.Option("--end", metavar="MS", help="Stored at or before this time.")] = _LAST_MS
+    offsets: Annotated[
+        bool,
+        typer.Option(
+            "--offsets",
+            help="Only the physical offsets, as the index returns them: also those of other keys of the same hash.",
+        ),
+    ] = False
+    is_exact: Annotated[
+        bool, typer.Option("--exact", help="With --offsets or --json: leave out other keys and duplicates.")
+    ] = False
 
 
 class _Findings:
@@ -89,17 +119,16 @@ class _Findings:
             raise typer.Exit(EXIT_DAMAGE)
 
 
+# ── messages in order ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
 def read(
     path: StorePath,
     topic: TopicOption,
     queue_id: QueueIdOption,
     *,
     offset: OffsetOption = None,
-    where: WhereOption = None,
-    limit: LimitOption = None,
-    out: OutFileOption = None,
-    format: FormatOption = None,
-    with_text: TextOption = False,
+    options: RecordOptions,
     setting: SetOption = None,
     start: StartOption = False,
     as_json: JsonOption = False,
@@ -109,28 +138,19 @@ def read(
     A node that runs is asked; otherwise the files are. Exit code 1: some could not be read; stderr says which and why,
     and all the others are there.
     """
-    findings, selection = _Findings(), RecordSelection.of(where, limit)
-    with (
-        opened_source(path, setting, start=start) as source,
-        opened_records(out, path, format, with_text=with_text) as output,
-    ):
+    findings, selection = _Findings(), RecordSelection.of(options.where, options.limit)
+    with opened_source(path, setting, start=start) as source:
         if isinstance(source, StoredTopics):
             findings.cut(source.opened)
-        at_most = limit if where is None else None
+        at_most = options.limit if options.where is None else None
         items = source.messages(topic, queue_id, offset, at_most)
         first, end = source.bounds(topic).get(queue_id, (0, 0))
         if offset is not None and offset < first:
             report_error(f"the queue begins at {first}")
         remaining = max(end - max(offset or 0, first), 0)
         count = remaining if at_most is None else min(remaining, at_most)
-        with counting_bar("Reading", lambda: count, is_shown=output.may_show) as advance_to:
-            for number, item in enumerate(items, 1):
-                _write_item(item, output, selection, findings)
-                advance_to(number)
-                if selection.is_done:
-                    break
-        output.writer.flush()
-    _say_written(output, selection)
+        bar = partial(counting_bar, "Reading", lambda: count)
+        _write_records(path, enumerate(items, 1), bar, options, selection=selection, findings=findings)
     findings.exit()
 
 
@@ -149,11 +169,7 @@ def scan(
             "--blanks", help='With JSON lines: also the filler at the end of each file, marked "blank": true.'
         ),
     ] = False,
-    where: WhereOption = None,
-    limit: LimitOption = None,
-    out: OutFileOption = None,
-    format: FormatOption = None,
-    with_text: TextOption = False,
+    options: RecordOptions,
     setting: SetOption = None,
     start: StartOption = False,
     as_json: JsonOption = False,
@@ -163,58 +179,61 @@ def scan(
     Exit code 1: there is damage in between; stderr says where and what, and it goes on at the next file; with --salvage
     at the next record, and without fillers.
     """
-    findings, selection = _Findings(), RecordSelection.of(where, limit)
-    with ExitStack() as closing:
-        items: Iterator[Record | Blank | Finding]
-        if salvage:
-            place = closing.enter_context(open_place(path))
+    findings, selection = _Findings(), RecordSelection.of(options.where, options.limit)
+    items: Iterable[tuple[int | None, Item]]
+    if salvage:
+        with open_place(path) as place:
             directory = place.store()
             settings, _, _ = infer(place.files, directory, parse_settings(setting))
-            items = salvaged_records(place.files, directory, settings)
+            items = enumerate(salvaged_records(place.files, directory, settings), 1)
             bar = partial(counting_bar, "Reading the CommitLog", lambda: None)
-        else:
-            store = closing.enter_context(opened_topics(path, setting, start=start))
+            _write_records(path, items, bar, options, selection=selection, findings=findings, blanks=blanks)
+    else:
+        with opened_store(path, setting, start=start) as store:
             findings.cut(store)
-            items = scan_records(store)
             bar = partial(reading_bar, store.store.commit_log, "Reading the CommitLog")
-        output = closing.enter_context(opened_records(out, path, format, with_text=with_text))
-        advance_to = closing.enter_context(bar(is_shown=output.may_show))
-        for number, item in enumerate(items, 1):
-            _write_item(item, output, selection, findings, blanks=blanks)
-            if salvage:
-                advance_to(number)
-            elif not isinstance(item, Finding):
-                advance_to(item.physical_offset)
-            if selection.is_done:
-                break
-        output.writer.flush()
-    _say_written(output, selection)
+            items = (
+                (None if isinstance(item, Finding) else item.physical_offset, item) for item in scan_records(store)
+            )
+            _write_records(path, items, bar, options, selection=selection, findings=findings, blanks=blanks)
     findings.exit()
 
 
-def _write_item(
-    item: Record | Blank | Finding,
-    output: RecordOutput,
+def _write_records(
+    path: str,
+    items: Iterable[tuple[int | None, Item]],
+    opened_bar: Bar,
+    options: RecordOptions,
+    *,
     selection: RecordSelection,
     findings: _Findings,
-    *,
     blanks: bool = False,
 ) -> None:
-    match item:
-        case Record() if selection.takes(item):
-            output.writer.record(selection.records - 1, item)
-        case Blank() if (
-            blanks and isinstance(output.writer, JsonLines) and selection.where is None and not selection.is_done
-        ):
-            output.writer.line(blank_line(item))
-        case Finding():
-            findings.add(item)
-
-
-def _say_written(output: RecordOutput, selection: RecordSelection) -> None:
+    """Write the selected records, and say how many; each item comes with the position to advance the bar to."""
+    with (
+        opened_records(options.out, path, options.format, with_text=options.with_text) as output,
+        opened_bar(is_shown=output.may_show) as advance_to,
+    ):
+        blank_lines = output.writer if blanks and selection.where is None else None
+        for position, item in items:
+            match item:
+                case Record() if selection.takes(item):
+                    output.writer.record(selection.records - 1, item)
+                case Blank() if isinstance(blank_lines, JsonLines) and not selection.is_done:
+                    blank_lines.line(blank_line(item))
+                case Finding():
+                    findings.add(item)
+            if position is not None:
+                advance_to(position)
+            if selection.is_done:
+                break
+        output.writer.flush()
     if output.out is not None:
         size = f"{selection.payload_bytes:,} bytes of payload"
         print(f"{selection.records:,} messages, {size}, in {printable(output.out)}")
+
+
+# ── entries, keys, ids, times ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def entries(
@@ -233,7 +252,7 @@ def entries(
     Exit code 1: a file of the queue is missing; stderr says which entries were in it.
     """
     findings = _Findings()
-    with opened_topics(path, setting, start=start) as store, opened(None, path) as write:
+    with opened_store(path, setting, start=start) as store, opened(None, path) as write:
         for entry in queue_entries(store.queue(topic, queue_id), offset, limit):
             if isinstance(entry, Finding):
                 findings.add(entry)
@@ -247,23 +266,7 @@ def query(
     topic: TopicOption,
     key: Annotated[str, typer.Option("--key", metavar="K", help="Which key.")],
     *,
-    limit: Annotated[
-        int, typer.Option("--max", metavar="N", min=0, help="At most N messages; never more than maxMsgsNumBatch.")
-    ] = 32,
-    begin: Annotated[
-        int, typer.Option("--begin", metavar="MS", help="Stored at or after this time, in ms since 1970.")
-    ] = 0,
-    end: Annotated[int, typer.Option("--end", metavar="MS", help="Stored at or before this time.")] = _LAST_MS,
-    offsets: Annotated[
-        bool,
-        typer.Option(
-            "--offsets",
-            help="Only the physical offsets, as the index returns them: also those of other keys of the same hash.",
-        ),
-    ] = False,
-    is_exact: Annotated[
-        bool, typer.Option("--exact", help="With --offsets or --json: leave out other keys and duplicates.")
-    ] = False,
+    options: QueryOptions,
     format: FormatOption = None,
     setting: SetOption = None,
     start: StartOption = False,
@@ -274,15 +277,15 @@ def query(
     Exit code 1: the index is damaged, and older messages with the key may be missing; or some messages could not be
     read; stderr says which and why. Exit code 2: there is no such topic.
     """
-    if format is not None and (offsets or as_json):
+    if format is not None and (options.offsets or as_json):
         raise UsageError("--format is for messages; leave out --offsets and --json")
     findings = _Findings()
-    arguments = topic, key, limit, begin, end
-    lines = None if offsets or as_json else topic_lines(format or JSON)
+    lines = None if options.offsets or as_json else topic_lines(format or JSON)
     physical_offsets: list[int] = []
     with opened_source(path, setting, start=start) as source, opened(None, path) as write:
         answers: Iterator[Record | int | Finding]
-        answers = source.query(*arguments) if is_exact or lines is not None else source.index_answers(*arguments)
+        ask = source.query if options.is_exact or lines is not None else source.index_answers
+        answers = ask(topic, key, options.limit, options.begin, options.end)
         first = next(answers, None)
         if first is None and source.topics():  # without any ConsumeQueue the names of the topics are unknown
             source.bounds(topic)  # refuses a topic that does not exist
@@ -359,7 +362,7 @@ def rebuild_command(
     Exit code 1: something differs from the files that are there (--check), or of the CommitLog could not be read.
     """
     findings, compared = _Findings(), list[Compared]()
-    with opened_topics(path, setting) as store:
+    with opened_store(path, setting) as store:
         with reading_bar(store.store.commit_log, "Reading the CommitLog") as advance:
             rebuilt = rebuild(store, out, advance)
         try:

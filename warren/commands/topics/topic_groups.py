@@ -23,7 +23,7 @@ from warren.commands.options import (
     UsageError,
 )
 from warren.commands.output import plain_table, print_json, print_text
-from warren.commands.topic_sources import NodeTopics, NoTopicError, Row, TopicSource, opened_source, topic_of
+from warren.commands.topics.topic_sources import NodeTopics, NoTopicError, Row, TopicSource, opened_source, topic_of
 from warren.msg_store.commit_log.commit_log_format import Record
 from warren.salvage.names import printable
 

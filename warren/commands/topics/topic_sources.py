@@ -76,12 +76,19 @@ def opened_source(path: str, settings: list[str] | None = None, *, start: bool =
         with opened_node(path) as node:
             yield NodeTopics(node)
         return
+    with opened_store(path, settings, start=start) as store:
+        yield StoredTopics(store)
+
+
+@contextmanager
+def opened_store(path: str, settings: list[str] | None = None, *, start: bool = False) -> Iterator[RocketmqStore]:
+    """Open the files of a store, and report on stderr what recovery cut off."""
     from warren.salvage.rocketmq.store import open_rocketmq
 
     with open_rocketmq(path, parse_settings(settings), start=start) as store:
         for note in store.notes:
             report_error(note)
-        yield StoredTopics(store)
+        yield store
 
 
 def is_live(path: str) -> bool:
