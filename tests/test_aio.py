@@ -17,7 +17,7 @@ import warren.aio
 from tests.support.both_ways import SLOW_SYNC, breathe, driven, in_a_loop
 from tests.support.runtime_tools import HandNode, hand_node
 from warren.actors.engines.queue.backing import Backing
-from warren.actors.runtime.pool import PooledActor
+from warren.actors.runtime.pooled_actor import Turns
 from warren.values.messages import publish_key
 
 
@@ -450,11 +450,11 @@ def test_a_hurry_is_not_lost_on_a_turn_that_another_thread_is_at(hand: HandNode)
     confirm = actor.intake.publish(key, b"1", here=False)
     hand.run()
     assert not confirm.done  # it waits for the timer
-    assert actor._turn_lock.acquire(blocking=False)
+    assert actor.turns.lock.acquire(blocking=False)
     confirm.hurry()
     hand.run()
     assert not confirm.done
-    actor.end_turn()
+    actor.turns.end()
     hand.run()
     assert confirm.done
 
@@ -465,10 +465,10 @@ def test_a_channel_that_is_let_go_while_another_thread_is_at_the_queue_is_closed
     consumer = q.blocking.consume()
     assert len(q.blocking) == 0
     actor = q.blocking._verbs.actor
-    assert actor._turn_lock.acquire(blocking=False)
+    assert actor.turns.lock.acquire(blocking=False)
     actor.intake.let_go(consumer.channel.name)
     hand.run()
-    actor.end_turn()
+    actor.turns.end()
     hand.run()
     assert len(q.blocking) == 1
 
@@ -530,13 +530,13 @@ async def test_a_thousand_waiters_need_no_thread_and_no_turn_is_run_by_the_loop(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns: set[int] = set()
-    turn = PooledActor.turn
+    turn = Turns.run
 
-    def noted(actor: PooledActor, *args: Any) -> bool:
+    def noted(actor_turns: Turns, *args: Any) -> bool:
         turns.add(threading.get_ident())
-        return turn(actor, *args)
+        return turn(actor_turns, *args)
 
-    monkeypatch.setattr(PooledActor, "turn", noted)
+    monkeypatch.setattr(Turns, "run", noted)
     async with warren.aio.open(path, **SLOW_SYNC) as node:
         queues = [await node.queue(f"q{n}") for n in range(10)]
         await queues[0].publish(b"warm")

@@ -23,7 +23,7 @@ from warren.actors.engines.topics.errors import (
     TopicError,
     TopicNameError,
 )
-from warren.actors.runtime.pool import PooledActor
+from warren.actors.runtime.pooled_actor import Turns
 from warren.actors.topics import topic_messages as tm
 from warren.actors.topics.dispatch_actor import Arrivals
 from warren.actors.topics.groups_actor import GroupsActor
@@ -433,11 +433,11 @@ async def test_a_reader_that_is_forgotten_while_another_thread_is_at_the_groups_
     async with driven(hand):
         await reader.begin()
     groups = hand.node._running.topics_now().groups
-    assert groups._turn_lock.acquire(blocking=False)
+    assert groups.turns.lock.acquire(blocking=False)
     del reader
     gc.collect()
     hand.run()
-    groups.end_turn()
+    groups.turns.end()
     hand.run()
     assert events.blocking.groups()["g"]["members"] == {}
 
@@ -536,11 +536,11 @@ async def test_readers_that_wait_need_no_thread_and_the_loop_runs_no_turn_and_to
 ) -> None:
     turns: set[int] = set()
     files: set[int] = set()
-    turn = PooledActor.turn
+    turn = Turns.run
 
-    def noted(actor: PooledActor, *arguments: Any) -> bool:
+    def noted(actor_turns: Turns, *arguments: Any) -> bool:
         turns.add(threading.get_ident())
-        return turn(actor, *arguments)
+        return turn(actor_turns, *arguments)
 
     def noting(method: Any) -> Any:
         def call(*arguments: Any, **named: Any) -> Any:
@@ -549,7 +549,7 @@ async def test_readers_that_wait_need_no_thread_and_the_loop_runs_no_turn_and_to
 
         return call
 
-    monkeypatch.setattr(PooledActor, "turn", noted)
+    monkeypatch.setattr(Turns, "run", noted)
     for owner in (RealFileSystem, RealFile):
         for name, method in vars(owner).items():
             if callable(method) and not name.startswith("__"):

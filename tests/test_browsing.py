@@ -154,9 +154,9 @@ def test_a_browse_through_the_node_is_answered_in_turns_of_a_page_each() -> None
         queue = scene.node.queue("q", arguments={"x-max-priority": 1})
         queue.publish_many([b"%d" % number for number in range(600)])
         queue.publish_many([b"%d" % number for number in range(600, 1000)], priority=1)
-        turns = queue._verbs.actor.turns
+        turns = queue._verbs.actor.turn_count
         assert [int(one.body) for one in queue.browse()] == [*range(600, 1000), *range(600)]
-        assert queue._verbs.actor.turns - turns == 4, "of 256 messages each"
+        assert queue._verbs.actor.turn_count - turns == 4, "of 256 messages each"
         assert [int(one.body) for one in queue.browse(limit=402)] == [*range(600, 1000), 0, 1]
     finally:
         scene.node.close()

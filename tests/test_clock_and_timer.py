@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.support.runtime_tools import forget_actors
 from warren.actors.clock import NS, HandClock, SystemClock
 from warren.actors.messages import CancelTimers, StartTimer
-from warren.actors.runtime.pool import HandPool, Pool, PooledActor
+from warren.actors.runtime.pool import HandPool, Pool
+from warren.actors.runtime.pooled_actor import PooledActor
 from warren.actors.runtime.timer import TimerActor, Timers, tell
 
 # ── the plain object ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -164,7 +165,7 @@ class Scene:
         self.pool, self.clock = HandPool(), HandClock()
         self.timer = TimerActor.start(self.pool, self.clock)
         self.ref = Listener.start(self.pool, self.clock)
-        listener = self.ref.actor_inbox.owner  # type: ignore[attr-defined]
+        listener = self.ref.actor_inbox.owner.actor  # type: ignore[attr-defined]
         assert isinstance(listener, Listener)
         self.listener = listener
 
@@ -216,7 +217,7 @@ def test_who_cancels_hears_nothing_more_and_others_do(scene: Scene) -> None:
     scene.timer.tell(CancelTimers(scene.ref))
     scene.advance(5)
     assert scene.listener.heard == []
-    assert other_ref.actor_inbox.owner.heard == [(1, "mine")]  # type: ignore[attr-defined]
+    assert other_ref.actor_inbox.owner.actor.heard == [(1, "mine")]  # type: ignore[attr-defined]
 
 
 def test_a_target_that_has_stopped_is_passed_over(scene: Scene) -> None:

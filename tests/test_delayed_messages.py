@@ -385,7 +385,7 @@ def test_what_is_due_for_a_queue_that_is_down_waits_until_it_is_up() -> None:
     queue = hand.node.queue("jobs")
     queue.publish(b"x", delay=1).wait()
     entry = queue._verbs.entry
-    actor_of(queue)._fail(RuntimeError("made up"), None)
+    actor_of(queue).turns.fail(RuntimeError("made up"), None)
     entry.go_down(RuntimeError("made up"))
     hand.run()
     entry.go_down(RuntimeError("made up"))
@@ -403,7 +403,7 @@ def test_what_can_neither_be_published_nor_written_again_waits_for_room_all_of_i
         queue.publish(b"x", delay=1).wait()
     entries = [queue._verbs.entry for queue in queues]
     for queue, entry in zip(queues, entries, strict=True):
-        actor_of(queue)._fail(RuntimeError("made up"), None)
+        actor_of(queue).turns.fail(RuntimeError("made up"), None)
         entry.go_down(RuntimeError("made up"))
     hand.run()
     for entry in entries:
@@ -617,8 +617,8 @@ def test_a_vhost_that_is_opened_anew_has_its_delayed_messages() -> None:
     hand = hand_node()
     queue = hand.node.queue("jobs")
     queue.publish(b"x", delay=5).wait()
-    store = hand.node._verbs.node.vhost("/").persistent.actor_inbox.owner  # type: ignore[attr-defined]
-    store._fail(RuntimeError("made up"), None)
+    store = hand.node._verbs.node.vhost("/").persistent.actor_inbox.owner.actor  # type: ignore[attr-defined]
+    store.turns.fail(RuntimeError("made up"), None)
     hand.run()
     hand.advance(6)
     assert taken(hand.node.queue("jobs")) == [b"x"]

@@ -272,7 +272,7 @@ def test_a_forked_child_that_uses_its_parents_node_gets_an_error(scene: dict[str
 
 def test_a_confirm_of_before_the_fork_is_an_error_in_the_child(scene: dict[str, Any]) -> None:
     queue = scene["node"].queue("waiting")
-    held = queue._verbs.actor._turn_lock
+    held = queue._verbs.actor.turns.lock
     with held:  # as if another thread were just at it
         confirm = queue.publish(b"1")
         assert "forked" in in_child(lambda: confirm.wait(30))

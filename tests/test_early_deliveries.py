@@ -45,7 +45,7 @@ def taken_now(consumer: Consumer) -> list[Delivery]:
 
 def test_a_message_comes_and_goes_without_a_turn() -> None:
     scene, queue = about_to_sync()
-    turns, operations = actor_of(queue).turns, scene.files.operations
+    turns, operations = actor_of(queue).turn_count, scene.files.operations
     for number in range(3):
         queue.publish(b"%d" % number)
         delivery = queue.get()
@@ -54,7 +54,7 @@ def test_a_message_comes_and_goes_without_a_turn() -> None:
         assert delivery.routing_key == "q"
         delivery.ack()
     assert queue.get_many(1) == []
-    assert actor_of(queue).turns - turns <= 1, "that of the get that found nothing"
+    assert actor_of(queue).turn_count - turns <= 1, "that of the get that found nothing"
     scene.advance(0.05)
     assert scene.files.operations - operations <= 2, "of the first message"
     assert (len(queue), queue.stats()["messages_unacknowledged"]) == (0, 0)
@@ -185,13 +185,13 @@ def test_an_ack_up_to_a_tag_that_was_never_given_is_refused() -> None:
 
 def test_who_asks_without_acks_gets_it_early_too() -> None:
     scene, queue = about_to_sync()
-    turns = actor_of(queue).turns
+    turns = actor_of(queue).turn_count
     for number in range(3):
         queue.publish(b"%d" % number)
         delivery = queue.get(auto_ack=True)
         assert delivery is not None
         assert (delivery.body, delivery.delivery_tag) == (b"%d" % number, 0)
-    assert actor_of(queue).turns == turns
+    assert actor_of(queue).turn_count == turns
     scene.node.close()
 
 
@@ -221,11 +221,11 @@ def test_others_see_it_as_delivered() -> None:
 )
 def test_a_queue_that_has_to_look_at_each_message_first_has_its_turn(arguments: dict[str, object]) -> None:
     scene, queue = about_to_sync(arguments=arguments)
-    turns = actor_of(queue).turns
+    turns = actor_of(queue).turn_count
     queue.publish(b"1")
     found = [one.body for one in queue.get_many(1)]
     assert found == ([] if 0 in arguments.values() else [b"1"])
-    assert actor_of(queue).turns > turns
+    assert actor_of(queue).turn_count > turns
     scene.node.close()
 
 
@@ -249,11 +249,11 @@ def test_a_message_behind_others_waits_for_them() -> None:
 
 def test_so_many_go_out_early_at_most() -> None:
     scene, queue = about_to_sync()
-    turns = actor_of(queue).turns
+    turns = actor_of(queue).turn_count
     for _ in range(MOST_EARLY + 1):
         queue.publish(b"m")
         queue.get_many(1)[0].ack()
-    assert actor_of(queue).turns == turns + 1
+    assert actor_of(queue).turn_count == turns + 1
     scene.node.close()
 
 
@@ -264,7 +264,7 @@ def test_the_one_consumer_that_waits_gets_it_before_a_turn() -> None:
     scene, queue = about_to_sync()
     consumer = queue.consume(prefetch=2)
     scene.run()
-    turns = actor_of(queue).turns
+    turns = actor_of(queue).turn_count
     for number in range(3):
         told = waits(consumer)
         queue.publish(b"%d" % number)
@@ -272,7 +272,7 @@ def test_the_one_consumer_that_waits_gets_it_before_a_turn() -> None:
         [delivery] = taken_now(consumer)
         assert (delivery.body, delivery.delivery_tag) == (b"%d" % number, number + 1)
         delivery.ack()
-    assert actor_of(queue).turns == turns
+    assert actor_of(queue).turn_count == turns
     scene.advance(0.05)
     assert (len(queue), actor_of(queue).process.unacked) == (0, 0)
     consumer.close()
@@ -284,15 +284,15 @@ def test_in_an_event_loop_it_goes_out_at_once_and_is_made_safe_by_another_thread
     consumer = queue.consume(prefetch=2)
     scene.run()
     actor = actor_of(queue)
-    turns, told = actor.turns, waits(consumer)
+    turns, told = actor.turn_count, waits(consumer)
     confirm = actor.intake.publish(queue._verbs.plain, b"1", here=False)
     assert told == [True]
     confirm.hurry()
     assert not actor.quick_turn()
-    assert actor.turns == turns
+    assert actor.turn_count == turns
     scene.run()
     assert confirm.done
-    assert (actor.turns, actor.process.unacked) == (turns + 1, 1)
+    assert (actor.turn_count, actor.process.unacked) == (turns + 1, 1)
     waits(consumer)
     [one] = taken_now(consumer)
     one.ack()
@@ -314,14 +314,14 @@ def test_an_ack_that_comes_during_a_turn_waits_where_no_message_waits_for_its_ro
     scene.run()
     waits(consumer)
     [one] = taken_now(consumer)
-    turns, inbox = actor.turns, actor.actor_inbox
+    turns, inbox = actor.turn_count, actor.actor_inbox
     inbox.scheduled = True
     actor.call_soon(one.ack)
     inbox.scheduled = False
-    actor.turn(1)  # it ends before it comes to the ack
-    assert actor.turns == turns
+    actor.turns.run(1)  # it ends before it comes to the ack
+    assert actor.turn_count == turns
     scene.run()
-    assert (actor.turns - turns, actor.process.unacked, [two.body for two in taken_now(consumer)]) == (
+    assert (actor.turn_count - turns, actor.process.unacked, [two.body for two in taken_now(consumer)]) == (
         (1, 1, [b"2"]) if waiting else (0, 1, [])
     )
     told = waits(consumer)
@@ -359,7 +359,7 @@ def test_a_consumer_that_waits_is_told_though_it_has_no_room_for_all_that_came_t
     consumer = queue.consume(prefetch=2)
     scene.run()
     told, actor = waits(consumer), actor_of(queue)
-    with actor._turn_lock:  # as another thread's turn that is about to end
+    with actor.turns.lock:  # as another thread's turn that is about to end
         for number in range(3):
             queue.publish(b"%d" % number)
     assert not told
@@ -456,7 +456,7 @@ def test_ctrl_c_while_a_message_goes_out_early_loses_none_and_brings_none_twice(
         scene.run()
         queue.get(auto_ack=True)
         scene.run()
-        turns, got = actor_of(queue).turns, list[bytes]()
+        turns, got = actor_of(queue).turn_count, list[bytes]()
 
         def work(got: list[bytes] = got) -> None:
             queue.publish(b"1")
@@ -465,7 +465,7 @@ def test_ctrl_c_while_a_message_goes_out_early_loses_none_and_brings_none_twice(
             got.append(one.body)
 
         struck = struck_at(line, module, work)
-        assert actor_of(queue).turns == turns
+        assert actor_of(queue).turn_count == turns
         queue.release()
         left = [one.body for one in queue.get_many(9, auto_ack=True)]
         assert len(got + left) <= 1, line
@@ -482,7 +482,7 @@ def test_a_consumer_who_waits_leaves_what_went_out_early_to_the_next_sync(acks: 
     scene, queue = about_to_sync()
     with queue.consume(prefetch=100) as consumer:
         scene.run()
-        turns, taken = actor_of(queue).turns, list[Delivery]()
+        turns, taken = actor_of(queue).turn_count, list[Delivery]()
         for number in range(20):
             told = waits(consumer)
             queue.publish(b"%d" % number)
@@ -492,9 +492,9 @@ def test_a_consumer_who_waits_leaves_what_went_out_early_to_the_next_sync(acks: 
                 taken[-1].ack()
             assert consumer.receive(0) is None
         assert [one.body for one in taken] == [b"%d" % number for number in range(20)]
-        assert actor_of(queue).turns == turns
+        assert actor_of(queue).turn_count == turns
         scene.advance(0.05)
-        assert actor_of(queue).turns > turns
+        assert actor_of(queue).turn_count > turns
         assert queue.stats()["messages_unacknowledged"] == (0 if acks else 20)
     assert len(queue) == (0 if acks else 20)
     scene.node.close()
@@ -530,7 +530,7 @@ def journal_of(scene: HandNode) -> int:
 def test_what_somebody_waits_for_is_written_and_waits_on() -> None:
     scene, queue = about_to_sync()
     safe(queue)
-    turns, written = actor_of(queue).turns, journal_of(scene)
+    turns, written = actor_of(queue).turn_count, journal_of(scene)
     for number in range(5):
         queue.publish(b"%d" % number).wait()
         assert journal_of(scene) > written
@@ -541,9 +541,9 @@ def test_what_somebody_waits_for_is_written_and_waits_on() -> None:
         if number != 3:
             delivery.ack()
     queue.publish(b"5").wait()
-    assert actor_of(queue).turns == turns
+    assert actor_of(queue).turn_count == turns
     scene.advance(0.05)
-    assert actor_of(queue).turns > turns
+    assert actor_of(queue).turn_count > turns
     assert (len(queue), actor_of(queue).process.unacked) == (1, 1)
     stats = queue.stats()
     assert (stats["message_bytes_ready"], stats["message_bytes_unacknowledged"]) == (1, 1)
@@ -620,11 +620,11 @@ def test_memory_that_runs_short_finds_what_was_written_in_its_place() -> None:
 def test_what_came_and_went_before_is_taken_in_with_what_somebody_waits_for() -> None:
     scene, queue = about_to_sync()
     safe(queue)
-    turns = actor_of(queue).turns
+    turns = actor_of(queue).turn_count
     queue.publish(b"1")
     queue.get_many(1)[0].ack()
     queue.publish(b"2").wait()
-    assert actor_of(queue).turns == turns + 1
+    assert actor_of(queue).turn_count == turns + 1
     assert bodies(queue) == [b"2"]
     scene.node.close()
 
@@ -633,9 +633,9 @@ def test_a_message_that_is_not_small_or_not_persistent_is_taken_in() -> None:
     scene, queue = about_to_sync()
     safe(queue)
     for body, properties in ((BIG, {}), (b"small", {"persistent": False}), (b"ttl", {"expiration": 9.0})):
-        turns = actor_of(queue).turns
+        turns = actor_of(queue).turn_count
         queue.publish(body, **properties).wait()  # type: ignore[arg-type]
-        assert actor_of(queue).turns > turns
+        assert actor_of(queue).turn_count > turns
     scene.node.close()
 
 
@@ -752,11 +752,11 @@ def test_a_small_batch_has_the_turn_of_who_waits_for_it_and_no_other_thread_is_t
     queue.publish_many([b"1", b"2"]).wait()
     scene.run()
     for _ in range(3):
-        turns = actor_of(queue).turns
+        turns = actor_of(queue).turn_count
         confirm = queue.publish_many([b"3"] * 100)
         assert not scene.pool.run_one(), "nobody stands in line"
         confirm.wait()
-        assert actor_of(queue).turns == turns + 1
+        assert actor_of(queue).turn_count == turns + 1
     assert len(queue) == 302
     scene.node.close()
 
@@ -805,7 +805,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 
 def test_a_batch_comes_and_goes_without_a_turn() -> None:
     scene, queue = about_to_sync()
-    turns, operations = actor_of(queue).turns, scene.files.operations
+    turns, operations = actor_of(queue).turn_count, scene.files.operations
     for number in range(3):
         queue.publish_many(numbered(100, number * 100))
         batch = queue.get_many(150)
@@ -815,7 +815,7 @@ def test_a_batch_comes_and_goes_without_a_turn() -> None:
             (number * 100 + 101, False),
         ]
         queue.ack(batch)
-    assert actor_of(queue).turns == turns
+    assert actor_of(queue).turn_count == turns
     scene.advance(0.05)
     assert scene.files.operations - operations <= 2, "of the first message"
     assert (len(queue), queue.stats()["messages_unacknowledged"]) == (0, 0)

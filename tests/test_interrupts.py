@@ -49,7 +49,7 @@ def handlers() -> Iterator[None]:
 
 
 def scribe(pool: HandPool) -> Scribe:
-    owner = Scribe.start(pool).actor_inbox.owner  # type: ignore[attr-defined]
+    owner = Scribe.start(pool).actor_inbox.owner.actor  # type: ignore[attr-defined]
     assert isinstance(owner, Scribe)
     pool.run()
     return owner
@@ -200,7 +200,7 @@ def _publish(inbox: Inbox) -> None:
 
 
 def _ask(inbox: Inbox) -> None:
-    inbox.owner.actor_ref.tell(Say(b"struck"))  # type: ignore[union-attr]
+    inbox.owner.actor.actor_ref.tell(Say(b"struck"))  # type: ignore[union-attr]
 
 
 class _Batch(PendingBatch):

@@ -104,8 +104,8 @@ SERVE = "import warren.cli, warren.commands.serve"
 @pytest.mark.parametrize(
     ("program", "directory", "modules", "classes", "unused"),
     [
-        (PUBLISH, "new", 185, 156, UNPUBLISHED | {"numpy"}),
-        (PUBLISH, "data", 191, 161, UNPUBLISHED),
+        (PUBLISH, "new", 186, 156, UNPUBLISHED | {"numpy"}),
+        (PUBLISH, "data", 192, 161, UNPUBLISHED),
         (
             INSPECT,
             "data",
@@ -113,7 +113,7 @@ SERVE = "import warren.cli, warren.commands.serve"
             60,
             TOPICS | {"asyncio", "pykka", "rich", "warren.handles.node", "numpy.ma", "pamqp", "tarfile"},
         ),
-        (SERVE, "data", 246, 187, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
+        (SERVE, "data", 247, 187, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
     ],
     ids=["publish first", "publish", "inspect", "serve"],
 )

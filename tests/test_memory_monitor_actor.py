@@ -20,7 +20,8 @@ from warren.actors.clock import NS, HandClock
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.node.memory_monitor_actor import MemoryMonitorActor
 from warren.actors.node.node_context import NodeContext
-from warren.actors.runtime.pool import HandPool, Pool, PooledActor
+from warren.actors.runtime.pool import HandPool, Pool
+from warren.actors.runtime.pooled_actor import PooledActor
 from warren.actors.runtime.timer import TimerActor
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import Settings
@@ -74,7 +75,7 @@ class Scene:
         self.pool.run()
 
     def queue(self) -> Listener:
-        owner = Listener.start(self.pool, self.clock).actor_inbox.owner  # type: ignore[attr-defined]
+        owner = Listener.start(self.pool, self.clock).actor_inbox.owner.actor  # type: ignore[attr-defined]
         assert isinstance(owner, Listener)
         return owner
 
@@ -325,7 +326,7 @@ def node_scene() -> Iterator[HandNode]:
 
 
 def listeners(ref: ActorRef[object]) -> MemoryMonitorActor:
-    owner = ref.actor_inbox.owner  # type: ignore[attr-defined]
+    owner = ref.actor_inbox.owner.actor  # type: ignore[attr-defined]
     assert isinstance(owner, MemoryMonitorActor)
     return owner
 

@@ -361,12 +361,12 @@ def test_a_move_takes_a_page_of_memory_at_a_time(scene: HandNode) -> None:
     other.set_mode("lazy")
     for _ in range(40):
         queue.publish_many([bytes(1 << 20)])
-    turns = queue._verbs.actor.turns
+    turns = queue._verbs.actor.turn_count
     walk = queue._verbs.moving("other", None, None, None)
     while run(walk.step()):
         pass
     assert (walk.looked, walk.chosen, walk.done) == (40, 40, 40)
-    assert queue._verbs.actor.turns - turns >= 10, "of about four megabytes each"
+    assert queue._verbs.actor.turn_count - turns >= 10, "of about four megabytes each"
     assert len(other) == 40
 
 

@@ -274,11 +274,11 @@ def test_a_policy_wakes_no_queue_that_is_asleep_and_empty() -> None:
         queue.publish_many([b"1", b"2"]).wait()
     assert empty.purge() == 2
     scene.advance(30)
-    turns = [actor_of(queue).turns for queue in (empty, full, unused)]
+    turns = [actor_of(queue).turn_count for queue in (empty, full, unused)]
     rest_number = actor_of(empty).rest_number
     scene.node.set_policy("p", "", {"max-length": 1, "expires": 10_000})
     assert [policies_of(queue)[0] for queue in (empty, full, unused)] == ["p"] * 3
-    assert [actor_of(queue).turns for queue in (empty, full, unused)] == [turns[0], turns[1] + 1, turns[2]]
+    assert [actor_of(queue).turn_count for queue in (empty, full, unused)] == [turns[0], turns[1] + 1, turns[2]]
     assert 0 < rest_number < actor_of(empty).rest_number, "or lists would show the queue as it was"
     assert [queue.stats()["state"] for queue in (empty, unused)] == ["hibernated"] * 2
     assert bodies(full) == [b"2"]

@@ -17,7 +17,8 @@ from tests.support.runtime_tools import Do, Say, Scribe, forget_actors
 from tests.support.waiting import together, wait_until
 from warren.actors.runtime.future import Confirm, CountDown, Future
 from warren.actors.runtime.inbox import Control, PendingBatch
-from warren.actors.runtime.pool import TURN_ENTRIES, ActorStoppedError, Asked, HandPool, Pool, PooledActor, ThreadPool
+from warren.actors.runtime.pool import HandPool, Pool, ThreadPool
+from warren.actors.runtime.pooled_actor import TURN_ENTRIES, ActorStoppedError, Asked, PooledActor
 from warren.storage.errors import DataError, SettingsError, StorageError, WarrenError
 
 
@@ -43,7 +44,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def scribe(pool: Pool) -> Scribe:
-    owner = Scribe.start(pool).actor_inbox.owner  # type: ignore[attr-defined]
+    owner = Scribe.start(pool).actor_inbox.owner.actor  # type: ignore[attr-defined]
     assert isinstance(owner, Scribe)
     return owner
 
@@ -265,7 +266,7 @@ def test_an_interrupt_in_a_turn_does_not_keep_the_turn(pool: HandPool) -> None:
     actor = scribe(pool)
     with pytest.raises(KeyboardInterrupt):
         actor.actor_ref.ask(raising(KeyboardInterrupt()))
-    assert actor.turn()
+    assert actor.turns.run()
 
 
 # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -357,7 +358,7 @@ def test_the_last_thread_of_a_pool_does_not_wait_for_what_stands_in_line() -> No
     """Another thread had the actor that it asked, and left the question for the next turn, which never ran."""
     pool = ThreadPool(1)
     asks = scribe(pool)
-    asked = SlowToLeave.start(pool).actor_inbox.owner  # type: ignore[attr-defined]
+    asked = SlowToLeave.start(pool).actor_inbox.owner.actor  # type: ignore[attr-defined]
     other = threading.Thread(target=asked.actor_ref.ask, args=(Say("first"),))
     other.start()
     assert asked.leaves.wait(20)
@@ -401,7 +402,7 @@ class Ledger(PooledActor):
 def test_many_threads_lose_nothing_and_keep_each_senders_order_one_turn_at_a_time(pool_threads: int) -> None:
     pool = ThreadPool(pool_threads)
     refs: list[ActorRef[Any]] = [Ledger.start(pool) for _ in range(5)]
-    ledgers: list[Ledger] = [ref.actor_inbox.owner for ref in refs]  # type: ignore[attr-defined]
+    ledgers: list[Ledger] = [ref.actor_inbox.owner.actor for ref in refs]  # type: ignore[attr-defined]
     key, each = object(), 300
 
     def send(sender: int) -> None:
@@ -451,7 +452,7 @@ class Quick(Scribe):
     """Everything that it does is quick."""
 
     def quick_turn(self, asked: Asked | None = None) -> bool:
-        return self._turn(TURN_ENTRIES, asked, True)
+        return self.turns.attempt(TURN_ENTRIES, asked, True)
 
 
 def test_what_is_asked_is_done_by_who_waits_behind_what_came_before(pool: HandPool) -> None:
@@ -468,7 +469,7 @@ def test_what_is_asked_while_another_thread_is_at_the_actor_waits_in_the_inbox(p
     actor = scribe(pool)
     answers: list[object] = []
     asked = Asked(actor, lambda: "done")
-    with actor._turn_lock:  # as that thread has it
+    with actor.turns.lock:  # as that thread has it
         asked.send()
         assert not asked.done
     asked.on_done(lambda one: answers.append(one.get()))
@@ -510,7 +511,7 @@ def test_what_is_refused_is_refused_to_who_asked_and_the_actor_goes_on(pool: Han
 
 
 def test_an_event_loop_asks_at_once_where_that_is_quick_and_else_in_the_inbox(pool: HandPool) -> None:
-    slow, quick = scribe(pool), Quick.start(pool).actor_inbox.owner  # type: ignore[attr-defined]
+    slow, quick = scribe(pool), Quick.start(pool).actor_inbox.owner.actor  # type: ignore[attr-defined]
     asked = [Asked(one, lambda: "done") for one in (slow, quick)]
     for one in asked:
         one.send()
@@ -528,7 +529,7 @@ def test_an_actor_does_not_wait_for_what_it_asks_itself(pool: HandPool) -> None:
 def test_a_thread_that_holds_back_turns_runs_the_quick_ones_itself() -> None:
     pool, seen = ThreadPool(1), dict[object, int]()
     with pool.holding() as held:
-        slow, quick = scribe(pool), Quick.start(pool).actor_inbox.owner  # type: ignore[attr-defined]
+        slow, quick = scribe(pool), Quick.start(pool).actor_inbox.owner.actor  # type: ignore[attr-defined]
         futures = [
             one.actor_ref.ask(Do(lambda one=one: seen.setdefault(one, threading.get_ident())), block=False)
             for one in (slow, quick)
@@ -548,9 +549,9 @@ def test_a_thread_that_holds_back_turns_runs_those_that_it_names(pool: HandPool)
     with pool.holding() as held:
         first.actor_ref.tell(Do(lambda: second.actor_ref.tell(Say("from the first"))))
         third.actor_ref.tell(Say("for later"))
-        held.run(first, second)
+        held.run(first.turns, second.turns)
         assert (second.heard, third.heard) == ([], [])
-        held.run(first, second)
+        held.run(first.turns, second.turns)
         assert (second.heard, third.heard) == (["from the first"], [])
     assert third.heard == []
     pool.run()

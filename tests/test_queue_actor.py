@@ -276,7 +276,7 @@ def test_while_somebody_else_is_at_the_queue_a_publisher_is_held_and_then_let_in
     queue = scene.node.queue("q")
     actor = actor_of(queue)
     scene.run()
-    assert actor._turn_lock.acquire(blocking=False)  # another thread is at it
+    assert actor.turns.lock.acquire(blocking=False)  # another thread is at it
     try:
         for _ in range(400):
             queue.publish(b"x", block=False)
@@ -289,7 +289,7 @@ def test_while_somebody_else_is_at_the_queue_a_publisher_is_held_and_then_let_in
         room = actor.intake.backpressure_wait()
         assert not room.done
     finally:
-        actor.end_turn()
+        actor.turns.end()
     scene.run()
     assert room.done
     assert len(queue) == 400, "what was refused was not taken"
@@ -301,7 +301,7 @@ def test_a_store_that_is_behind_holds_publishers_until_it_has_caught_up() -> Non
     queue = scene.node.queue("q")
     actor = actor_of(queue)
     queue.publish_many([BIG] * 4)
-    assert actor.turn()  # the queue's turn, and not yet the store's
+    assert actor.turns.run()  # the queue's turn, and not yet the store's
     with pytest.raises(warren.errors.BlockedError):
         queue.publish_many([BIG], block=False)
     scene.run()
@@ -316,11 +316,11 @@ def test_a_queue_that_is_deleted_lets_go_of_who_waits_for_room(scene: HandNode) 
     queue = scene.node.queue("q")
     actor = actor_of(queue)
     scene.run()
-    assert actor._turn_lock.acquire(blocking=False)
+    assert actor.turns.lock.acquire(blocking=False)
     for _ in range(400):
         queue.publish(b"x")
     room = actor.intake.backpressure_wait()
-    actor.end_turn()
+    actor.turns.end()
     queue.delete()
     assert room.done
     with pytest.raises(WarrenError):
@@ -393,7 +393,7 @@ def test_a_kill_between_a_death_and_its_confirm_loses_nothing() -> None:
     scene.node.queue("target")
     queue.publish_many([b"1", BIG]).wait()
     reject(queue, 2)
-    actor_of(queue).turn()
+    actor_of(queue).turns.run()
     again = hand_node(scene.kill(), seed=1)
     both = bodies(again.node.queue("q", passive=True)) + bodies(again.node.queue("target"))
     assert set(both) == {b"1", BIG}
@@ -618,7 +618,7 @@ def test_a_node_at_rest_does_nothing_but_watch_the_memory(scene: HandNode) -> No
     for number in range(20):
         scene.node.queue(f"q{number}").publish(b"1").wait()
     scene.advance(10)
-    timer = scene.node._running._context.timer.actor_inbox.owner  # type: ignore[attr-defined]
+    timer = scene.node._running._context.timer.actor_inbox.owner.actor  # type: ignore[attr-defined]
     assert len(timer._timers) == 3, "memory, alarm, disk"
     before = scene.files.operations
     scene.advance(100)

@@ -32,14 +32,14 @@ def test_gets_and_acks_one_by_one_take_two_turns_and_then_none() -> None:
     scene, queue = backlog(100)
     for delivery in one_by_one(queue, 2):
         delivery.ack()
-    turns, operations = actor_of(queue).turns, scene.files.operations
+    turns, operations = actor_of(queue).turn_count, scene.files.operations
     for number in range(2, 100):
         delivery = queue.get()
         assert delivery is not None
         assert (delivery.body, delivery.delivery_tag, delivery.redelivered) == (b"%d" % number, number + 1, False)
         assert delivery.routing_key == "q"
         delivery.ack()
-    assert (actor_of(queue).turns, scene.files.operations) == (turns, operations)
+    assert (actor_of(queue).turn_count, scene.files.operations) == (turns, operations)
     assert queue.get() is None
     scene.advance(0.05)
     assert (len(queue), queue.stats()["messages_unacknowledged"]) == (0, 0)
@@ -49,10 +49,10 @@ def test_gets_and_acks_one_by_one_take_two_turns_and_then_none() -> None:
 def test_who_asks_now_and_then_has_a_turn_for_each() -> None:
     scene, queue = backlog(9)
     for _ in range(3):
-        turns = actor_of(queue).turns
+        turns = actor_of(queue).turn_count
         one_by_one(queue, 1)
         assert actor_of(queue).intake.fast.ahead is None
-        assert actor_of(queue).turns == turns + 1
+        assert actor_of(queue).turn_count == turns + 1
         scene.advance(0.05)
     scene.node.close()
 
@@ -66,9 +66,9 @@ def test_who_acks_each_before_he_asks_for_the_next_has_no_turn_for_it_while_he_g
         delivery.ack()
     for number in range(2, 5):
         scene.advance(0.03)  # a sync takes off what went out, and leaves what follows it
-        turns = actor_of(queue).turns
+        turns = actor_of(queue).turn_count
         (delivery,) = one_by_one(queue, 1)
-        assert (delivery.body, actor_of(queue).turns) == (b"%d" % number, turns)
+        assert (delivery.body, actor_of(queue).turn_count) == (b"%d" % number, turns)
         delivery.ack()
     scene.advance(0.1)
     assert actor_of(queue).intake.fast.ahead is None
@@ -103,9 +103,9 @@ def test_many_queues_in_turn_share_a_longer_sync_interval() -> None:
                 delivery.ack()
             scene.run()
     scene.advance(0.04)  # longer than that of a queue alone
-    turns = [actor_of(queue).turns for queue in queues[50:]]
+    turns = [actor_of(queue).turn_count for queue in queues[50:]]
     assert [one.body for queue in queues for one in one_by_one(queue, 1)] == [b"2"] * 100
-    assert [actor_of(queue).turns for queue in queues[50:]] == turns
+    assert [actor_of(queue).turn_count for queue in queues[50:]] == turns
     scene.advance(1)
     assert not actor_of(queues[0])._context.sync_group._queues
     scene.node.close()
@@ -231,9 +231,9 @@ def test_whatever_the_queue_is_asked_then_it_is_as_if_each_had_had_its_turn(use:
 def test_so_many_go_out_before_a_turn_has_to_come() -> None:
     count = MOST_AHEAD * 2 + 9
     scene, queue = backlog(count)
-    turns = actor_of(queue).turns
+    turns = actor_of(queue).turn_count
     assert [one.body for one in one_by_one(queue, count)] == [b"%d" % number for number in range(count)]
-    assert 3 <= actor_of(queue).turns - turns <= 5
+    assert 3 <= actor_of(queue).turn_count - turns <= 5
     scene.node.close()
 
 

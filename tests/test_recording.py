@@ -263,10 +263,10 @@ def test_a_queue_that_sleeps_is_not_woken_and_has_no_rows() -> None:
     hand.advance(5)
     actor = queue._verbs.actor
     assert actor.process.is_asleep
-    rest_number, turns = actor.rest_number, actor.turns
+    rest_number, turns = actor.rest_number, actor.turn_count
     hand.advance(60)
     assert actor.process.is_asleep
-    assert (actor.rest_number, actor.turns) == (rest_number, turns)
+    assert (actor.rest_number, actor.turn_count) == (rest_number, turns)
     queue.publish(b"x")
     hand.advance(2)
     record = closed(hand)
@@ -285,10 +285,10 @@ def test_a_thousand_sleeping_queues_are_not_even_told(monkeypatch: pytest.Monkey
     queues = [hand.node.queue(f"queue-{number}") for number in range(1000)]
     hand.advance(3)
     told: list[object] = []
-    monkeypatch.setattr(Inbox, "put", lambda inbox, *_: told.append(inbox.owner))
+    monkeypatch.setattr(Inbox, "put", lambda inbox, *_: told.append(inbox.owner.actor))
     recorder = hand.node._running.actor._context.recorder
     assert recorder is not None
-    recorder.actor_inbox.owner._look()  # type: ignore[attr-defined]
+    recorder.actor_inbox.owner.actor._look()  # type: ignore[attr-defined]
     monkeypatch.undo()
     assert not any(isinstance(owner, QueueActor) for owner in told)
     assert told  # but the memory monitor and the timer were

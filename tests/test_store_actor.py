@@ -22,7 +22,8 @@ from warren.actors.node.gate import Gate
 from warren.actors.node.node_context import NodeContext
 from warren.actors.node.store_actor import MessageStoreActor, RemoteStore
 from warren.actors.runtime.inbox import Call
-from warren.actors.runtime.pool import ActorStoppedError, HandPool, Pool, PooledActor
+from warren.actors.runtime.pool import HandPool, Pool
+from warren.actors.runtime.pooled_actor import ActorStoppedError, PooledActor
 from warren.actors.runtime.timer import TimerActor
 from warren.msg_store.rdq.message_store import MessageStore, StoreStatus
 from warren.queue_index.queue.body_store import StoreClient
@@ -85,7 +86,7 @@ class Scene:
         self.actor: ActorRef[Any] = MessageStoreActor.start(self.context, self.store, "the store")
 
     def listener(self) -> Listener:
-        owner = Listener.start(self.pool).actor_inbox.owner  # type: ignore[attr-defined]
+        owner = Listener.start(self.pool).actor_inbox.owner.actor  # type: ignore[attr-defined]
         assert isinstance(owner, Listener)
         return owner
 

@@ -28,7 +28,7 @@ from warren.actors.engines.topics.topic_store import FOR_EVER_MS
 from warren.actors.node.node_actor import Probes
 from warren.actors.node.node_context import BlockedError
 from warren.actors.node.node_errors import TopicsDownError
-from warren.actors.runtime.pool import ActorStoppedError
+from warren.actors.runtime.pooled_actor import ActorStoppedError
 from warren.msg_store.commit_log.commit_log_format import (
     MAX_PROPERTIES_BYTES,
     MESSAGE_MAGIC_V2,
@@ -455,7 +455,7 @@ def test_last_means_behind_what_is_appended_and_not_dispatched_yet() -> None:
     hand = opened(sync="os")
     topic = hand.node.topic("t", queues=1)
     topic.append_many(numbered(5))
-    topic._verbs.node.topics_now().log.turn()
+    topic._verbs.node.topics_now().log.turns.run()
     assert topic._verbs.node.topics_now().log.store.dispatched < topic._verbs.node.topics_now().log.store.commit_log.end
     readers = [topic.reader("g", consume_from="last"), topic.reader("b", broadcast=True, consume_from="last")]
     topic.append(b"new").wait()
@@ -1141,9 +1141,10 @@ def warren_actors(hand: HandNode) -> list[Any]:
     from pykka import ActorRegistry
 
     from warren.actors.runtime.inbox import Inbox
+    from warren.actors.runtime.pooled_actor import Turns
 
     owners = [ref.actor_inbox.owner for ref in ActorRegistry.get_all() if isinstance(ref.actor_inbox, Inbox)]
-    return [owner for owner in owners if owner is not None and owner._pool is hand.pool]  # type: ignore[attr-defined]
+    return [owner.actor for owner in owners if isinstance(owner, Turns) and owner.line is hand.pool]
 
 
 # ── restarts ────────────────────────────────────────────────────────────────────────────────────────────────────────

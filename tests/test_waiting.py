@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import warren
-from warren.actors.runtime.pool import ActorStoppedError
+from warren.actors.runtime.pooled_actor import ActorStoppedError
 from warren.actors.runtime.shared import Shared
 from warren.actors.runtime.waiting_room import WaitingRoom
 from warren.actors.runtime.wake_event import WakeEvent

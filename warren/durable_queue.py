@@ -33,7 +33,7 @@ from typing import Any, Literal, Self, TypeVar
 from warren.actors.node.node_context import BlockedError
 from warren.actors.queue.deliveries import Deliveries
 from warren.actors.runtime.future import Confirm
-from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
+from warren.actors.runtime.pooled_actor import ActorStoppedError, WrongProcessError
 from warren.actors.runtime.waiting_room import WaitingRoom, this_thread
 from warren.handles.consumer import Delivery
 from warren.handles.node import Node

@@ -35,7 +35,7 @@ from warren.actors.node.node_errors import (
     VhostDownError,
 )
 from warren.actors.queue.intake import PublishRefusedError, QueueDownError
-from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
+from warren.actors.runtime.pooled_actor import ActorStoppedError, WrongProcessError
 from warren.client.errors import HostUnresponsiveError, NotFromOutsideError, ServerError
 from warren.hosting.running_broker import BrokerRunningError
 from warren.storage.data_version import VersionError

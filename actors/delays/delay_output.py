@@ -26,15 +26,15 @@ from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_context import NodeContext
 from warren.actors.node.node_part import NodePart
 from warren.actors.queue.intake import PublishRefusedError, QueueGoneError
+from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.runtime.future import Confirm, Future
 from warren.actors.runtime.inbox import ControlCall
-from warren.actors.runtime.pool import ActorStoppedError
+from warren.actors.runtime.pooled_actor import ActorStoppedError, actor_of_ref
 from warren.actors.runtime.timer import tell
 from warren.queue_index.message.message_format import MSG_ID_BYTES
 from warren.storage.errors import NoRoomError, WarrenError
 
 if TYPE_CHECKING:
-    from warren.actors.queue.queue_actor import QueueActor
     from warren.actors.queue.queue_output import Dispatch, Target
 
 _LOG = logger("delays")
@@ -168,7 +168,7 @@ class DelayOutput:
             confirm.on_done(outcome.note)
 
     def _send_to_queue(self, run: Run, target: ActorRef[Any], msg_ids: bytes) -> list[Future]:
-        queue: QueueActor = target.actor_inbox.owner  # type: ignore[attr-defined]
+        queue = actor_of_ref(target, QueueActor)
         overhead = MESSAGE_BYTES + len(run.envelope.properties)
         batch_size = (
             len(run.given) if queue.intake.coalesces else 1
@@ -185,7 +185,7 @@ class DelayOutput:
             except WarrenError as error:
                 confirm.fail(error)
         if queue.actor_stopped.is_set():
-            queue.turn()  # answers late messages
+            queue.turns.run()  # answers late messages
         queue.intake.hurry_up()
         return confirms
 

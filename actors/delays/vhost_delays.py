@@ -27,6 +27,7 @@ from warren.actors.queue.intake import PublishKey
 from warren.actors.runtime.future import Confirm
 from warren.actors.runtime.inbox import Call, ControlCall
 from warren.actors.runtime.pool import Pool
+from warren.actors.runtime.pooled_actor import actor_of_ref
 from warren.actors.runtime.timer import tell
 from warren.storage.errors import StorageError, WarrenError
 
@@ -90,7 +91,7 @@ class VhostDelays:
     def _start(self) -> None:
         self._error = None
         ref = DelayActor.start(self._context, self.path, self._name, self._dispatch, self._is_opening, self._failed)
-        self._actor = ref.actor_inbox.owner  # type: ignore[attr-defined]
+        self._actor = actor_of_ref(ref, DelayActor)
 
     def _failed(self, actor: DelayActor, error: BaseException) -> None:
         """Called in the turn in which the actor fails."""

@@ -41,6 +41,7 @@ class Intake:
     __slots__ = (
         "_actor",
         "_credit",
+        "_turns",
         "_waiting_publishers",
         "clock",
         "gate",
@@ -52,6 +53,7 @@ class Intake:
 
     def __init__(self, actor: NodePart, context: NodeContext, *, tries_full_disk: bool = False) -> None:
         self._actor = actor
+        self._turns = actor.turns
         self.inbox = actor.actor_inbox
         self._credit = PublisherCredit.of(context.settings.credit_flow_default_credit)
         self._waiting_publishers: deque[Future] = deque()  # never replaced: any thread may append
@@ -74,11 +76,11 @@ class Intake:
 
     def turn(self) -> bool:
         """Run a turn of the actor in this thread."""
-        return self._actor.turn()
+        return self._turns.run()
 
     def wait_for_turn(self) -> None:
         """Wait for the end of a turn of the actor that another thread is running."""
-        self._actor.wait_for_turn()
+        self._turns.wait_for_turn()
 
     def is_held_up(self) -> bool:
         """Whether an actor that this one feeds lags."""
@@ -137,20 +139,20 @@ class Intake:
 
     def help(self, future: Future, deadline: float | None = None) -> None:
         """Run a turn in this thread unless another thread runs one; a confirm is settled without delay."""
-        actor = self._actor
+        turns = self._turns
         if isinstance(future, Confirm):
             self.hurry = True
-            if self.inbox.owner is actor and not actor.turn():
-                actor.get_in_line()  # the turn that is running may be past the check of hurry
+            if self.inbox.owner is turns and not turns.run():
+                turns.submit()  # the turn that is running may be past the check of hurry
                 self.pool.help(future, deadline)
                 return
         if not future.done:
-            actor.help(future, deadline)
+            turns.help(future, deadline)
 
     def hurry_up(self) -> None:
         """Sync without delay, in a thread of the pool, for a waiter that cannot help."""
         self.hurry = True
-        self._actor.get_in_line()
+        self._turns.submit()
 
 
 class InFront:

@@ -83,8 +83,8 @@ class MemoryMonitorActor(NodePart):
         If another thread runs a turn, the reading is made at the end of that turn, or by the pool.
         """
         self._look_wanted = True
-        if not here or not self.turn():
-            self.get_in_line()
+        if not here or not self.turns.run():
+            self.turns.submit()
 
     def wants_turn(self) -> bool:
         return self._look_wanted and not self.actor_stopped.is_set()

@@ -39,8 +39,7 @@ from warren.actors.node.node_registry import VHOSTS_DIRECTORY, NodeRegistry
 from warren.actors.node.running_vhost import RunningVhost
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
-from warren.actors.runtime.inbox import Inbox
-from warren.actors.runtime.pool import ActorStoppedError
+from warren.actors.runtime.pooled_actor import ActorStoppedError, actor_of_ref
 from warren.actors.runtime.timer import TimerActor, tell
 from warren.actors.topics.node_streams import NodeStreams
 from warren.actors.topics.node_topics import NodeTopics
@@ -339,8 +338,8 @@ class NodeActor(NodeRegistry):
     # ── supervision ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _entry_of(self, actor: ActorRef[Any]) -> tuple[RunningVhost, QueueEntry] | None:
-        queue = actor.actor_inbox.owner if isinstance(actor.actor_inbox, Inbox) else None
-        if isinstance(queue, QueueActor) and (vhost := self.vhosts.get(queue.declaration.vhost)) is not None:
+        queue = actor_of_ref(actor, QueueActor)
+        if (vhost := self.vhosts.get(queue.declaration.vhost)) is not None:
             entry = vhost.queues.get(queue.declaration.name)
             if entry is not None and entry.is_of(actor):
                 return vhost, entry
@@ -541,7 +540,7 @@ class NodeActor(NodeRegistry):
 
     def crash(self) -> None:
         """End as a killed process does, giving up everything as it is."""
-        self._fail(ActorStoppedError(f"the node of {self._path} was killed"), None)
+        self.turns.fail(ActorStoppedError(f"the node of {self._path} was killed"), None)
 
     def note_error(self, error: BaseException) -> None:
         self._error = error

@@ -17,7 +17,8 @@ from warren.actors.engines.queue.queue_turn import QueueTurn
 from warren.actors.engines.queue.sync_group import SyncGroup
 from warren.actors.engines.restarts import Troubles
 from warren.actors.node.gate import Gate
-from warren.actors.runtime.pool import ActorStoppedError, Pool
+from warren.actors.runtime.pool import Pool
+from warren.actors.runtime.pooled_actor import ActorStoppedError
 from warren.queue_index.message.msg_ids import numbered_id
 from warren.storage.descriptors import descriptor_bound
 from warren.storage.errors import WarrenError

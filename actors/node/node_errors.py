@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warren.actors.runtime.pool import ActorStoppedError
+from warren.actors.runtime.pooled_actor import ActorStoppedError
 from warren.storage.errors import WarrenError
 
 

@@ -8,7 +8,7 @@ from warren.actors import messages as m
 from warren.actors.engines.restarts import What
 from warren.actors.node.node_context import NodeContext
 from warren.actors.runtime.inbox import Call, ControlCall
-from warren.actors.runtime.pool import ActorStoppedError, PooledActor
+from warren.actors.runtime.pooled_actor import ActorStoppedError, PooledActor
 from warren.actors.runtime.timer import tell
 from warren.storage.errors import WarrenError
 

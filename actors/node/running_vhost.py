@@ -35,7 +35,8 @@ from warren.actors.queue.queue_actor import OpenedQueue, QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.queue.queue_output import Target
 from warren.actors.runtime.future import CountDown, Future
-from warren.actors.runtime.inbox import Call, ControlCall, Inbox
+from warren.actors.runtime.inbox import Call, ControlCall
+from warren.actors.runtime.pooled_actor import actor_of_ref
 from warren.actors.runtime.timer import tell
 from warren.actors.vhost_files import VhostFiles
 from warren.msg_store.rdq.message_store import StoreStatus
@@ -209,10 +210,7 @@ class RunningVhost:
             is_opening=lambda: self.opening,
             policies=self.definitions.policies.of("queue", entry.declaration.name),
         )
-        actor = ref.actor_inbox.owner if isinstance(ref.actor_inbox, Inbox) else None
-        if not isinstance(actor, QueueActor):
-            raise RuntimeError("an inbox without its actor")  # noqa: TRY004
-        entry.start(actor)
+        entry.start(actor_of_ref(ref, QueueActor))
 
     def apply_policies(self) -> Iterator[Future]:
         """Tell queues whose policies have changed. After every :data:`SLICE` queues comes a future, which is answered

@@ -36,8 +36,8 @@ from warren.actors.messages import (
 from warren.actors.node.gate import Gate
 from warren.actors.node.node_context import NodeContext
 from warren.actors.node.node_part import NodePart
-from warren.actors.runtime.inbox import Call, Inbox
-from warren.actors.runtime.pool import ActorStoppedError, PooledActor
+from warren.actors.runtime.inbox import Call
+from warren.actors.runtime.pooled_actor import ActorStoppedError, PooledActor, actor_of_ref
 from warren.actors.runtime.timer import tell
 from warren.msg_store.rdq.message_store import MessageStore
 from warren.storage.errors import NoRoomError
@@ -181,11 +181,7 @@ class RemoteStore(StoreTickets):
     @property
     def writer(self) -> PooledActor:
         """The store's actor."""
-        inbox = self._actor.actor_inbox
-        writer = inbox.owner if isinstance(inbox, Inbox) else None
-        if not isinstance(writer, PooledActor):
-            raise RuntimeError("the message store is no actor of a pool")  # noqa: TRY004
-        return writer
+        return actor_of_ref(self._actor, PooledActor)
 
     def write_many(self, msg_ids: Sequence[bytes], messages: Sequence[Whole]) -> None:
         if not self._joined:

@@ -8,7 +8,6 @@ turn. A turn begins with taking in what happened here.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from warren.actors.engines.queue.effects import Delivered
@@ -18,25 +17,19 @@ from warren.actors.engines.queue.read_ahead import ReadAhead
 from warren.actors.queue.deliveries import Deliveries
 from warren.actors.queue.early_deliveries import AckBatch, EarlyBatch, only_acks
 from warren.actors.runtime.future import Future
-from warren.actors.runtime.inbox import Entry, Inbox
+from warren.actors.runtime.inbox import Entry
+from warren.actors.runtime.pooled_actor import Turns
 
 
 class FastPaths:
     """The fast paths of one queue, open from its start to its end."""
 
-    __slots__ = ("_deliveries", "_get_in_line", "_inbox", "_process", "_turn", "_turn_lock", "ahead", "batch")
+    __slots__ = ("_deliveries", "_inbox", "_process", "_turn", "_turns", "ahead", "batch")
 
-    def __init__(
-        self,
-        inbox: Inbox,
-        turn_lock: threading.Lock,
-        deliveries: dict[str, Deliveries],
-        get_in_line: Callable[[], None],
-    ) -> None:
-        self._inbox = inbox
-        self._turn_lock = turn_lock
+    def __init__(self, turns: Turns, deliveries: dict[str, Deliveries]) -> None:
+        self._turns = turns
+        self._inbox = turns.inbox
         self._deliveries = deliveries
-        self._get_in_line = get_in_line
         self._process: QueueProcess | None = None
         self._turn: QueueTurn | None = None
         self.batch: EarlyBatch | None = None
@@ -80,7 +73,7 @@ class FastPaths:
 
     def _comes_first(self) -> bool:
         """Whether nothing waits that must be done before a get. The inbox's lock is held."""
-        if self._turn is None or self._turn_lock.locked() or self._inbox.has_control:
+        if self._turn is None or self._turns.lock.locked() or self._inbox.has_control:
             return False
         return all(isinstance(entry, (EarlyBatch, AckBatch)) for entry in self._inbox.line)
 
@@ -111,7 +104,7 @@ class FastPaths:
         batch = inbox.open_entry
         if not isinstance(batch, EarlyBatch) or not batch.waits or not batch.lasts:
             return None
-        if turn is None or self._turn_lock.locked() or not turn.takes_early:
+        if turn is None or self._turns.lock.locked() or not turn.takes_early:
             return None
         if not only_acks(inbox.line, beside=batch):
             return None
@@ -130,7 +123,7 @@ class FastPaths:
                 return False
             makes_room = batch.consumer is not None and batch.waits
         if makes_room:
-            self._get_in_line()
+            self._turns.submit()
         return True
 
     def ack_range(self, channel: str, tags: range) -> bool:

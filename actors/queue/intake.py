@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import attrs
 
 from warren.actors.engines.byte_budget import MESSAGE_BYTES
-from warren.actors.runtime.pool import ActorStoppedError
+from warren.actors.runtime.pooled_actor import ActorStoppedError
 from warren.queue_index.message.message_format import Envelope
 from warren.storage.errors import WarrenError
 

@@ -39,7 +39,7 @@ from warren.actors.queue.sampling import sample_queue
 from warren.actors.runtime.future import Confirm, CountDown, Future
 from warren.actors.runtime.inbox import PendingBatch
 from warren.actors.runtime.interrupts import uninterrupted
-from warren.actors.runtime.pool import TURN_ENTRIES, ActorStoppedError, Asked, WrongProcessError
+from warren.actors.runtime.pooled_actor import TURN_ENTRIES, ActorStoppedError, Asked, WrongProcessError
 from warren.actors.runtime.timer import tell
 from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.queue_index.message.message_format import Envelope
@@ -114,7 +114,7 @@ class QueueActor(NodePart):
         """``is_opening``: whether there may be queues that are not started yet."""
         super().__init__(context)
         self.declaration = declaration
-        self.intake = QueueIntake(self, context, declaration, self._turn_lock)
+        self.intake = QueueIntake(self, context, declaration)
         self._process: QueueProcess | None = None
         self._queue_turn: QueueTurn | None = None
         self._stores: list[RemoteStore] = []
@@ -172,7 +172,7 @@ class QueueActor(NodePart):
         return self._queue_turn
 
     @property
-    def turns(self) -> int:
+    def turn_count(self) -> int:
         """The number of turns that had something to do."""
         return 0 if self._queue_turn is None else self._queue_turn.turns
 
@@ -263,9 +263,9 @@ class QueueActor(NodePart):
         """Handle all waiting messages."""
         while (entry := self.actor_inbox.take()) is not None:
             if isinstance(entry, PendingBatch):
-                self._guard(None, self.on_batch, entry)
+                self.turns.guard(None, self.on_batch, entry)
             else:
-                self._handle(entry)
+                self.turns.handle(entry)
             if self.actor_stopped.is_set():
                 raise self.stopped_error()
 
@@ -408,21 +408,22 @@ class QueueActor(NodePart):
 
     # ── messages that are written before they are taken in ──────────────────────────────────────────────────────
 
-    def _work(self, entries: int, asked: Asked | None) -> None:
-        """Run a turn. If a caller waits for a few messages to be safe, and nothing else is to do, only write these."""
+    def begin_turn(self, asked: Asked | None) -> bool:
+        """Take in what happened between the turns. If a caller waits for a few messages to be safe, and nothing else is
+        to be done, only write these; then the turn is over."""
         stopped = self.actor_stopped
         hurried = asked is None and self.intake.hurry and not stopped.is_set()
-        if hurried and self._guard(None, self._write_ahead, refusable=False):
-            return
+        if hurried and self.turns.guard(None, self._write_ahead, refusable=False):
+            return True
         written = self._written
         if written is not None and not stopped.is_set():  # before anything else happens in the queue
             self._written = None
             if not written.taken:
                 self.actor_inbox.take_this(written)
-                self._guard(None, self.on_batch, written)
+                self.turns.guard(None, self.on_batch, written)
         if self.intake.fast.ahead is not None and not stopped.is_set():
-            self._guard(None, self._take_off, refusable=False)
-        super()._work(entries, asked)
+            self.turns.guard(None, self._take_off, refusable=False)
+        return False
 
     def _take_off(self) -> None:
         """Remove messages that were read ahead and handed out."""
@@ -432,7 +433,7 @@ class QueueActor(NodePart):
 
     def _write_ahead(self) -> bool:
         """Make safe what waits in the inbox, and do nothing else; return whether that was done."""
-        if not self._has_files or (self._turn_is_quick and self._context.settings.sync != "os"):
+        if not self._has_files or (self.turns.is_quick and self._context.settings.sync != "os"):
             return False
         self.intake.hurry = False  # before looking at the inbox: a publisher that joins later, and waits, sets it again
         with self.actor_inbox.lock:
@@ -598,10 +599,12 @@ class QueueActor(NodePart):
 
     # ── being recorded ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def has_changed(self, turns: int) -> bool:
-        """Whether it did anything since its ``turns``-th turn. Any thread may call it."""
+    def has_changed(self, turn_count: int) -> bool:
+        """Whether it did anything since its ``turn_count``-th turn. Any thread may call it."""
         counts = None if self._process is None else self._process.counts
-        return self.turns != turns or (counts is not None and counts.any)  # messages may bypass the queue and its turns
+        return self.turn_count != turn_count or (
+            counts is not None and counts.any
+        )  # messages may bypass the queue and its turns
 
     def _on_sample(self, message: m.SampleQueue) -> None:
         self._sample(message.step)
@@ -616,7 +619,10 @@ class QueueActor(NodePart):
         prefetch = 0 if unbounded else max((consumer.prefetch for consumer in self.process.consumers), default=0)
         ram_bytes = self._context.allocated.by_owner.get(self.actor_urn, 0)
         row = sample_queue(self.process, prefetch=prefetch)
-        tell(recorder, m.QueueSampled(self.actor_urn, step, self._context.clock.now_ns(), self.turns, ram_bytes, row))
+        tell(
+            recorder,
+            m.QueueSampled(self.actor_urn, step, self._context.clock.now_ns(), self.turn_count, ram_bytes, row),
+        )
 
     def _say_last_word(self) -> None:
         """Send a last row to the recorder, if there is one and it lacks something."""
@@ -632,7 +638,7 @@ class QueueActor(NodePart):
             return False
         if asked is None and self.intake.fast.all_went_out():
             return False
-        return uninterrupted(self._turn, TURN_ENTRIES, asked, True)
+        return uninterrupted(self.turns.attempt, TURN_ENTRIES, asked, True)
 
     # ── the end of a turn ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -641,7 +647,7 @@ class QueueActor(NodePart):
         if turn is None:
             return
         hurry, self.intake.hurry = self.intake.hurry, False
-        effects = turn.make_safe(hurry=hurry, may_wait=not self._turn_is_quick)
+        effects = turn.make_safe(hurry=hurry, may_wait=not self.turns.is_quick)
         if effects.confirmed:
             self._context.check_directory()
         turn.tell(effects)

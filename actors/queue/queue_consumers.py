@@ -11,6 +11,7 @@ from warren.actors.engines.queue.consumers import UNLIMITED_ROOM, Consumer
 from warren.actors.engines.queue.queue_turn import QueueTurn
 from warren.actors.queue.deliveries import Deliveries
 from warren.actors.queue.queue_intake import QueueIntake
+from warren.actors.runtime.pooled_actor import Turns
 
 
 class SharedPrefetch:
@@ -80,7 +81,8 @@ class ConsumedQueue(Protocol):
     @property
     def queue_turn(self) -> QueueTurn: ...
 
-    def get_in_line(self) -> None: ...
+    @property
+    def turns(self) -> Turns: ...
 
     def call_soon(self, work: Callable[[], object]) -> None: ...
 
@@ -114,7 +116,7 @@ class QueueConsumers:
 
     def _bound(self, deliveries: Deliveries, prefetch: int) -> None:
         """Let a consumer without a prefetch get more as it takes what it has."""
-        deliveries.more = None if prefetch else self._actor.get_in_line
+        deliveries.more = None if prefetch else self._actor.turns.submit
 
     def cancel(self, tag: str) -> None:
         """Cancel a consumer; its unacked messages stay with the channel."""

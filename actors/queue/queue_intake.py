@@ -9,7 +9,6 @@ A message goes straight to a waiting consumer that needs no acks, if the queue i
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -57,7 +56,6 @@ class QueueIntake(Intake):
         "_stores",
         "_sync",
         "_turn",
-        "_turn_lock",
         "abandoned",
         "alive",
         "coalesces",
@@ -65,12 +63,9 @@ class QueueIntake(Intake):
         "fast",
     )
 
-    def __init__(
-        self, actor: NodePart, context: NodeContext, declaration: QueueDeclaration, turn_lock: threading.Lock
-    ) -> None:
+    def __init__(self, actor: NodePart, context: NodeContext, declaration: QueueDeclaration) -> None:
         super().__init__(actor, context)
         self._sync = context.settings.sync
-        self._turn_lock = turn_lock
         self.coalesces = declaration.overflow == "drop-head"
         """Whether single publishes may share a confirm: not if the queue may refuse one and accept the next."""
         self._deduplicates = declaration.deduplicates
@@ -84,7 +79,7 @@ class QueueIntake(Intake):
         self._stores: list[RemoteStore] = []
         self.abandoned: deque[str] = deque()
         """Channels that are to be closed after all messages sent through them."""
-        self.fast = FastPaths(self.inbox, self._turn_lock, self.deliveries, actor.get_in_line)
+        self.fast = FastPaths(self._turns, self.deliveries)
 
     def open(self, process: QueueProcess, turn: QueueTurn, stores: list[RemoteStore]) -> None:
         """Take messages for these; called when the queue is open."""
@@ -115,7 +110,7 @@ class QueueIntake(Intake):
         if self.consumer_waits():
             self._wake_waiting(here=here)
         elif key.expiration_ms is not None or self.needs_a_turn():
-            self._actor.get_in_line()
+            self._turns.submit()
         return batch.confirm
 
     def join(self, key: PublishKey, body: bytes) -> Confirm | None:
@@ -132,7 +127,7 @@ class QueueIntake(Intake):
             if self.consumer_waits():
                 self._wake_waiting()
             else:  # the thread that began the entry may not have scheduled a turn
-                self._actor.get_in_line()
+                self._turns.submit()
         return batch.confirm  # type: ignore[attr-defined,no-any-return]
 
     def new_batch(self, key: object) -> EarlyBatch:
@@ -149,7 +144,7 @@ class QueueIntake(Intake):
         if here:
             self.turn()
         else:
-            self._actor.get_in_line()
+            self._turns.submit()
 
     def _hand_off(self, key: PublishKey, body: bytes) -> bool:
         """Give a message directly to a waiting consumer that needs no acks, if nothing comes before it."""
@@ -159,14 +154,14 @@ class QueueIntake(Intake):
         return waits and uninterrupted(self._hand_off_in_turn, key, body)
 
     def _hand_off_in_turn(self, key: PublishKey, body: bytes) -> bool:
-        if not self._turn_lock.acquire(blocking=False):
+        if not self._turns.lock.acquire(blocking=False):
             return False
         try:
             if self._process is None or not self.inbox.empty() or not self.alive:
                 return False
             return self._process.hand_off(key.envelope, body, self._give)
         finally:
-            self._actor.end_turn()
+            self._turns.end()
 
     def _give(self, delivered: Delivered) -> bool:
         deliveries = self.deliveries.get(delivered.consumer or "")
@@ -241,9 +236,9 @@ class QueueIntake(Intake):
         """
         with self.pool.holding() as held:
             self.inbox.put(letter, weight)
-            held.run(self._actor)
-            held.run(*[store.writer for store in self._stores])
-            held.run(self._actor)  # handle the progress of the stores
+            held.run(self._turns)
+            held.run(*[store.writer.turns for store in self._stores])
+            held.run(self._turns)  # handle the progress of the stores
 
     def help(self, future: Future, deadline: float | None = None) -> None:
         """Help as usual, but leave a turn that has nothing for a waiting consumer to the next sync."""
@@ -323,7 +318,7 @@ class QueueIntake(Intake):
     def let_go(self, channel: str) -> None:
         """Close an abandoned channel. Takes no lock, because a garbage collector may call it anywhere."""
         self.abandoned.append(channel)
-        self.pool.submit(self._actor)
+        self.pool.submit(self._turns)
 
     def wants_turn(self) -> bool:
         """Whether the queue has something to do although the inbox is empty."""

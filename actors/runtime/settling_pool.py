@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 from warren.actors.runtime.future import Timeout
-from warren.actors.runtime.pool import PooledActor, ThreadPool
+from warren.actors.runtime.pool import ThreadPool
+from warren.actors.runtime.pooled_actor import Turns
 
 PATIENCE_S = 30.0
 """Turns that go on for this long are taken to be endless."""
@@ -19,15 +20,15 @@ class SettlingPool(ThreadPool):
         self._changed = threading.Condition()
         super().__init__(threads, name)
 
-    def submit(self, actor: PooledActor) -> None:
+    def submit(self, turns: Turns) -> None:
         if self._holding.held is None:
             with self._changed:
                 self._waiting += 1
-        super().submit(actor)
+        super().submit(turns)
 
-    def _run_turn(self, actor: PooledActor) -> None:
+    def _run_turn(self, turns: Turns) -> None:
         try:
-            super()._run_turn(actor)
+            super()._run_turn(turns)
         finally:
             with self._changed:
                 self._waiting -= 1

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from warren.actors.runtime.pool import ActorStoppedError
+from warren.actors.runtime.pooled_actor import ActorStoppedError
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -15,7 +15,8 @@ from sortedcontainers import SortedDict
 from warren.actors.clock import Clock
 from warren.actors.messages import CancelTimers, StartTimer
 from warren.actors.runtime.inbox import ControlCall
-from warren.actors.runtime.pool import Pool, PooledActor
+from warren.actors.runtime.pool import Pool
+from warren.actors.runtime.pooled_actor import PooledActor
 
 Target = TypeVar("Target")
 

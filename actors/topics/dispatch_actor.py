@@ -186,7 +186,7 @@ class DispatchActor(TopicPart):
         self._dispatch()
         if self._is_there(end, with_index):
             return None
-        future = Future(self)
+        future = Future(self.turns)
         self._catching_up.append((end, with_index, future))
         return future
 

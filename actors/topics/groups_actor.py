@@ -88,10 +88,6 @@ class GroupsActor(TopicPart):
             self.actor_inbox.put(Letter(message, reply_to=future), wake=_nobody)
         return future
 
-    def hurry_up(self) -> None:
-        """Schedule a turn for a waiter that cannot run it."""
-        self.get_in_line()
-
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def describe(self) -> str:
@@ -214,7 +210,7 @@ class GroupsActor(TopicPart):
     def let_go(self, message: tm.LeaveGroup) -> None:
         """Remove an abandoned member. Takes no lock, because a garbage collector may call it anywhere."""
         self._abandoned.append(message)
-        self._pool.submit(self)
+        self._context.pool.submit(self.turns)
 
     def wants_turn(self) -> bool:
         return bool(self._abandoned) and not self.actor_stopped.is_set()

@@ -31,6 +31,7 @@ from warren.actors.engines.topics.topic_table import TopicTable
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_context import NodeContext
 from warren.actors.runtime.inbox import Call, ControlCall
+from warren.actors.runtime.pooled_actor import actor_of_ref
 from warren.actors.topics.commit_log_actor import CommitLogActor
 from warren.actors.topics.dispatch_actor import DispatchActor
 from warren.actors.topics.groups_actor import GroupsActor
@@ -237,4 +238,4 @@ class RunningTopics:
 
 def _started(kind: Any, *arguments: Any, **named: Any) -> Any:
     """Start an actor and return it."""
-    return kind.start(*arguments, **named).actor_inbox.owner
+    return actor_of_ref(kind.start(*arguments, **named), kind)

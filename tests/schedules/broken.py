@@ -12,19 +12,20 @@ from typing import Any, Final
 from warren.actors.queue.fast_paths import FastPaths
 from warren.actors.runtime import future as futures
 from warren.actors.runtime.future import Future
-from warren.actors.runtime.pool import PooledActor, ThreadPool
+from warren.actors.runtime.pool import ThreadPool
+from warren.actors.runtime.pooled_actor import Turns
 
 
-def _end_turn(actor: Any) -> None:
+def _end_turn(turns: Any) -> None:
     """What came during the turn is forgotten."""
-    actor._turn_thread = None
-    actor._turn_lock.release()
+    turns._thread = None
+    turns.lock.release()
 
 
-def _run_turn(pool: Any, actor: PooledActor) -> None:
+def _run_turn(pool: Any, turns: Turns) -> None:
     """A message that arrives during the turn sees that the actor is scheduled, although it no longer is."""
-    actor.turn()
-    actor.actor_inbox.scheduled = False
+    turns.run()
+    turns.inbox.scheduled = False
 
 
 def _wait(future: Any, timeout: float | None) -> None:
@@ -42,9 +43,9 @@ def _wait(future: Any, timeout: float | None) -> None:
     waiter.acquire(timeout=-1.0 if timeout is None else timeout)
 
 
-def _drain(actor: Any) -> None:
+def _drain(turns: Any) -> None:
     """Callers that wait for an ended actor get no answer."""
-    while actor.actor_inbox.take() is not None:
+    while turns.inbox.take() is not None:
         pass
 
 
@@ -81,10 +82,10 @@ def _give(paths: Any) -> bool:
 
 
 BUGS: Final[dict[str, tuple[type, str, Callable[..., Any]]]] = {
-    "what came during a turn is forgotten": (PooledActor, "end_turn", _end_turn),
+    "what came during a turn is forgotten": (Turns, "end", _end_turn),
     "an actor stands in line twice or not at all": (ThreadPool, "_run_turn", _run_turn),
     "an answer is missed by who begins to wait": (Future, "_wait", _wait),
-    "an actor that ends leaves questions unanswered": (PooledActor, "_drain", _drain),
+    "an actor that ends leaves questions unanswered": (Turns, "_drain", _drain),
     "an answer is given without a lock": (Future, "_settle", _settle),
     "a consumer sleeps beside what it was given": (FastPaths, "give", _give),
 }

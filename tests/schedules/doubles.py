@@ -21,6 +21,7 @@ from warren.actors.clock import NS, HandClock
 WITH_THREADING: Final = (
     *(
         "runtime.pool",
+        "runtime.pooled_actor",
         "runtime.inbox",
         "queue.deliveries",
         "clock",

@@ -37,7 +37,7 @@ from warren.testing import Machine
 _ACTORS: Final = str(Path(warren.actors.__file__).parent)
 _USERS: Final = str(Path(warren.__file__).parent / "handles")
 TRACED: Final = (
-    *(f"{_ACTORS}/runtime/{name}" for name in ("pool", "inbox", "future", "timer", "shared", "waiting")),
+    *(f"{_ACTORS}/runtime/{name}" for name in ("pool", "pooled", "inbox", "future", "timer", "shared", "waiting")),
     *(
         f"{_ACTORS}/node/{name}"
         for name in ("gate", "backpressure", "admission", "store_actor", "node_", "running", "memory")

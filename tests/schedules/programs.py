@@ -423,7 +423,7 @@ class User:
 
     def loop_len(self, name: str) -> None:
         """As an event loop asks."""
-        from warren.actors.runtime.pool import Asked
+        from warren.actors.runtime.pooled_actor import Asked
 
         actor = self.queue(name)._verbs.actor
         asked = Asked(actor, actor.length)

@@ -19,7 +19,8 @@ from warren import Config, Node, Queue
 from warren.actors.clock import HandClock
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.runtime.inbox import PendingBatch
-from warren.actors.runtime.pool import HandPool, Pool, PooledActor
+from warren.actors.runtime.pool import HandPool, Pool
+from warren.actors.runtime.pooled_actor import PooledActor, Turns
 from warren.hosting.open_nodes import Opening
 from warren.hosting.running_node import RunningNode
 from warren.queue_index.index import directory as names
@@ -68,7 +69,7 @@ def forget_actors(pool: object) -> None:
     """Take the actors of a dead pool out of Pykka's registry, which is the whole process's."""
     for ref in ActorRegistry.get_all():
         owner = getattr(ref.actor_inbox, "owner", None)
-        if isinstance(owner, PooledActor) and owner._pool is pool:
+        if isinstance(owner, Turns) and owner.line is pool:
             ActorRegistry.unregister(ref)
 
 

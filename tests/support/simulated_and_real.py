@@ -321,10 +321,10 @@ class Pair:
             self.seen["alarm"] = True
 
     def _real_node(self) -> dict[str, Any]:
-        monitor: MemoryMonitorActor = self.real.node._running._context.monitor.actor_inbox.owner  # type: ignore[attr-defined]
+        monitor: MemoryMonitorActor = self.real.node._running._context.monitor.actor_inbox.owner.actor  # type: ignore[attr-defined]
         vhost = self.real.node._running.actor.vhosts["/"]
         stores: list[MessageStoreActor] = [
-            ref.actor_inbox.owner
+            ref.actor_inbox.owner.actor
             for ref in (vhost.persistent, vhost.transient)  # type: ignore[attr-defined]
         ]
         numbers = {self.actor(name).actor_ref: name for name in self.names}

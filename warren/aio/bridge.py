@@ -4,7 +4,7 @@ An actor's :class:`~warren.actors.runtime.future.Future` is answered in one of t
 one bridge, with which those threads wake its coroutines: however many are answered before the loop's next round, it is
 woken once. A coroutine that waits is an entry in a list, never a thread; and it does not run queues' turns
 (:meth:`warren.actors.runtime.future.Future.get` does), because a queue's turn reads and writes files, which an event
-loop must not wait for. Only quick work runs in the loop itself (:meth:`warren.actors.runtime.pool.Asked.send`).
+loop must not wait for. Only quick work runs in the loop itself (:meth:`warren.actors.runtime.pooled_actor.Asked.send`).
 
 A coroutine that is cancelled while it waits removes its callback. Its request is carried out all the same.
 """
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 from warren.actors.node.admission import Admission, BackpressureWait
 from warren.actors.node.gate import Reservation
 from warren.actors.runtime.future import Confirm, Future
-from warren.actors.runtime.pool import Asked
+from warren.actors.runtime.pooled_actor import Asked
 from warren.storage.call_arguments import signature
 from warren.verbs.steps import Has, Reading, Steps, Wait, Within, answer_of
 

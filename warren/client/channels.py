@@ -21,7 +21,7 @@ from warren.actors.node.node_errors import ClosedMeanwhileError
 from warren.actors.queue.deliveries import Deliveries
 from warren.actors.runtime.future import Future
 from warren.actors.runtime.leader_follower import Later
-from warren.actors.runtime.pool import WrongProcessError
+from warren.actors.runtime.pooled_actor import WrongProcessError
 from warren.amqp.connection import Connection
 from warren.amqp.framing import MethodRun
 from warren.amqp.own_methods import Call, Refused, Settle

@@ -32,7 +32,7 @@ from warren.actors.node.node_errors import ClosedError
 from warren.actors.node.node_socket import SOCKET_NAME, short_path
 from warren.actors.runtime.interrupts import Closing, uninterrupted
 from warren.actors.runtime.leader_follower import new_lock
-from warren.actors.runtime.pool import WrongProcessError
+from warren.actors.runtime.pooled_actor import WrongProcessError
 from warren.client.errors import HostUnresponsiveError, LinkLostError, NotFromOutsideError, unresponsive_host
 from warren.client.handshake import Login
 from warren.client.link import Link

@@ -10,7 +10,7 @@ from warren.actors.engines.queue.effects import Delivered
 from warren.actors.queue.intake import SettleKey
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.runtime.future import Future
-from warren.actors.runtime.pool import WrongProcessError
+from warren.actors.runtime.pooled_actor import WrongProcessError
 from warren.handles.process_bound import ProcessBound
 from warren.queue_index.queue.acking import tag_ranges
 from warren.queue_index.queue.fetching import DELIVERY_COUNT, Fetched, FetchedAgain

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from warren.actors.engines.queue.effects import Delivered
 from warren.actors.runtime.future import Future
-from warren.actors.runtime.pool import WrongProcessError
+from warren.actors.runtime.pooled_actor import WrongProcessError
 from warren.handles.channel import Channel, DeliveredMessage
 from warren.storage.call_arguments import check_flag, checked
 from warren.values.messages import milliseconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from warren.actors.runtime.pool import WrongProcessError
+from warren.actors.runtime.pooled_actor import WrongProcessError
 
 
 class ProcessBound:

@@ -27,7 +27,7 @@ from warren.actors.engines.errors import NotFoundError
 from warren.actors.log_events import log_event, logger
 from warren.actors.queue.intake import PublishRefusedError
 from warren.actors.runtime.future import Confirm
-from warren.actors.runtime.pool import ActorStoppedError
+from warren.actors.runtime.pooled_actor import ActorStoppedError
 from warren.handles.channel import settle
 from warren.handles.consumer import Delivery
 from warren.handles.queue import Queue

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from typing import Any, TypeVar
 
-from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
+from warren.actors.runtime.pooled_actor import ActorStoppedError, WrongProcessError
 from warren.actors.runtime.wake_event import WakeEvent
 from warren.handles.exchange import Exchange
 from warren.handles.shared_node import is_open

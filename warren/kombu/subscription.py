@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from warren.actors.runtime.future import Future
-from warren.actors.runtime.pool import ActorStoppedError
+from warren.actors.runtime.pooled_actor import ActorStoppedError
 from warren.actors.runtime.wake_event import WakeEvent
 from warren.handles.consumer import Delivery
 from warren.handles.queue import Queue

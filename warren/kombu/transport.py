@@ -8,7 +8,7 @@ from amqp import exceptions as amqp
 from kombu.transport import base
 
 from warren.actors.node.node_errors import ClosedError, ForeignDirectoryError, VhostDownError
-from warren.actors.runtime.pool import ActorStoppedError, WrongProcessError
+from warren.actors.runtime.pooled_actor import ActorStoppedError, WrongProcessError
 from warren.client.errors import HostUnresponsiveError
 from warren.hosting.running_broker import BrokerRunningError
 from warren.kombu.address import address_of

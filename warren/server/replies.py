@@ -6,7 +6,7 @@ from typing import Final
 
 from warren.actors.engines.errors import RefusedError
 from warren.actors.node.node_errors import TopicsDownError, VhostDownError
-from warren.actors.runtime.pool import ActorStoppedError
+from warren.actors.runtime.pooled_actor import ActorStoppedError
 from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError, cut_text
 from warren.storage.errors import MessageError, WarrenError
 

@@ -446,7 +446,7 @@ class ReaderVerbs:
 
     def wake(self, running: RunningTopics) -> None:
         """Schedule the groups' pending commits."""
-        running.groups.get_in_line()
+        running.groups.turns.submit()
 
     def _note_lost(self, done: Future) -> None:
         if done.error is not None:

@@ -21,7 +21,7 @@ import attrs
 from warren.actors.node.admission import Admission
 from warren.actors.runtime.future import Future, Timeout
 from warren.actors.runtime.inbox import Call
-from warren.actors.runtime.pool import Asked, PooledActor
+from warren.actors.runtime.pooled_actor import Asked, PooledActor
 from warren.handles.process_bound import ProcessBound
 from warren.storage.call_arguments import signature
 from warren.storage.errors import InvalidValueError, shown
