@@ -28,9 +28,9 @@ from warren.queue_index.index import directory as disk
 from warren.queue_index.index import index_v2_format as v2
 from warren.queue_index.index.record_format import BODY, DELIVER, journal_publish_head, segment_publish_head
 from warren.queue_index.message.message_format import decode_message
+from warren.salvage import progress_bars
 from warren.salvage.archives.archive import unpack
 from warren.salvage.envelopes import MAX_TEMPLATES, Envelopes
-from warren.salvage.rocketmq import progress
 from warren.storage.errors import MessageError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -264,13 +264,13 @@ class Terminal(io.StringIO):
 def test_a_long_export_says_on_a_terminal_how_far_it_is(
     to_stdout: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_AFTER_S", -1.0)
+    monkeypatch.setattr(progress_bars, "_AFTER_S", -1.0)
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("TERM", "xterm")
     with (
         opened_writer(None if to_stdout else str(tmp_path / "out"), str(CLEAN), None) as output,
-        progress.counting_bar("Exporting", lambda: 3000, is_shown=output.may_show) as passed,
+        progress_bars.counting_bar("Exporting", lambda: 3000, is_shown=output.may_show) as passed,
     ):
         for number in range(1, 4):
             passed(1000 * number)

@@ -39,7 +39,7 @@ from warren.pipeline.schemas import RECORDS
 from warren.pipeline.source import TableReader
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.inspecting import inspect_store
-from warren.salvage.rocketmq.message_lines import record_line
+from warren.salvage.rocketmq.record_lines import record_line
 from warren.salvage.rocketmq.reading import queue_entries, scan_records
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
 from warren.storage.errors import DataError, WarrenError

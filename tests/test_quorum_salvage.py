@@ -33,7 +33,7 @@ from tests.support.quorum_tools import (
 )
 from warren.salvage.export import Selection, export_source
 from warren.salvage.queue_directory import Finding
-from warren.salvage.quorum import node as quorum_node
+from warren.salvage.quorum import quorum_node
 from warren.salvage.quorum.ra.node_tables import read_uids
 from warren.salvage.source import open_source
 from warren.salvage.verify import verify_source

@@ -23,7 +23,7 @@ from warren.msg_store.commit_log.commit_log_format import Record
 from warren.salvage.classic.orphans import Orphan
 from warren.salvage.message_batches import ROW_BYTES, MessageBatch
 from warren.salvage.names import as_text, to_json, to_text
-from warren.salvage.rocketmq.message_lines import record_fields
+from warren.salvage.rocketmq.record_lines import record_fields
 
 GROUP_BYTES: Final = 32 << 20
 """About the bytes of messages in a row group, which are held in memory together."""

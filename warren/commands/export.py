@@ -28,7 +28,7 @@ from warren.commands.output import print_json
 from warren.salvage.export import Exported, Selection, by_node, count_chosen, export_to
 from warren.salvage.formats import Format
 from warren.salvage.names import from_text, printable
-from warren.salvage.rocketmq.progress import counting_bar
+from warren.salvage.progress_bars import counting_bar
 
 
 def export(

@@ -15,11 +15,10 @@ from warren.commands.message_lines import JSON, Lines, topic_lines
 from warren.commands.options import STDOUT, UsageError
 from warren.commands.output import opened, opened_folder
 from warren.msg_store.commit_log.commit_log_format import Record
-from warren.salvage.classic.body_rows import body_files
 from warren.salvage.export import MessageWriter, RecordWriter
 from warren.salvage.formats import Format, format_of
 from warren.salvage.json_lines import JsonLines
-from warren.salvage.writing import Form, writer_of
+from warren.salvage.message_writers import Form, body_files, writer_of
 
 
 @attrs.frozen(kw_only=True)

@@ -104,8 +104,8 @@ def _inspect(
 def _inspect_topics(
     place: Place, directory: str, changes: dict[str, str], *, start: bool, report: Callable[[object], object]
 ) -> Report:
+    from warren.salvage.progress_bars import reading_bar
     from warren.salvage.rocketmq.inspecting import inspect_store
-    from warren.salvage.rocketmq.progress import reading_bar
     from warren.salvage.rocketmq.store import opened_store
 
     with opened_store(place.path, place.files, directory, changes, start=start) as store:

@@ -22,7 +22,7 @@ from warren.commands.output import print_json, report_error
 from warren.commands.vhosts import VhostOptions
 from warren.handles.queue import Queue
 from warren.salvage.names import printable
-from warren.salvage.rocketmq.progress import counting_bar
+from warren.salvage.progress_bars import counting_bar
 from warren.verbs.selecting import Walk, target_of
 from warren.verbs.steps import run
 

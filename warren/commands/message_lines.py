@@ -167,7 +167,7 @@ def _queue_json(vhost: str, queue: str) -> Lines:
 def topic_lines(format_name: str) -> Lines:
     """For messages of topics: records, or handles on them. Raises :class:`UsageError`."""
     if format_name == JSON:
-        from warren.salvage.rocketmq.message_lines import record_line
+        from warren.salvage.rocketmq.record_lines import record_line
 
         return lambda message: (record_line(_record(message)),)
     properties: Callable[[Any], dict[str, str]] = lambda message: decode_properties(_record(message).properties)  # noqa: E731 - beside the others

@@ -56,7 +56,7 @@ def _findings(place: Place, source: Source | None, store: str | None, changes: d
         topics = verify_store(place.files, store, settings)
     findings = topics if source is None else chain(_queue_findings(source), topics)
     if (own := place.own_files()) is not None:
-        from warren.salvage.own_files import verify_own_files
+        from warren.salvage.verify_own_files import verify_own_files
 
         findings = chain(findings, verify_own_files(place.files, own))
     return findings

@@ -41,7 +41,7 @@ from warren.pipeline.errors import PipelineError
 from warren.pipeline.staging import WRITE_PROPERTY, Staged, check_columns, chunks, stage
 from warren.pipeline.write_ledger import Intent, Ledger
 from warren.salvage.read_only import ReadOnlyFileSystem
-from warren.salvage.rocketmq.places import store_at
+from warren.salvage.rocketmq.store_places import store_at
 from warren.storage.errors import DataError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.tables.options import OptionTexts

@@ -19,7 +19,7 @@ from warren.salvage.classic.orphans import Orphan
 from warren.salvage.envelopes import Envelope
 from warren.salvage.message_batches import Body, MessageBatch
 from warren.salvage.names import as_text, to_json, to_text
-from warren.salvage.rocketmq.message_lines import body_text, record_fields
+from warren.salvage.rocketmq.record_lines import body_text, record_fields
 
 MESSAGE_COLUMNS: Final = (
     *("vhost", "queue", "seq_id", "msg_id", "persistent", "redelivered", "expiry_us", "delivery_count", "size"),

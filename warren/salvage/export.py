@@ -29,8 +29,7 @@ from warren.salvage.vhost import Vhost
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
-    from warren.salvage.rocketmq.selecting import SavedRecord
-    from warren.salvage.selecting import SavedMessage
+    from warren.salvage.selecting import SavedMessage, SavedRecord
     from warren.where import Where
 
 BATCH_BYTES: Final = 1 << 17
@@ -314,7 +313,7 @@ class Exporter:
     def record(self, record: Record) -> None:
         """The next record of a topic store."""
         if self.where_record is not None:
-            from warren.salvage.rocketmq.selecting import SavedRecord
+            from warren.salvage.selecting import SavedRecord
 
             if not self.where_record(SavedRecord(record)):
                 self.position += 1

@@ -38,7 +38,7 @@ from warren.salvage.classic.orphans import Orphan
 from warren.salvage.envelopes import Envelope
 from warren.salvage.message_batches import MessageBatch, MixedBatch, UniformBatch
 from warren.salvage.names import to_json, to_text
-from warren.salvage.rocketmq.message_lines import body_text, record_line
+from warren.salvage.rocketmq.record_lines import body_text, record_line
 
 Text = npt.NDArray[np.uint8]
 Write = Callable[[bytes | bytearray], object]

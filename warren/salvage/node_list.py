@@ -11,8 +11,7 @@ import attrs
 
 from warren.salvage.names import Json
 from warren.salvage.queue_directory import Finding
-from warren.salvage.quorum.node import directories
-from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.read_only import ReadOnlyFileSystem, below, directories
 from warren.salvage.source import Place
 from warren.storage.errors import WarrenError
 

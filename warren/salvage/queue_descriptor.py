@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 import attrs
 
 from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.salvage.queue_directory import BodySource
 from warren.salvage.queue_reader import QueueDirectory
-from warren.salvage.quorum.node import QuorumNodes
+from warren.salvage.quorum.quorum_node import QuorumNodes
 from warren.salvage.read_only import ReadOnlyFileSystem
+
+if TYPE_CHECKING:
+    from warren.salvage.classic.classic_v1 import ClassicV1Directory
+    from warren.salvage.classic.classic_v2 import ClassicV2Directory
 
 
 class QueueFormat(enum.Enum):
@@ -40,27 +45,41 @@ class QueueDescriptor:
 
     def open(self, files: ReadOnlyFileSystem, bodies: BodySource, nodes: QuorumNodes) -> QueueDirectory:
         """Its reader; ``bodies``: the vhost's persistent store, ``nodes``: shared with other quorum queues."""
-        # A format is imported when it is first used.
-        if self.format is QueueFormat.QUORUM:
-            from warren.salvage.quorum.quorum_directory import QuorumDirectory
+        match self.format:
+            case QueueFormat.QUORUM:
+                from warren.salvage.quorum.quorum_directory import QuorumDirectory
 
-            return QuorumDirectory(
-                files=files, path=self.path, name=self.name, members=self.members, bodies=bodies, nodes=nodes
-            )
-        from warren.salvage.classic.classic_converting import ClassicConvertingDirectory
+                return QuorumDirectory(
+                    files=files, path=self.path, name=self.name, members=self.members, bodies=bodies, nodes=nodes
+                )
+            case QueueFormat.CLASSIC_V1:
+                return self._v1(files, bodies)
+            case QueueFormat.CLASSIC_V2:
+                return self._v2(files, bodies)
+            case QueueFormat.CONVERTING:
+                from warren.salvage.classic.classic_converting import ClassicConvertingDirectory
+
+                return ClassicConvertingDirectory(v1=self._v1(files, bodies), v2=self._v2(files, bodies))
+
+    # A format is imported when it is first used.
+
+    def _v1(self, files: ReadOnlyFileSystem, bodies: BodySource) -> ClassicV1Directory:
         from warren.salvage.classic.classic_v1 import ClassicV1Directory
         from warren.salvage.classic.classic_v1_index import ClassicV1Index
+
+        index = ClassicV1Index(
+            files=files,
+            path=self.path,
+            segment_entry_count=self.segment_entry_count,
+            terms=self.terms,
+            is_converting=self.format is QueueFormat.CONVERTING,
+        )
+        return ClassicV1Directory(index=index, name=self.name, bodies=bodies)
+
+    def _v2(self, files: ReadOnlyFileSystem, bodies: BodySource) -> ClassicV2Directory:
         from warren.salvage.classic.classic_v2 import ClassicV2Directory
         from warren.salvage.classic.classic_v2_index import ClassicV2Index
 
-        path, terms, is_converting = self.path, self.terms, self.format is QueueFormat.CONVERTING
-        count = self.segment_entry_count
-        v1_index = ClassicV1Index(
-            files=files, path=path, segment_entry_count=count, terms=terms, is_converting=is_converting
-        )
-        v1 = ClassicV1Directory(index=v1_index, name=self.name, bodies=bodies)
-        if self.format is QueueFormat.CLASSIC_V1:
-            return v1
-        v2_index = ClassicV2Index(files=files, path=path, terms=terms, is_converting=is_converting)
-        v2 = ClassicV2Directory(index=v2_index, name=self.name, bodies=bodies)
-        return ClassicConvertingDirectory(v1=v1, v2=v2) if is_converting else v2
+        is_converting = self.format is QueueFormat.CONVERTING
+        index = ClassicV2Index(files=files, path=self.path, terms=self.terms, is_converting=is_converting)
+        return ClassicV2Directory(index=index, name=self.name, bodies=bodies)

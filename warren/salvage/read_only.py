@@ -15,13 +15,22 @@ from typing import Final, NoReturn, TypeVar
 import attrs
 
 from warren.storage.errors import DataError, StorageError
-from warren.storage.filesystem import File, FileSystem
+from warren.storage.filesystem import File, FileSystem, data_windows
 
 _Result = TypeVar("_Result")
 
 MOST_BYTES: Final = 256 << 20
 """Of a file that is read whole: settings, names, tables. The largest ones, the recovery terms of a million queues or a
 quorum queue's list of indexes, come near it; all others are a thousand times smaller."""
+
+WHOLE_BYTES: Final = 24 << 20
+"""A file of a queue up to this size is held in memory while it is open."""
+
+WINDOW_BYTES: Final = 4 << 20
+"""A larger file is read this much at a time."""
+
+MAX_MESSAGE_BYTES: Final = 64 << 20
+"""No message in a queue's own files is nearly this long: without a limit, damaged lengths would fill the memory."""
 
 
 class UnchangingFileSystem(FileSystem):
@@ -99,6 +108,19 @@ def below(place: str, name: str) -> str:
     return f"{place}/{name}" if place else name
 
 
+def directories(files: FileSystem, place: str) -> list[str]:
+    """The directories in ``place``, by name; empty if it is none itself."""
+    if not files.is_directory(place):
+        return []
+    return [inner for name in files.list(place) if files.is_directory(inner := below(place, name))]
+
+
 def refuse(path: str) -> NoReturn:
     """Reject a write."""
     raise StorageError(f"{path}: opened read-only")
+
+
+def has_bytes_behind(file: File, offset: int) -> bool:
+    """Whether there is anything but zeros from ``offset`` on."""
+    pieces = (file.pread(WINDOW_BYTES, at) for at in data_windows(file, offset, file.size(), WINDOW_BYTES))
+    return any(piece.count(0) != len(piece) for piece in pieces)

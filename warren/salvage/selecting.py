@@ -1,4 +1,4 @@
-"""Selects a broker's messages by a condition (:mod:`warren.where`) on the fields of an export.
+"""Selects a broker's messages, or a topic store's records, by a condition (:mod:`warren.where`) on their fields.
 
 The condition is evaluated once for a uniform batch if it uses no field that differs in it; else, and in a mixed batch,
 for every message.
@@ -10,10 +10,14 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Final
 
+import attrs
+
+from warren.msg_store.commit_log.commit_log_format import Record
+from warren.msg_store.commit_log.commit_log_format import decode_properties as decode_record_properties
 from warren.queue_index.properties import Properties, decode_properties
 from warren.salvage.envelopes import Envelope
 from warren.salvage.message_batches import MessageBatch, MessageRow, UniformBatch
-from warren.where import MESSAGE_FIELDS, Getter, Moment, Where
+from warren.where import MESSAGE_FIELDS, RECORD_FIELDS, Getter, Moment, Where, compile_where
 
 
 class SavedMessage:
@@ -92,3 +96,57 @@ class Selector:
             "orphan": False,
         }
         return self.wants(row.envelope, row.body, fields)
+
+
+# ── records of topics ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class SavedRecord:
+    """A record, as a condition sees it."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.body = record.body
+        self.topic = record.topic
+        self.queue_id = record.queue_id
+        self.queue_offset = record.queue_offset
+
+    @cached_property
+    def properties(self) -> dict[str, str]:
+        return decode_record_properties(self.record.properties)
+
+    @property
+    def stored_at(self) -> float:
+        return self.record.store_timestamp / 1000
+
+    @property
+    def born_at(self) -> float:
+        return self.record.born_timestamp / 1000
+
+
+@attrs.define
+class RecordSelection:
+    """Selects records, and counts them."""
+
+    where: Where[SavedRecord] | None
+    limit: int | None
+    records: int = 0
+    payload_bytes: int = 0
+
+    @classmethod
+    def of(cls, where: str | None, limit: int | None) -> RecordSelection:
+        """Raises :class:`warren.where.WhereError`."""
+        return cls(None if where is None else compile_where(where, RECORD_FIELDS), limit)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no more are wanted."""
+        return self.limit is not None and self.records >= self.limit
+
+    def takes(self, record: Record) -> bool:
+        """Whether to take this record; if so, it is counted."""
+        if self.is_done or (self.where is not None and not self.where(SavedRecord(record))):
+            return False
+        self.records += 1
+        self.payload_bytes += len(record.body)
+        return True

@@ -33,11 +33,11 @@ from warren.salvage.archives import over_ssh
 from warren.salvage.live_node import holders, refuse_live_node
 from warren.salvage.names import split_level
 from warren.salvage.queue_directory import Finding
-from warren.salvage.quorum.node import QuorumNodes
-from warren.salvage.quorum.places import QuorumPlace, quorum_places
+from warren.salvage.quorum.quorum_node import QuorumNodes
+from warren.salvage.quorum.quorum_places import QuorumPlace, quorum_places
 from warren.salvage.read_only import ReadOnlyFileSystem, below
-from warren.salvage.rocketmq.places import store_at
-from warren.salvage.streams import unread_streams
+from warren.salvage.rocketmq.store_places import store_at
+from warren.salvage.unread_streams import unread_streams
 from warren.salvage.vhost import STORES, Vhost, VhostPlace
 from warren.storage.data_version import FILE_NAME as VERSION_FILE
 from warren.storage.data_version import refuse_unreadable
@@ -240,7 +240,7 @@ def is_stream(path: str) -> bool:
 
 def _unpack(archive: str, target: str) -> None:
     from warren.salvage.archives.archive import unpack
-    from warren.salvage.rocketmq.progress import unpacking_bar
+    from warren.salvage.progress_bars import unpacking_bar
 
     size = os.path.getsize(archive) if os.path.isfile(archive) else None
     with unpacking_bar(size) as passed:

@@ -33,10 +33,9 @@ from warren.salvage.classic.needed import NeededBodies
 from warren.salvage.classic.needed_body import bad_record, contents_of, garbage, in_store, orphan, orphaned_message
 from warren.salvage.names import Json, printable
 from warren.salvage.queue_directory import Finding, Severity, unreadable_file
-from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.read_only import ReadOnlyFileSystem, below, has_bytes_behind
 from warren.salvage.source import Source
 from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost
-from warren.salvage.windows import has_bytes_behind
 from warren.storage.errors import DataError, StorageError
 
 _Item = TypeVar("_Item")

@@ -30,8 +30,8 @@ from warren.salvage.names import to_text
 from warren.salvage.queue_descriptor import QueueDescriptor, QueueFormat
 from warren.salvage.queue_directory import MSG_IDS, UNREADABLE_FILE, Finding, MsgIds, Severity
 from warren.salvage.queue_reader import QueueDirectory
-from warren.salvage.quorum.node import QuorumNodes
-from warren.salvage.quorum.places import QuorumPlace
+from warren.salvage.quorum.quorum_node import QuorumNodes
+from warren.salvage.quorum.quorum_places import QuorumPlace
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.storage.errors import DataError, StorageError, WarrenError
 

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 import attrs
 
 from warren.salvage.live_node import refuse_live_node
-from warren.salvage.quorum.node import QuorumNodes
+from warren.salvage.quorum.quorum_node import QuorumNodes
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.source import DIRECTORY_DEPTH, Place, open_place
 from warren.salvage.vhost import Vhost, VhostPlace

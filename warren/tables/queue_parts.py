@@ -29,7 +29,7 @@ from warren.salvage.names import as_text, split_level, to_text
 from warren.salvage.queue_descriptor import QueueDescriptor
 from warren.salvage.queue_directory import Extent
 from warren.salvage.queue_reader import QueueDirectory
-from warren.salvage.quorum.node import QuorumNodes
+from warren.salvage.quorum.quorum_node import QuorumNodes
 from warren.salvage.read_only import below
 from warren.salvage.vhost import PERSISTENT_STORE, Vhost
 from warren.storage.errors import DataError, StorageError

@@ -15,7 +15,7 @@ import pyarrow as pa
 from warren.arrow.arrays import chosen, rows_of, slices
 from warren.msg_store.commit_log.commit_log_format import Host
 from warren.msg_store.commit_log.record_columns import Hosts, RecordColumns
-from warren.salvage.rocketmq.message_lines import KEYS, TAGS
+from warren.salvage.rocketmq.record_lines import KEYS, TAGS
 from warren.tables.property_maps import PropertyMaps
 
 

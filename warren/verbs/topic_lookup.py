@@ -24,7 +24,7 @@ from warren.msg_store.commit_log.commit_log_format import decode_properties, par
 from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES, are_extension_addresses
-from warren.salvage.rocketmq.message_lines import has_key
+from warren.salvage.rocketmq.record_lines import has_key
 from warren.storage.call_arguments import as_texts
 from warren.storage.errors import DataError, StorageError
 from warren.storage.java_hash import index_hash, java_hash

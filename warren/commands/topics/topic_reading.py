@@ -43,15 +43,15 @@ from warren.msg_store.commit_log.commit_log_format import Blank, Record
 from warren.msg_store.commit_log.record_check import WRONG_CRC
 from warren.salvage.json_lines import JsonLines
 from warren.salvage.names import Json, printable, to_json
+from warren.salvage.progress_bars import counting_bar, reading_bar
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.comparing import Compared, compare
 from warren.salvage.rocketmq.inference import infer
-from warren.salvage.rocketmq.message_lines import blank_line
-from warren.salvage.rocketmq.progress import counting_bar, reading_bar
 from warren.salvage.rocketmq.reading import queue_entries, salvaged_records, scan_records
 from warren.salvage.rocketmq.rebuilding import rebuild
-from warren.salvage.rocketmq.selecting import RecordSelection
+from warren.salvage.rocketmq.record_lines import blank_line
 from warren.salvage.rocketmq.store import RocketmqStore
+from warren.salvage.selecting import RecordSelection
 from warren.salvage.source import open_place
 from warren.storage.java_hash import index_hash, java_hash
 

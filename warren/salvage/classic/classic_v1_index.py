@@ -16,8 +16,8 @@ from warren.queue_index.index.facts import DELIVERED, NOTHING, PUBLISHED
 from warren.queue_index.index.record_format import JOURNAL, SEGMENT
 from warren.queue_index.message.message_format import MSG_ID_BYTES
 from warren.salvage.classic.classic_directory import ClassicIndex
+from warren.salvage.classic.positions import JournalBySegment, Positions
 from warren.salvage.classic.queue_index_file import QueueIndexFile
-from warren.salvage.positions import JournalBySegment, Positions
 from warren.salvage.queue_directory import SegmentColumns
 from warren.salvage.read_only import below
 

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from warren.queue_index.index.record_format import BODY_SIZE, SEGMENT, Columns, Ints, Layout, parse
-from warren.salvage.read_only import ReadOnlyFileSystem
-from warren.salvage.resuming import Gap, parsed, read_records
-from warren.salvage.windows import WHOLE_BYTES, WINDOW_BYTES, has_bytes_behind
+from warren.salvage.classic.resuming import Gap, parsed, read_records
+from warren.salvage.read_only import WHOLE_BYTES, WINDOW_BYTES, ReadOnlyFileSystem, has_bytes_behind
 from warren.storage.errors import StorageError
 from warren.storage.filesystem import File
 from warren.storage.strided import gather

@@ -23,8 +23,7 @@ from warren.queue_index.index.index_v2_format import Entries
 from warren.queue_index.index.record_format import Bools, Ints, Octets
 from warren.salvage.classic.message_runs import rows_at
 from warren.salvage.queue_directory import MISSING_BODY, UNREADABLE_BODY, Finding, SegmentColumns, unreadable_file
-from warren.salvage.read_only import ReadOnlyFileSystem, below
-from warren.salvage.windows import MAX_MESSAGE_BYTES, WHOLE_BYTES, has_bytes_behind
+from warren.salvage.read_only import MAX_MESSAGE_BYTES, WHOLE_BYTES, ReadOnlyFileSystem, below, has_bytes_behind
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import File
 

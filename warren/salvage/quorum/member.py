@@ -1,6 +1,6 @@
 """One directory of a quorum queue, open: its log, and the messages that the replay finds in it.
 
-A queue has one directory on each node that it is a member on (:mod:`warren.salvage.quorum.node`).
+A queue has one directory on each node that it is a member on (:mod:`warren.salvage.quorum.quorum_node`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from warren.salvage.quorum.fifo.commands import Command, Enqueue, Requeue
 from warren.salvage.quorum.fifo.decoding import EntryDecoder
 from warren.salvage.quorum.fifo.ready_queues import QueuedMessage
 from warren.salvage.quorum.fifo.replay import Replayed, replay
-from warren.salvage.quorum.node import QuorumNodes
+from warren.salvage.quorum.quorum_node import QuorumNodes
 from warren.salvage.quorum.ra.config import QueueConfig, read_config
 from warren.salvage.quorum.ra.entry_runs import LogEntry
 from warren.salvage.quorum.ra.log import QuorumLog

@@ -36,9 +36,9 @@ from warren.salvage.queue_directory import (
     Summary,
 )
 from warren.salvage.queue_reader import QueueDirectory
-from warren.salvage.quorum import findings, index
+from warren.salvage.quorum import entry_columns, quorum_findings
 from warren.salvage.quorum.member import Member, best_of, unreadable
-from warren.salvage.quorum.node import QuorumNodes
+from warren.salvage.quorum.quorum_node import QuorumNodes
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.storage.errors import DataError
 
@@ -139,12 +139,12 @@ class QuorumDirectory(QueueDirectory):
             yield unreadable(error)
             return
         yield from member.damage(replayed)
-        left = index.Left.of(replayed.machine)
+        left = entry_columns.Left.of(replayed.machine)
         del replayed
-        yield from index.of_member(member, left)
+        yield from entry_columns.of_member(member, left)
 
     def own_findings(self) -> Iterator[Finding | Reference]:
-        return findings.of_members(self.each())
+        return quorum_findings.of_members(self.each())
 
     def each(self) -> list[Member]:
         """Its directories, in order of their paths."""

@@ -33,7 +33,7 @@ from warren.queue_index.topics.index_file_format import (
     Layout,
     is_file_name,
 )
-from warren.salvage.read_only import below
+from warren.salvage.read_only import below, directories
 from warren.storage.filesystem import File, FileSystem
 from warren.storage.mapped_files import parse_file_name
 from warren.storage.topic_settings import ROCKETMQ_4_9, TopicSettings
@@ -148,14 +148,8 @@ def _mapped(files: FileSystem, directories: Iterable[str]) -> Iterator[dict[int,
 
 
 def _queues(files: FileSystem, place: str) -> Iterator[str]:
-    for topic in _directories(files, place):
-        yield from _directories(files, topic)
-
-
-def _directories(files: FileSystem, place: str) -> list[str]:
-    if not files.is_directory(place):
-        return []
-    return [inner for name in files.list(place) if files.is_directory(inner := below(place, name))]
+    for topic in directories(files, place):
+        yield from directories(files, topic)
 
 
 # ── index files ──────────────────────────────────────────────────────────────────────────────────────────────────────

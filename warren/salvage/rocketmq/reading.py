@@ -20,7 +20,7 @@ from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES
 from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.read_only import ReadOnlyFileSystem
-from warren.salvage.rocketmq.message_lines import carries
+from warren.salvage.rocketmq.record_lines import carries
 from warren.salvage.rocketmq.store import RocketmqStore
 from warren.salvage.rocketmq.store_files import StoreFiles
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog

@@ -22,10 +22,10 @@ import attrs
 
 from warren.salvage.names import printable, to_text
 from warren.salvage.queue_directory import Finding, unreadable_file
-from warren.salvage.quorum.node import QuorumNodes, directories
+from warren.salvage.quorum.quorum_node import QuorumNodes
 from warren.salvage.quorum.ra.config import OtherMachineError, read_config
 from warren.salvage.quorum.ra.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_segment_name, is_wal_name
-from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.read_only import ReadOnlyFileSystem, below, directories
 from warren.storage.errors import DataError, StorageError
 
 QUORUM_FOLDER: Final = "quorum"

@@ -13,8 +13,7 @@ from typing import Final
 
 from warren.salvage.names import printable
 from warren.salvage.queue_directory import Finding
-from warren.salvage.quorum.node import directories
-from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.read_only import ReadOnlyFileSystem, below, directories
 
 STREAM_FOLDER: Final = "stream"
 """In a node's data directory."""

@@ -16,7 +16,7 @@ from warren.salvage.names import printable, to_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum.ra.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_wal_name
 from warren.salvage.quorum.ra.node_tables import read_applied, read_uids
-from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.read_only import ReadOnlyFileSystem, below, directories
 from warren.storage.errors import DataError, StorageError
 
 if TYPE_CHECKING:
@@ -126,13 +126,6 @@ class QuorumNodes:
         if node is None:
             node = self._nodes[path] = QuorumNode(self._files, path)
         return node
-
-
-def directories(files: ReadOnlyFileSystem, place: str) -> list[str]:
-    """The directories in ``place``, by name."""
-    if not files.is_directory(place):
-        return []
-    return [inner for name in files.list(place) if files.is_directory(inner := below(place, name))]
 
 
 def _uid(directory: str) -> bytes:

@@ -24,7 +24,7 @@ import numpy as np
 
 from warren.queue_index.index.record_format import BODY_SIZE, JOURNAL, Columns, Ints, Layout, Octets, Parser, body_at
 from warren.salvage.classic.needed_body import contents_of
-from warren.salvage.windows import MAX_MESSAGE_BYTES, WINDOW_BYTES, has_bytes_behind
+from warren.salvage.read_only import MAX_MESSAGE_BYTES, WINDOW_BYTES, has_bytes_behind
 from warren.storage.filesystem import File, data_windows
 
 Read = Callable[[int, int], bytes]
