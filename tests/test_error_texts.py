@@ -15,7 +15,7 @@ import warren
 from tests.support.runtime_tools import DATA, hand_node, put
 from warren.actors.engines.settings_file import load_settings
 from warren.actors.engines.topics.topic_table import TopicTable
-from warren.pipeline.jobs.ledger import _ranges
+from warren.pipeline.jobs.republish_ledger import _ranges
 from warren.salvage.archives.archive import unpack
 from warren.shovel.progress import Progress
 from warren.storage.errors import SHOWN_CHARACTERS, WarrenError, shortly

@@ -20,7 +20,7 @@ from tests.support.cli_tools import warren
 from tests.support.rabbitmq_golden import QUORUM, V1, V2, archives, name_of
 from tests.support.vhost_on_disk import VhostOnDisk
 from warren.arrow.parquet_export import MESSAGES, RECORDS, parquet_rows
-from warren.pipeline.jobs.export_columns import columns_of, schema_of
+from warren.pipeline.spark_schemas import exported_columns, exported_schema
 from warren.salvage.export import Selection, export_source, export_to
 from warren.salvage.names import to_json
 from warren.salvage.source import open_source
@@ -80,7 +80,7 @@ def test_a_file_has_the_rows_of_the_lines(archive: Path) -> None:
 
 def test_the_columns_are_those_of_spark() -> None:
     for ours, kind in ((MESSAGES, Kind.QUEUES), (RECORDS, Kind.TOPICS)):
-        assert ours.equals(schema_of(columns_of(kind)))
+        assert ours.equals(exported_schema(exported_columns(kind)))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from warren.pipeline.jobs import backlog_plots as plots
 from warren.pipeline.jobs import backlog_tables as tables
 from warren.pipeline.jobs.backlog import newest_ms, run
 from warren.pipeline.jobs.backlog_page import page
-from warren.pipeline.schemas import MESSAGES, OFFSETS, RECORDS
+from warren.pipeline.spark_schemas import MESSAGES, OFFSETS, RECORDS
 from warren.storage.errors import WarrenError
 from warren.tables.places import find_nodes
 

@@ -15,8 +15,8 @@ import pytest
 from tests.support.pipeline_tools import RABBITMQ, rabbitmq_node
 from tests.support.waiting import wait_until
 from warren.pipeline import PipelineError
-from warren.pipeline.jobs.running import check_out, spark_errors, staged
-from warren.pipeline.spark_errors import said_by
+from warren.pipeline.jobs.running import check_out, staged
+from warren.pipeline.spark_errors import said_by, spark_errors
 from warren.storage.errors import DataError
 from warren.tables.places import find_nodes
 
@@ -65,7 +65,7 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
             IN_A_TASK.format(said="warren.storage.errors.DataError: /a/0.rdq, offset 7: is torn"),
             "/a/0.rdq, offset 7: is torn",
         ),
-        (IN_A_TASK.format(said="warren.pipeline.errors.PipelineError: no: such: thing"), "no: such: thing"),
+        (IN_A_TASK.format(said="warren.tables.pipeline_errors.PipelineError: no: such: thing"), "no: such: thing"),
         (IN_A_TASK.format(said="KeyError: 'x'"), "a task failed: KeyError: 'x'"),
         (IN_A_TASK.format(said="MemoryError"), "a task failed: MemoryError"),
         (

@@ -87,7 +87,7 @@ def rows_of(table: str, node: str) -> list[Row]:
 @pytest.fixture(autouse=True, scope="module")
 def stores() -> Iterator[None]:
     yield
-    bodies.forget()
+    bodies.current_caches().forget()
     for cached in (rows_of, inspected, on_one_machine):
         cached.cache_clear()
 

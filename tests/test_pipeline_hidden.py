@@ -22,7 +22,7 @@ from warren.cli import app
 from warren.msg_store.rdq import hole_search, store_reader
 from warren.msg_store.rdq.rdq_format import HEADER, encode_record
 from warren.pipeline.jobs import compact, verify_parts
-from warren.pipeline.jobs.spreading import Numbered
+from warren.pipeline.jobs.parallel import Numbered
 from warren.salvage.classic.classic_directory import UNCOUNTED
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import File
@@ -75,7 +75,7 @@ class Holed:
 @pytest.fixture
 def holed(tmp_path: Path) -> Iterator[Holed]:
     yield Holed(tmp_path / "node")
-    bodies.forget()
+    bodies.current_caches().forget()
 
 
 @pytest.fixture

@@ -29,8 +29,8 @@ from tests.support.effort import every, times
 from tests.support.pipeline_tools import RABBITMQ, Row, check_messages, noted, rabbitmq_node, read_batches, read_rows
 from tests.support.vhost_on_disk import ENTRIES, QueueOnDisk, VhostOnDisk
 from warren.msg_store.rdq.rdq_format import encode_record, scan
-from warren.pipeline.schemas import as_spark
 from warren.pipeline.source import WarrenSource
+from warren.pipeline.spark_schemas import as_spark
 from warren.queue_index.index import directory as disk
 from warren.queue_index.message.message_format import decode_message
 from warren.salvage.inspect import inspect_source
@@ -249,7 +249,7 @@ def test_any_directory_gives_the_same_rows_however_it_is_cut(seed: int, partitio
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "node"
-    bodies.forget()
+    bodies.current_caches().forget()
 
 
 def a_queue_in_pieces(place: Path) -> QueueOnDisk:

@@ -20,8 +20,8 @@ from tests.support.cli_tools import warren
 from tests.support.pipeline_tools import exported, lines, rabbitmq_node
 from tests.support.waiting import wait_until
 from warren.pipeline.jobs import rows_in
-from warren.pipeline.jobs.ledger import Ledger, Whose
 from warren.pipeline.jobs.republish import Order, Republished, publish
+from warren.pipeline.jobs.republish_ledger import Ledger, Whose
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:

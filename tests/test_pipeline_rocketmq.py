@@ -32,21 +32,21 @@ from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import Host, Record, decode_properties, encode, encode_blank
 from warren.msg_store.commit_log.record_check import Failure
 from warren.msg_store.commit_log.record_search import RecordSearch
-from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.running import load
 from warren.pipeline.jobs.surveys import survey_node
-from warren.pipeline.schemas import RECORDS
 from warren.pipeline.source import TableReader
+from warren.pipeline.spark_schemas import RECORDS
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.inspecting import inspect_store
-from warren.salvage.rocketmq.record_lines import record_line
 from warren.salvage.rocketmq.reading import queue_entries, scan_records
+from warren.salvage.rocketmq.record_lines import record_line
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
 from warren.storage.errors import DataError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.topic_settings import ROCKETMQ_4_9, TopicSettings
 from warren.tables.catalog import TABLES
 from warren.tables.options import ReadOptions
+from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import find_nodes
 from warren.tables.property_maps import PropertyMaps
 from warren.tables.survey import Survey, survey, to_option

@@ -26,8 +26,8 @@ from warren.actors.engines.topics.store_opening import load_store
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.pipeline import stream_reader
 from warren.pipeline.live_store import LiveStore, View
-from warren.pipeline.schemas import RECORDS
 from warren.pipeline.source import WarrenSource
+from warren.pipeline.spark_schemas import RECORDS
 from warren.pipeline.stream_reader import Offsets, TopicStreamReader, rationed
 from warren.pipeline.stream_rows import read_rows
 from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES

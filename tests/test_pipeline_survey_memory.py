@@ -11,8 +11,7 @@ import pytest
 
 from tests.support.pipeline_tools import ROCKETMQ, rocketmq_node
 from warren.tables.places import Node, find_nodes
-from warren.tables.survey import survey
-from warren.tables.survey_memory import remembered
+from warren.tables.survey import remembered, survey
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from tests.support.damaged_nodes import DAMAGE, damaged, fuzzed
 from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, Row, rabbitmq_node, read_rows, rocketmq_node
 from warren.cli import app
-from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs import compact, verify
 from warren.salvage.inspect import inspect_source
 from warren.salvage.source import open_source
 from warren.storage.settings import Settings
+from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import find_nodes
 
 if TYPE_CHECKING:

@@ -117,7 +117,7 @@ def test_columns_have_the_types_that_spark_has() -> None:
         "array<string>": "VARCHAR[]",
         "map<string,string>": "MAP(VARCHAR, VARCHAR)",
     }
-    from warren.pipeline.schemas import as_spark
+    from warren.pipeline.spark_schemas import as_spark
 
     with warren.sql.connect(rabbitmq_node(RABBITMQ[0])) as connection:
         for table, schema in SCHEMAS.items():

@@ -29,7 +29,7 @@ from tests.support.cli_tools import warren
 from warren.cli import app
 from warren.pipeline.jobs.export import Exported, Order, export_nodes
 from warren.pipeline.jobs.inspect import NODE, QUEUE, STORE_FILE, TOPIC, inspect_node
-from warren.pipeline.jobs.spreading import Numbered
+from warren.pipeline.jobs.parallel import Numbered
 from warren.pipeline.source import WarrenSource
 from warren.salvage.export import Selection, export_source
 from warren.salvage.names import as_text

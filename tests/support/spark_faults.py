@@ -21,9 +21,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from warren.pipeline.jobs.running import running, spark_errors, staged
+from warren.pipeline.jobs.running import running, staged
 from warren.pipeline.sessions import session
 from warren.pipeline.source import TableReader, WarrenSource
+from warren.pipeline.spark_errors import spark_errors
 from warren.storage.errors import DataError, WarrenError
 
 _WAIT_S = 60

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from warren.pipeline.errors import MissingSparkError, PipelineError
+from warren.tables.pipeline_errors import MissingSparkError, PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

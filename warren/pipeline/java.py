@@ -23,7 +23,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from warren.pipeline.errors import PipelineError
+from warren.tables.pipeline_errors import PipelineError
 
 LEAST_VERSION: Final = 17
 

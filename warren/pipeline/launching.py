@@ -26,8 +26,8 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from warren.pipeline.errors import PipelineError
 from warren.pipeline.java import java_home, process_folder
+from warren.tables.pipeline_errors import PipelineError
 
 _END_TIMEOUT_S: Final = 3
 

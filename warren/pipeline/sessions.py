@@ -29,12 +29,12 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from warren.pipeline.errors import PipelineError
 from warren.pipeline.java import process_folder
 from warren.pipeline.launching import launch, launch_environment
 from warren.pipeline.shipping import pack
 from warren.pipeline.source import WarrenSource
 from warren.pipeline.spark_errors import said_by
+from warren.tables.pipeline_errors import PipelineError
 
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 

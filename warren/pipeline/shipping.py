@@ -28,7 +28,7 @@ from typing import BinaryIO, Final
 import attrs
 from zlib_ng import gzip_ng
 
-from warren.pipeline.errors import PipelineError
+from warren.tables.pipeline_errors import PipelineError
 
 DISTRIBUTION: Final = "warrenmq"
 """What is installed; it is imported as warren."""

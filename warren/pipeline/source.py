@@ -11,20 +11,32 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from warren.arrow.columns import as_batch
-from warren.pipeline.errors import PipelineError
-from warren.pipeline.filters import bounds_of
-from warren.pipeline.schemas import RECORDS, as_spark
+from warren.pipeline.spark_schemas import RECORDS, as_spark
 from warren.pipeline.stream_options import StreamOptions
 from warren.pipeline.stream_reader import TopicStreamReader
 from warren.pipeline.topic_writer import TopicStreamWriter, TopicWriter, WriteOptions
 from warren.tables.catalog import TABLES
-from warren.tables.filters import Pushdown
+from warren.tables.filters import Bounds, Pushdown
 from warren.tables.options import ReadOptions
+from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import find_nodes
 from warren.tables.table import Table, plan
 
@@ -99,3 +111,26 @@ def check_columns(name: str, columns: StructType, requested: StructType) -> None
         if columns[field.name].dataType != field.dataType:
             type_name = columns[field.name].dataType.simpleString()
             raise PipelineError(f"the column {field.name} of {name} is {type_name}")
+
+
+def bounds_of(filters: Iterable[Filter]) -> Iterator[tuple[str, Bounds]]:
+    """Yield the bounds of single columns that follow from filters which must all hold."""
+    for predicate in filters:
+        path: tuple[str, ...] = getattr(predicate, "attribute", ())
+        bounds = _bounds(predicate)
+        if len(path) == 1 and bounds is not None:
+            yield path[0], bounds
+
+
+def _bounds(predicate: Filter) -> Bounds | None:
+    match predicate:
+        case EqualTo(value=value) | EqualNullSafe(value=value) if value is not None:
+            return Bounds(choice=frozenset((value,)))
+        case In(value=values):
+            return Bounds(choice=frozenset(value for value in values if value is not None))
+        case GreaterThan(value=value) | GreaterThanOrEqual(value=value):
+            return Bounds(low=value)
+        case LessThan(value=value) | LessThanOrEqual(value=value):
+            return Bounds(high=value)
+        case _:
+            return None

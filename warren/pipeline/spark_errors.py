@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from warren.pipeline.errors import PipelineError
+from warren.tables.pipeline_errors import PipelineError
 
 _OURS = re.compile(r"^(?:storage|warren|actors|queue_index|msg_store)\.[\w.]*Error: (.*)", re.MULTILINE)
 _PYTHONS = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*([A-Za-z_][\w.]*(?:: .*)?)")

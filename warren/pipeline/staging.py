@@ -31,9 +31,9 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegralType, Map
 from warren.actors.engines.topics.names import check_user_topic
 from warren.arrow.arrays import schema_of
 from warren.msg_store.commit_log.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES
-from warren.pipeline.errors import PipelineError
 from warren.storage.errors import WarrenError
 from warren.storage.filesystem import RealFileSystem
+from warren.tables.pipeline_errors import PipelineError
 from warren.values.topic_record import encode_message_properties
 
 WRITE_PROPERTY: Final = "WARREN_WRITE"

@@ -33,11 +33,10 @@ from warren.actors.engines.topics.routing import Part, Router
 from warren.actors.engines.topics.schedule import to_scheduled
 from warren.actors.node.admission import Admission
 from warren.actors.runtime.future import Confirm
-from warren.actors.topics.commit_log_actor import size_of
+from warren.actors.topics.log_intake import size_of
 from warren.config import Config
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import Record
-from warren.pipeline.errors import PipelineError
 from warren.pipeline.staging import WRITE_PROPERTY, Staged, check_columns, chunks, stage
 from warren.pipeline.write_ledger import Intent, Ledger
 from warren.salvage.read_only import ReadOnlyFileSystem
@@ -45,6 +44,7 @@ from warren.salvage.rocketmq.store_places import store_at
 from warren.storage.errors import DataError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.tables.options import OptionTexts
+from warren.tables.pipeline_errors import PipelineError
 from warren.verbs.steps import call
 
 _OPTIONS: Final = ("path", "topic", "queues", "query", "epoch", "stagingPath", "config")
@@ -318,7 +318,7 @@ class _Appending:
         return f"{WRITE_PROPERTY}\x01{self.query}/{self.intent.epoch}/".encode()
 
     def _append(self, chunk: pa.RecordBatch, rows: Sequence[int]) -> None:
-        log = self.node._running.topics_now().log
+        log = self.node._running.topics_now().log.intake
         batches, confirm = list(self._batches(chunk, rows)), Confirm(log)
         Admission(
             lambda: [log],

@@ -5,7 +5,7 @@ that it has, and takes the scanner's batches until it has enough: one ``LIMIT 10
 that was handed down is not looked at again by DuckDB: every batch is filtered here.
 
 A query may scan a table several times at once, in threads of DuckDB's. Scans share nothing:
-see :mod:`warren.tables.task_caches`.
+see :mod:`warren.tables.bodies`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from warren.arrow.columns import as_batch
 from warren.sql.directories import Directories
 from warren.sql.expressions import bounds_of, columns_of
 from warren.storage.own_files import private_folder
+from warren.tables.bodies import alone
 from warren.tables.catalog import SCHEMAS, TABLES
 from warren.tables.filters import Pushdown
 from warren.tables.table import Table, Task, plan
-from warren.tables.task_caches import alone
 
 
 class TableDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]

@@ -8,15 +8,20 @@ Where a file's chain of records is broken and a message is missing, all that the
 such files, once for each store that is kept: only then are the indexes of all queues read. A task that reads one file
 of a store alone needs that too (:func:`hidden_in`): which messages lie after or within garbage, and whether that is
 no damage, depends on all files of the store and on all queues of the vhost.
+
+A Python worker of Spark does one task at a time, and keeps its caches for all of them. A process that reads several
+tables at once gives each reading its own (:func:`alone`), because one may close what another still uses.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from contextvars import ContextVar, copy_context
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import attrs
 import numpy as np
@@ -29,13 +34,54 @@ from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.vhost import Vhost
 from warren.storage.errors import StorageError, WarrenError
 from warren.tables.places import Node
-from warren.tables.task_caches import current_caches
 
 MOST_STORES: Final = 4
 MOST_MESSAGES: Final = 32 << 20
 """In all stores but the one asked for last: a gigabyte and some."""
 
 Fingerprint = tuple[tuple[str, int], ...]
+
+_Item = TypeVar("_Item")
+
+
+@attrs.frozen(eq=False)
+class TaskCaches:
+    """Caches; the entry that was used last is the last one."""
+
+    stores: OrderedDict[tuple[str, str], Any] = attrs.Factory(OrderedDict)
+    """Scanned stores, by node and directory."""
+    counts: OrderedDict[tuple[str, str, str], Any] = attrs.Factory(OrderedDict)
+    """Of :mod:`warren.tables.messages`: by node, directory and fingerprint."""
+
+    def forget(self) -> None:
+        """Close all stores, and forget everything."""
+        self.counts.clear()
+        while self.stores:
+            self.stores.popitem()[1].store.close()
+
+
+_OF_THE_WORKER: Final = TaskCaches()
+_CURRENT: Final[ContextVar[TaskCaches]] = ContextVar("task_caches", default=_OF_THE_WORKER)
+
+
+def current_caches() -> TaskCaches:
+    """Return the caches of the current reader."""
+    return _CURRENT.get()
+
+
+def alone(read: Callable[[], Iterator[_Item]]) -> Iterator[_Item]:
+    """Yield what ``read`` yields, with a :class:`TaskCaches` of its own until it ends or is closed."""
+    context, caches = copy_context(), TaskCaches()
+    context.run(_CURRENT.set, caches)
+    items = context.run(read)
+    try:
+        while (item := context.run(next, items, None)) is not None:
+            yield item
+    finally:
+        close = getattr(items, "close", None)
+        if close is not None:
+            context.run(close)
+        caches.forget()
 
 
 @attrs.define(eq=False)
@@ -68,11 +114,6 @@ def store_at(node: Node, files: ReadOnlyFileSystem, directory: str) -> StoreRead
     ):
         stores.popitem(last=False)[1].store.close()
     return cached.store
-
-
-def forget() -> None:
-    """Close all cached stores, and forget everything that is cached."""
-    current_caches().forget()
 
 
 def _fingerprint(files: ReadOnlyFileSystem, directory: str) -> Fingerprint:

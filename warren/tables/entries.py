@@ -25,8 +25,7 @@ from warren.tables.options import ReadOptions
 from warren.tables.packing import counts, store_groups, store_tasks
 from warren.tables.places import Kind, Node, NodeContents
 from warren.tables.schemas import ENTRIES
-from warren.tables.survey import QueueExtent
-from warren.tables.survey_memory import survey_of
+from warren.tables.survey import QueueExtent, survey_of
 from warren.tables.table import Table, Task
 
 

@@ -26,8 +26,7 @@ from warren.tables.options import ReadOptions
 from warren.tables.packing import counts, store_groups, store_tasks
 from warren.tables.places import Kind, Node, NodeContents
 from warren.tables.schemas import INDEX_ITEMS
-from warren.tables.survey import Survey
-from warren.tables.survey_memory import survey_of
+from warren.tables.survey import Survey, survey_of
 from warren.tables.table import Table, Task
 
 

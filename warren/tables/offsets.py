@@ -21,7 +21,7 @@ from warren.tables.filters import Pushdown
 from warren.tables.options import ReadOptions
 from warren.tables.places import Kind, NodeContents
 from warren.tables.schemas import OFFSETS
-from warren.tables.survey_memory import survey_of
+from warren.tables.survey import survey_of
 from warren.tables.table import Table, Task, of_rows
 
 

@@ -9,7 +9,7 @@ from typing import Final, Literal, Self, cast
 import attrs
 
 from warren.storage.errors import did_you_mean
-from warren.tables.errors import PipelineError
+from warren.tables.pipeline_errors import PipelineError
 
 DEFAULT_PARTITION_BYTES: Final = 128 << 20
 READ_OPTIONS: Final = ("batch_bytes", "bodies", "mode", "partition_bytes", "path", "paths", "set", "survey", "table")

@@ -29,7 +29,7 @@ from warren.storage.descriptors import descriptor_bound
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import FileSystem, RealFileSystem
 from warren.tables.arrow_files import Address, ArrowFileSystem, address, has_magic, matches, moved
-from warren.tables.errors import PipelineError
+from warren.tables.pipeline_errors import PipelineError
 
 _ARCHIVE = "an archive, which Spark cannot read in parts; unpack it first"
 

@@ -9,7 +9,7 @@ A part of the table ``messages`` counts for more than its files: the bodies in t
 evenly over the bytes of its index.
 
 *Positions* of messages go on from one part to the next. Where a queue is cut, a part says what comes before it, and the
-task counts the messages there (:mod:`warren.tables.counting`): planning reads no index.
+task counts the messages there (:mod:`warren.tables.messages`): planning reads no index.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from warren.tables.packing import packed
 from warren.tables.places import Kind, Node, NodeContents
 from warren.tables.record_rows import RecordRows, Whence
 from warren.tables.schemas import RECORDS
-from warren.tables.survey_memory import survey_of
+from warren.tables.survey import survey_of
 from warren.tables.table import Table, Task
 
 _CLOCK_SLACK_MS: Final = 3_600_000

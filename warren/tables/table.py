@@ -13,9 +13,9 @@ import attrs
 import pyarrow as pa
 
 from warren.arrow.columns import Columns, Rows
-from warren.tables.errors import PipelineError
 from warren.tables.filters import Pushdown
 from warren.tables.options import ReadOptions
+from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Kind, Node, NodeContents
 
 

@@ -10,9 +10,9 @@ import typer
 
 from warren.commands.options import JsonOption
 from warren.commands.output import print_json, print_text
-from warren.pipeline.errors import PipelineError
 from warren.pipeline.shipping import Packed, pack_environment
 from warren.pipeline.shipping import pack as pack_package
+from warren.tables.pipeline_errors import PipelineError
 
 Out = Annotated[
     str | None,

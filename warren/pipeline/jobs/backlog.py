@@ -18,7 +18,6 @@ import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.backlog_page import page
 from warren.pipeline.jobs.backlog_tables import (
     MESSAGE_COLUMNS,
@@ -37,8 +36,9 @@ from warren.pipeline.jobs.backlog_tables import (
 )
 from warren.pipeline.jobs.parallel import map_parallel
 from warren.pipeline.jobs.running import load, running, staged
-from warren.pipeline.schemas import OFFSETS, columns_of
+from warren.pipeline.spark_schemas import OFFSETS, columns_of
 from warren.salvage.names import Json
+from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Kind, Node
 
 PAGE: Final = "index.html"

@@ -28,9 +28,8 @@ from warren.arrow.columns import Columns, as_batch
 from warren.msg_store.rdq.file_summary import FileSummary
 from warren.msg_store.rdq.rdq_columns import ColumnScan
 from warren.msg_store.rdq.rdq_format import EndReason, file_number
-from warren.pipeline.errors import PipelineError
+from warren.pipeline.jobs.parallel import Batches, Numbered, Work, planned
 from warren.pipeline.jobs.running import running
-from warren.pipeline.jobs.spreading import Batches, Numbered, Work, planned
 from warren.pipeline.jobs.vhost_parts import Queues, StoreFiles, node_number, place_number, plan_vhost
 from warren.salvage.names import Json, as_text
 from warren.salvage.read_only import below
@@ -39,6 +38,7 @@ from warren.storage.errors import DataError
 from warren.storage.settings import Settings
 from warren.tables.bodies import hidden_in
 from warren.tables.options import DEFAULT_PARTITION_BYTES
+from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Node
 from warren.tables.queue_parts import QueueOpener
 

@@ -26,8 +26,6 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
-from warren.pipeline.errors import PipelineError
-from warren.pipeline.jobs.export_columns import columns_of, schema_of
 from warren.pipeline.jobs.export_parts import Job, Problem, Written, count_chunk, write_part
 from warren.pipeline.jobs.export_plan import (
     Chunk,
@@ -39,15 +37,15 @@ from warren.pipeline.jobs.export_plan import (
     survey_node,
     uncounted,
 )
-from warren.pipeline.jobs.output import check_format
 from warren.pipeline.jobs.parallel import ParallelMap, map_parallel, task_outputs
-from warren.pipeline.jobs.running import check_out, running, staged
-from warren.pipeline.schemas import EXPORTED_MESSAGES, EXPORTED_RECORDS
+from warren.pipeline.jobs.running import check_format, check_out, running, staged
+from warren.pipeline.spark_schemas import EXPORTED_MESSAGES, EXPORTED_RECORDS, exported_columns, exported_schema
 from warren.salvage.export import Selection, check_found
 from warren.salvage.names import Json, to_json
 from warren.storage.errors import WarrenError
 from warren.tables.log_ranges import Outcome, Range, chain, walked
 from warren.tables.options import DEFAULT_PARTITION_BYTES
+from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Kind, Node
 
 _PARTS_PER_CORE: Final = 16
@@ -147,7 +145,7 @@ def export_nodes(nodes: Sequence[Node], order: Order, parallel: ParallelMap, cor
             run=uuid.uuid4().hex,
             outputs=outputs,
             format=order.format,
-            columns=tuple(columns_of(kinds)),
+            columns=tuple(exported_columns(kinds)),
             selection=order.selection,
         )
         written = _write(parts, job, parallel)
@@ -235,7 +233,7 @@ def _settle(written: Sequence[Written], staging: str, job: Job) -> None:
     if not paths:
         path = os.path.join(staging, f"part-{0:0{width}d}.{job.format}")
         if job.format == "parquet":
-            pq.write_table(schema_of(job.columns).empty_table(), path)
+            pq.write_table(exported_schema(job.columns).empty_table(), path)
         else:
             with open(path, "xb"):
                 pass

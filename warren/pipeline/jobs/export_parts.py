@@ -16,10 +16,9 @@ import attrs
 
 from warren.arrow.parquet_export import ParquetFile, ParquetRows
 from warren.msg_store.commit_log.commit_log_format import decode
-from warren.pipeline.errors import PipelineError
-from warren.pipeline.jobs.export_columns import schema_of
 from warren.pipeline.jobs.export_plan import Chunk, Part
 from warren.pipeline.jobs.parallel import task_output
+from warren.pipeline.spark_schemas import exported_schema
 from warren.salvage.export import Exporter, MessageWriter, Selection, problems_of
 from warren.salvage.json_lines import JsonLines
 from warren.salvage.names import split_level
@@ -29,6 +28,7 @@ from warren.salvage.rocketmq.walking import bad_record
 from warren.salvage.source import Source
 from warren.salvage.vhost import Vhost
 from warren.tables.log_ranges import Outcome, Range, RangeWalk, walked
+from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Node
 from warren.tables.queue_parts import QueuePart
 
@@ -130,7 +130,7 @@ def _note(problems: dict[Problem, None], node: str, finding: Finding) -> None:
 def _output(path: str, job: Job) -> Iterator[Callable[[str], MessageWriter]]:
     """Yield a function that returns a node's writer to a new file."""
     if job.format == "parquet":
-        table = ParquetFile(path, schema_of(job.columns))
+        table = ParquetFile(path, exported_schema(job.columns))
         yield partial(ParquetRows, table)
         table.close()
         return

@@ -19,15 +19,14 @@ from pyspark.sql import functions as F
 
 from warren.arrow.arrays import schema_of
 from warren.arrow.columns import Columns, as_batch
-from warren.pipeline.errors import PipelineError
-from warren.pipeline.jobs.output import check_format, write_tables
-from warren.pipeline.jobs.running import running
-from warren.pipeline.jobs.spreading import Batches, Numbered, numbered, parallel_rows, persisted
+from warren.pipeline.jobs.parallel import Batches, Numbered, numbered, parallel_rows, persisted
+from warren.pipeline.jobs.running import check_format, running, write_tables
 from warren.salvage.inspect import Report, inspect_source
 from warren.salvage.names import as_text, to_json
 from warren.salvage.rocketmq.inspecting import inspect_store
 from warren.salvage.rocketmq.store import opened_store
 from warren.storage.errors import WarrenError
+from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Node
 
 QUEUE, TOPIC, STORE_FILE, NODE = "queue", "topic", "store file", "node"

@@ -23,16 +23,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from warren.config import Config
-from warren.pipeline.errors import PipelineError
-from warren.pipeline.jobs.output import check_format
 from warren.pipeline.jobs.parallel import task_output, task_outputs
 from warren.pipeline.jobs.rows_in import QueueName, Rows, answers, exported_rows, format_of, letter_of, queue_of
-from warren.pipeline.jobs.running import check_out, running, staged
+from warren.pipeline.jobs.running import check_format, check_out, running, staged
 from warren.salvage.names import Json
 from warren.shovel.places import Intake
 from warren.shovel.writing import DirectoryDestination
 from warren.storage.errors import SettingsError, WarrenError
 from warren.storage.settings import Settings
+from warren.tables.pipeline_errors import PipelineError
 
 HELD_BYTES: Final = 16 << 20
 """The most bytes of messages that are written and synced together."""

@@ -1,10 +1,10 @@
 """``rebuild``: ConsumeQueues and index files rebuilt from CommitLogs alone, byte for byte as on one machine.
 
 1. The CommitLogs are read in ranges (:mod:`warren.tables.log_ranges`); what is to be built of each is written beside
-   ``--out`` (:mod:`warren.pipeline.log_columns`).
+   ``--out`` (:mod:`warren.pipeline.jobs.rebuild_columns`).
 2. The ranges are put in a chain; those that began in a wrong place are read again, until the chain holds.
 3. Recovery finds where each log ends, and what it cuts off: as on one machine, except that the reading is done.
-4. Queues and index files are built by parallel tasks (:mod:`warren.pipeline.building`), and moved together.
+4. Queues and index files are built by parallel tasks (:mod:`warren.pipeline.jobs.rebuild_parts`), and moved together.
 
 Driver and executors need to see the same ``--out``. One node's files lie directly in it; of several, each has a
 folder: the last names of its path, as many of them as tell it from all the others, with ``_`` between.
@@ -21,7 +21,9 @@ from typing import Any, Final
 import attrs
 
 from warren.actors.engines.topics.store_files import INDEX
-from warren.pipeline.building import (
+from warren.pipeline.jobs.parallel import ParallelMap, map_parallel, task_outputs
+from warren.pipeline.jobs.rebuild_columns import ColumnFiles, read_range
+from warren.pipeline.jobs.rebuild_parts import (
     BuiltQueue,
     BuiltQueues,
     IndexWork,
@@ -32,10 +34,7 @@ from warren.pipeline.building import (
     moved,
     queues_works,
 )
-from warren.pipeline.errors import PipelineError
-from warren.pipeline.jobs.parallel import ParallelMap, map_parallel, task_outputs
 from warren.pipeline.jobs.running import running, staged
-from warren.pipeline.log_columns import ColumnFiles, read_range
 from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.salvage.names import Json
 from warren.salvage.queue_directory import Finding
@@ -46,6 +45,7 @@ from warren.storage.descriptors import descriptor_bound
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.mapped_files import MappedFiles
 from warren.tables.log_ranges import Chain, LogLayout, Range, chain, layout_of, ranges
+from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Node
 from warren.tables.survey import recovered
 

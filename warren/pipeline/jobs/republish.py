@@ -2,9 +2,9 @@
 
 The rows of one queue go to one task, sorted by node and position. It publishes as ``warren shovel`` does, into the
 queue of the message's own name, and waits for confirms with no more than a window of messages on the way. What was
-confirmed is written into a ledger before more goes (:mod:`~warren.pipeline.jobs.ledger`), and what a ledger has is
-left out: a run that was cut off is run again, with the same ``--out``. No message is lost then, and messages come twice
-only if they were on the way and not yet in the ledger.
+confirmed is written into a ledger before more goes (:mod:`~warren.pipeline.jobs.republish_ledger`), and what a ledger
+has is left out: a run that was cut off is run again, with the same ``--out``. No message is lost then, and messages
+come twice only if they were on the way and not yet in the ledger.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ import attrs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from warren.pipeline.errors import PipelineError
-from warren.pipeline.jobs.ledger import Ledger, Whose
-from warren.pipeline.jobs.output import check_format
+from warren.pipeline.jobs.republish_ledger import Ledger, Whose
 from warren.pipeline.jobs.rows_in import Rows, answers, exported_rows, format_of, letter_of, of_table
-from warren.pipeline.jobs.running import load, running
+from warren.pipeline.jobs.running import check_format, load, running
 from warren.salvage.names import Json, as_text, to_text
 from warren.shovel.address import Address
 from warren.shovel.broker_destination import BrokerDestination
@@ -34,6 +32,7 @@ from warren.shovel.connection import Connection, Loop
 from warren.shovel.exported_rows import name_of
 from warren.shovel.letter import Letter, Position
 from warren.shovel.pump import Moved, Pump
+from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import find_nodes
 
 WINDOW: int = 1000

@@ -18,12 +18,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from warren.arrow.arrays import schema_of
-from warren.pipeline.errors import PipelineError
 from warren.salvage.names import as_text
 from warren.shovel.exported_rows import check_types, name_of, row_of_fields
 from warren.shovel.exported_rows import letter_of as letter_of_row
 from warren.shovel.letter import Letter
 from warren.storage.errors import MessageError
+from warren.tables.pipeline_errors import PipelineError
 
 _ARROW: Final = schema_of(
     "node string, vhost string, queue string, priority int, position long, expiry_us long, exchange string, "

@@ -1,5 +1,8 @@
 """What all jobs that run as a command share: a session, a progress bar, an ``--out`` that is complete or missing.
 
+A job's tables are written below ``--out``: each is a directory of Parquet files, or of files with a JSON object on each
+line, which include nulls.
+
 Errors are reported as warren's own: the error of a task, or the first line of Spark's message, without Java's stack.
 """
 
@@ -21,18 +24,16 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from warren.pipeline.errors import PipelineError
 from warren.pipeline.jobs.surveys import SURVEYED, survey_option
 from warren.pipeline.launching import end_process
-from warren.pipeline.schemas import columns_of
 from warren.pipeline.sessions import active_session, session
-from warren.pipeline.spark_errors import said_by, spark_errors
+from warren.pipeline.spark_errors import spark_errors
+from warren.pipeline.spark_schemas import columns_of
+from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Node, find_nodes
 
-__all__ = ["check_out", "load", "running", "said_by", "spark_errors", "staged"]
-
+FORMATS: Final = ("parquet", "jsonl")
 _AFTER_S: Final = 1.0
-
 
 _ours: SparkSession | None = None
 """The session that was started here, while it runs."""
@@ -240,3 +241,24 @@ def _bar(spark: SparkSession, what: str) -> Iterator[None]:
         return
     with _SparkProgress(spark, what):
         yield
+
+
+# ── tables below --out ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_format(name: str | None) -> None:
+    """Raise :class:`PipelineError` for an unknown format. ``None`` means that no format is given."""
+    if name not in (None, *FORMATS):
+        raise PipelineError(f"--format {name}: is not parquet or jsonl")
+
+
+def write_tables(tables: Mapping[str, DataFrame], out: str, output_format: str, sources: Iterable[Node]) -> None:
+    """Write each table into the directory of its name; the only one with an empty name into ``out`` itself."""
+    with staged(out, sources) as staging:
+        for name, frame in tables.items():
+            writer = frame.write.mode("overwrite")
+            target = os.path.join(staging, name) if name else staging
+            if output_format == "parquet":
+                writer.parquet(target)
+            else:
+                writer.option("ignoreNullFields", "false").json(target)

@@ -27,12 +27,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from warren.arrow.columns import Columns, as_batch
-from warren.pipeline.jobs.output import check_format, write_tables
-from warren.pipeline.jobs.running import running
-from warren.pipeline.jobs.spreading import Batches, persisted, planned
+from warren.pipeline.jobs.parallel import Batches, persisted, planned
+from warren.pipeline.jobs.running import check_format, running, write_tables
 from warren.pipeline.jobs.verify_parts import FINDING, KEY, NOTE, RECORD, REFERENCE, SCHEMA, TASK_FINDINGS, do, plan
 from warren.pipeline.jobs.vhost_parts import node_number
-from warren.pipeline.schemas import FINDINGS
+from warren.pipeline.spark_schemas import FINDINGS
 from warren.salvage.classic.needed_body import (
     Contents,
     Reference,
@@ -133,7 +132,7 @@ def findings(
     *,
     partition_bytes: int = DEFAULT_PARTITION_BYTES,
 ) -> Iterator[tuple[DataFrame, list[str]]]:
-    """All findings of the nodes (:data:`warren.pipeline.schemas.FINDINGS`), and what was only guessed.
+    """All findings of the nodes (:data:`warren.pipeline.spark_schemas.FINDINGS`), and what was only guessed.
 
     ``settings``: of topic stores, as ``--set`` has them. Within the context the frame may be asked for often: the files
     are read once.

@@ -17,7 +17,7 @@ import attrs
 from warren.arrow.arrays import schema_of
 from warren.arrow.columns import Columns, as_batch
 from warren.msg_store.rdq.rdq_format import EndReason, Record, decode_record, scan
-from warren.pipeline.jobs.spreading import Batches, Numbered, Work
+from warren.pipeline.jobs.parallel import Batches, Numbered, Work
 from warren.pipeline.jobs.vhost_parts import Queues, StoreFiles, place_number, plan_vhost
 from warren.salvage.classic.needed_body import Contents, Reference, bad_record, contents_of, garbage, in_store
 from warren.salvage.names import as_text

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import attrs
 
-from warren.pipeline.jobs.spreading import Numbered, Work
+from warren.pipeline.jobs.parallel import Numbered, Work
 from warren.salvage.names import as_text, to_text
 from warren.salvage.queue_descriptor import QueueDescriptor
 from warren.salvage.read_only import below

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from warren.arrow import parquet_export
 from warren.tables import schemas
 from warren.tables.catalog import SCHEMAS
+from warren.tables.places import Kind
 
 
 def as_spark(schema: pa.Schema) -> StructType:
@@ -46,3 +47,21 @@ def _exported(name: str) -> StructField:
 
 EXPORTED_RECORDS: Final = StructType([_exported(name) for name in parquet_export.RECORDS.names])
 """The columns of an export of topics, in order."""
+
+# ── an export's files ────────────────────────────────────────────────────────────────────────────────────────────────
+
+_MESSAGES: Final = to_arrow_schema(EXPORTED_MESSAGES, timezone="UTC")
+_RECORDS: Final = to_arrow_schema(EXPORTED_RECORDS, timezone="UTC")
+_COLUMNS: Final = {field.name: field for schema in (_MESSAGES, _RECORDS) for field in schema}
+
+
+def exported_columns(kinds: Kind) -> list[str]:
+    """Return the columns of an export of nodes of ``kinds``; of a mix, the columns of both, null if a row lacks one."""
+    if kinds == Kind.BOTH:
+        return list(_COLUMNS)
+    return list((_RECORDS if kinds == Kind.TOPICS else _MESSAGES).names)
+
+
+def exported_schema(columns: Iterable[str]) -> pa.Schema:
+    """These columns."""
+    return pa.schema([_COLUMNS[name] for name in columns])

@@ -16,7 +16,7 @@ import attrs
 from warren.actors.engines.topics.queue_rows import QueueKey
 from warren.actors.engines.topics.store_files import CONSUME_QUEUES, INDEX
 from warren.pipeline.jobs.parallel import task_output
-from warren.pipeline.log_columns import ColumnFiles, entries_of, keys_of
+from warren.pipeline.jobs.rebuild_columns import ColumnFiles, entries_of, keys_of
 from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES
 from warren.queue_index.topics.index_file import IndexFile
 from warren.queue_index.topics.index_file_format import Header, Layout, name_after

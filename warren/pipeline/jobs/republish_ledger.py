@@ -23,11 +23,11 @@ from typing import IO, Final, Self
 
 import attrs
 
-from warren.pipeline.errors import PipelineError
 from warren.salvage.names import to_json
 from warren.storage.errors import DataError, shortly
 from warren.storage.filesystem import RealFileSystem
 from warren.tables.intervals import merged, runs
+from warren.tables.pipeline_errors import PipelineError
 
 _KIND: Final = "republish ledger 1"
 

@@ -1,10 +1,12 @@
-"""Errors of the pipeline itself; those of the files are in :mod:`warren.storage.errors`."""
+"""Errors of tables and jobs themselves; those of the files are in :mod:`warren.storage.errors`."""
 
 from __future__ import annotations
 
-from warren.tables.errors import PipelineError
+from warren.storage.errors import WarrenError
 
-__all__ = ["MissingSparkError", "PipelineError"]
+
+class PipelineError(WarrenError):
+    """A job, a table or an option that cannot be; the text says why."""
 
 
 class MissingSparkError(PipelineError):
