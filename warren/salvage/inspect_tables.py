@@ -102,7 +102,7 @@ def _classic_v1(queues: Sequence[Report]) -> Table:
             [str(segment["number"]), f"{segment['publish']:,}", f"{segment['ack']:,}", f"{segment['unacked']:,}"]
             for segment in queue["segments"]
         ]
-        _add_rows(table, [shown(from_text(queue["name"])), _journal_text(queue["journal"])], _shortened(rows))
+        _add_rows(table, [shown(from_text(queue["name"])), _journal_text(queue["journal"])], shortened(rows))
     return table
 
 
@@ -126,7 +126,7 @@ def _classic_v2(queues: Sequence[Report]) -> Table:
             ]
             for segment in queue["segments"]
         ]
-        _add_rows(table, [shown(from_text(queue["name"]))], _shortened(rows))
+        _add_rows(table, [shown(from_text(queue["name"]))], shortened(rows))
     return table
 
 
@@ -161,7 +161,7 @@ def _log_files(queue: Report) -> Rows:
         for segment in queue["segments"]
     ]
     rows = [] if snapshot is None else [["snapshot", "", f"up to {snapshot['index']:,}"]]
-    return [*rows, *_shortened(segments), *([[".wal", f"{in_wal:,}", ""]] if in_wal else [])]
+    return [*rows, *shortened(segments), *([[".wal", f"{in_wal:,}", ""]] if in_wal else [])]
 
 
 def _indexes(first: int | None, last: int | None) -> str:
@@ -189,7 +189,7 @@ def _stores(stores: Report) -> Table:
             ]
             for file in store["files"]
         ]
-        _add_rows(table, [name], _shortened(rows))
+        _add_rows(table, [name], shortened(rows))
     return table
 
 
@@ -209,7 +209,7 @@ def _add_rows(table: Table, head: Sequence[RenderableType], rows: Rows) -> None:
         head = [""] * len(head)
 
 
-def _shortened(rows: Rows) -> Rows:
+def shortened(rows: Rows) -> Rows:
     """The first and the last of many rows, and how many there are between them."""
     if len(rows) <= _MANY:
         return rows

@@ -13,6 +13,7 @@ a queue's name         its directory's name
 from __future__ import annotations
 
 import posixpath
+from abc import abstractmethod
 from collections.abc import Collection, Iterator
 from contextlib import closing, nullcontext, suppress
 from functools import cached_property, partial
@@ -28,7 +29,7 @@ from warren.queue_index.index.record_format import Bools, Octets
 from warren.queue_index.index.recovery_terms import RecoveryTerms, read_recovery_terms, v2_index_state
 from warren.salvage.names import to_text
 from warren.salvage.queue_descriptor import QueueDescriptor, QueueFormat
-from warren.salvage.queue_directory import MSG_IDS, UNREADABLE_FILE, Finding, MsgIds, Severity
+from warren.salvage.queue_directory import MSG_IDS, UNREADABLE_FILE, BodySource, Finding, MsgIds, Severity
 from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.quorum.quorum_node import QuorumNodes
 from warren.salvage.quorum.quorum_places import QuorumPlace
@@ -111,7 +112,7 @@ class Vhost:
                 format=QueueFormat.QUORUM, path=queue.path, name=queue.name, members=queue.members
             )
             vhost.problems += queue.problems
-        nodes, bodies = nodes or QuorumNodes(files), _LazyStore(vhost, PERSISTENT_STORE)
+        nodes, bodies = nodes or QuorumNodes(files), _PersistentStore(vhost)
         vhost.queues = [descriptor.open(files, bodies, nodes) for descriptor in vhost.descriptors.values()]
         vhost.queues.sort(key=lambda queue: (queue.name, queue.path))
         return vhost
@@ -325,24 +326,36 @@ class Vhost:
         self.problems.append(Finding(kind, severity, path, offset, detail))
 
 
-@attrs.frozen
-class _LazyStore:
+class LazyStore(BodySource):
     """A store that is scanned only when the first body is read: not every queue has bodies in it."""
 
-    _vhost: Vhost
-    _name: str
+    @property
+    @abstractmethod
+    def store(self) -> StoreReader:
+        """The store, scanned."""
 
     def contains(self, msg_id: bytes) -> bool:
-        return self._vhost.store(self._name).contains(msg_id)
+        return self.store.contains(msg_id)
 
     def read(self, msg_id: bytes) -> bytes:
-        return self._vhost.store(self._name).read(msg_id)
+        return self.store.read(msg_id)
 
     def contains_each(self, msg_ids: MsgIds) -> Bools:
-        return self._vhost.store(self._name).contains_each(msg_ids)
+        return self.store.contains_each(msg_ids)
 
     def read_each(self, msg_ids: MsgIds) -> Iterator[bytes | WarrenError]:
-        return self._vhost.store(self._name).read_each(msg_ids)
+        return self.store.read_each(msg_ids)
 
     def read_uniform(self, msg_ids: MsgIds) -> Octets | None:
-        return self._vhost.store(self._name).read_uniform(msg_ids)
+        return self.store.read_uniform(msg_ids)
+
+
+@attrs.frozen
+class _PersistentStore(LazyStore):
+    """A vhost's store of persistent messages."""
+
+    _vhost: Vhost
+
+    @property
+    def store(self) -> StoreReader:
+        return self._vhost.store(PERSISTENT_STORE)

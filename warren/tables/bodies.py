@@ -28,10 +28,9 @@ import numpy as np
 
 from warren.msg_store.rdq.rdq_format import Record, file_number
 from warren.msg_store.rdq.store_reader import StoreReader
-from warren.queue_index.index.record_format import Bools, Octets
 from warren.salvage.queue_directory import MSG_IDS, MsgIds
 from warren.salvage.read_only import ReadOnlyFileSystem, below
-from warren.salvage.vhost import Vhost
+from warren.salvage.vhost import LazyStore, Vhost
 from warren.storage.errors import StorageError, WarrenError
 from warren.tables.places import Node
 
@@ -171,31 +170,19 @@ def hidden_in(node: Node, files: ReadOnlyFileSystem, path: str, *, knows_needs: 
 
 
 @attrs.define
-class NodeBodies:
-    """Answers :class:`warren.salvage.queue_directory.BodySource`; looks for the store when it is first asked."""
+class NodeBodies(LazyStore):
+    """The store in a directory of a node."""
 
     _node: Node
     _files: ReadOnlyFileSystem
     _directory: str
     _store: StoreReader | None = None
 
-    def contains(self, msg_id: bytes) -> bool:
-        return self.store.contains(msg_id)
-
-    def read(self, msg_id: bytes) -> bytes:
-        return self.store.read(msg_id)
-
-    def contains_each(self, msg_ids: MsgIds) -> Bools:
-        return self.store.contains_each(msg_ids)
-
     def read_each(self, msg_ids: MsgIds) -> Iterator[bytes | WarrenError]:
-        for body_or_error in self.store.read_each(msg_ids):
+        for body_or_error in super().read_each(msg_ids):
             if isinstance(body_or_error, StorageError) and self._node.is_remote:
                 raise body_or_error  # Spark tries again
             yield body_or_error
-
-    def read_uniform(self, msg_ids: MsgIds) -> Octets | None:
-        return self.store.read_uniform(msg_ids)
 
     @property
     def looked_into(self) -> StoreReader | None:

@@ -33,6 +33,7 @@ from rich.text import Text
 from warren.msg_store.commit_log.commit_log_format import Blank
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
+from warren.salvage.inspect_tables import shortened
 from warren.salvage.names import printable
 from warren.salvage.rocketmq.store import RocketmqStore
 from warren.salvage.rocketmq.walking import walk_columns
@@ -42,9 +43,6 @@ from warren.storage.mapped_files import file_name
 KIND = "rocketmq-store"
 
 Report = dict[str, Any]
-
-_MANY = 12
-"""Files that are listed one by one for people."""
 
 
 def inspect_store(
@@ -120,7 +118,7 @@ def store_tables(report: Report) -> Iterator[RenderableType]:
 def _file_table(files: list[Report]) -> Table:
     table = _table("CommitLog", size=False, records=False)
     rows = [[file["name"], decimal(file["size"]), f"{file['records']:,}"] for file in files]
-    for row in _shortened(rows):
+    for row in shortened(rows):
         table.add_row(*row)
     return table
 
@@ -153,7 +151,7 @@ def _index_table(report: Report) -> Table:
         ]
         for file in report["index_files"]
     ]
-    for row in _shortened(rows):
+    for row in shortened(rows):
         table.add_row(*row)
     return table
 
@@ -173,11 +171,3 @@ def _table(name: str, /, **others: bool) -> Table:
     for other, is_left in others.items():
         table.add_column(other, justify="left" if is_left else "right", overflow="fold")
     return table
-
-
-def _shortened(rows: list[list[str]]) -> list[list[str]]:
-    """The first and the last of many rows."""
-    if len(rows) <= _MANY:
-        return rows
-    note = [f"… {len(rows) - 2 * (_MANY // 2):,} more", *[""] * (len(rows[0]) - 1)]
-    return [*rows[: _MANY // 2], note, *rows[-(_MANY // 2) :]]
