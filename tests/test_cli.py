@@ -83,7 +83,7 @@ def test_the_help_imports_no_command_and_no_format() -> None:
     code, libraries, modules = imported("--help")
     assert code == 0
     assert libraries <= BASE | RICH
-    ours = {"cli", "commands", "loading", "output", "running", "scenario_group"}
+    ours = {"cli", "commands", "loading", "output", "running"}
     names = {"salvage", "names", "storage", "errors"}
     assert {name.rpartition(".")[2] for name in modules} == ours | names
 

@@ -17,7 +17,7 @@ from tests.support.cli_tools import warren
 from tests.support.disk_fault_tools import RefusingFileSystem
 from tests.support.rabbitmq_golden import GOLDEN
 from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk
-from warren.commands.findings import LINES
+from warren.commands.output import LINES
 from warren.queue_index.index.record_format import DELIVER, JOURNAL
 from warren.salvage import source
 from warren.salvage.archives.archive import unpack

@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 
 from tests.support.waiting import wait_until
 from warren.cli import app
-from warren.commands.answer_folder import Kind, answer_folder
-from warren.commands.scenario_group import SCENARIO_NAMES
-from warren.commands.simulate_text import moment_text, time_text
+from warren.commands.loading import SCENARIO_NAMES
+from warren.commands.simulation.answer_folder import Kind, answer_folder
+from warren.commands.simulation.simulate_text import moment_text, time_text
 from warren.simulation.toml_file import names_of_scenarios
 from warren.storage.errors import StorageError
 
@@ -170,7 +170,7 @@ def test_the_answer_is_written_and_its_json_is_alone_on_stdout(answer: tuple[Pat
 
 
 def test_every_picture_of_an_earlier_answer_is_known() -> None:
-    from warren.commands.simulate import ANSWER
+    from warren.commands.simulation.simulate import ANSWER
     from warren.simulation.plots import TITLES
 
     assert {f"{name}.png" for name in ("overview", *TITLES)} <= set(ANSWER.others)

@@ -12,9 +12,8 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from warren.commands.loading import Group, ListedCommand, new_group
+from warren.commands.loading import SCENARIO, SCENARIO_NAMES, Group, ListedCommand, ScenarioGroup, new_group
 from warren.commands.running import run_app
-from warren.commands.scenario_group import SCENARIO, SCENARIO_NAMES, ScenarioGroup
 
 COMMANDS: Final = (
     ListedCommand(
@@ -273,32 +272,32 @@ SPARK: Final = new_group(
     (
         ListedCommand(
             "inspect",
-            "warren.commands.spark.inspect:inspect",
+            "warren.commands.spark.reports:inspect",
             "Count what is in the directories of many brokers: one row per queue and topic of each node.",
         ),
         ListedCommand(
             "verify",
-            "warren.commands.spark.verify:verify",
+            "warren.commands.spark.reports:verify",
             "Report damage in the directories of many brokers, and harmless leftovers.",
         ),
         ListedCommand(
             "compact",
-            "warren.commands.spark.compact:compact",
+            "warren.commands.spark.reports:compact",
             "List the message store files that a broker would combine, and the bytes that frees. Changes nothing.",
         ),
         ListedCommand(
             "export",
-            "warren.commands.spark.export:export",
+            "warren.commands.spark.exports:export",
             "Export the messages of many brokers, as warren export and warren topic scan do, with node and position.",
         ),
         ListedCommand(
             "load",
-            "warren.commands.spark.load:load",
+            "warren.commands.spark.exports:load",
             "Load exported messages into new node directories that warren and RabbitMQ can open.",
         ),
         ListedCommand(
             "republish",
-            "warren.commands.spark.republish:republish",
+            "warren.commands.spark.exports:republish",
             "Publish exported messages to a live RabbitMQ, each queue in order. Run it again to resume.",
         ),
         ListedCommand(
@@ -313,7 +312,7 @@ SPARK: Final = new_group(
         ),
         ListedCommand(
             "backlog",
-            "warren.commands.spark.backlog:backlog",
+            "warren.commands.spark.reports:backlog",
             "Report the backlog of many brokers: how many messages, how old, how they arrived, which are duplicates.",
         ),
     ),
@@ -328,22 +327,22 @@ SIMULATE: Final = new_group(
     (
         ListedCommand(
             SCENARIO,
-            "warren.commands.simulate:simulate",
+            "warren.commands.simulation.simulate:simulate",
             "Simulate a scenario, and report paging, alarms, latency and backlog.",
         ),
         ListedCommand(
             "compare",
-            "warren.commands.simulate:compare",
+            "warren.commands.simulation.simulate:compare",
             "Compare two simulations: folders with an answer, or scenarios, which are simulated first.",
         ),
         ListedCommand(
             "sweep",
-            "warren.commands.simulate:sweep",
+            "warren.commands.simulation.simulate:sweep",
             "Simulate a scenario with different values for some of its keys: one row per combination.",
         ),
         ListedCommand(
             "whatif",
-            "warren.commands.simulate:whatif",
+            "warren.commands.simulation.simulate:whatif",
             "Simulate a scenario that starts with the queues and messages of a real directory.",
         ),
     ),

@@ -7,20 +7,19 @@ or the reader of the pipe goes away, the others are redelivered. ``tail`` takes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import typer
 
 from warren.actors.engines.errors import NotFoundError
 from warren.commands.message_lines import FormatOption, Lines, chosen_format, queue_lines, topic_lines
-from warren.commands.message_output import MANY, MessageOutput, WaitOptions, opened_output
+from warren.commands.message_output import MANY, MessageOutput, WaitOptions, Written, opened_output
 from warren.commands.opening import opened_node, vhost_of
-from warren.commands.options import FollowOption, NodePath, WhereOption
+from warren.commands.options import FollowOption, JsonLinesOption, NodePath, QueueArgument, WhereOption
 from warren.commands.vhosts import VhostOptions
-from warren.handles.consumer import Delivery
+from warren.handles.consumer import Consumer, Delivery
 from warren.handles.node import Node
-from warren.handles.queue import Queue
 from warren.storage.errors import MessageError
 from warren.verbs.selecting import test_of
 
@@ -34,7 +33,7 @@ _PREFETCH: Final = 200
 
 def consume(
     path: NodePath,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    queue: QueueArgument,
     *,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="At most N messages; default: all that are there.")
@@ -52,13 +51,22 @@ def consume(
     """
     lines = queue_lines(chosen_format(format, as_json=as_json), options.vhost, queue)
     with options.opened_queue(path, queue, share=wait.follow) as handle:
+
+        def settle(written: Written[Delivery]) -> None:
+            if ack:
+                handle.ack(written.taken)
+                handle.nack(written.left)
+                handle.nack(written.unreadable, requeue=False)
+
         try:
             with opened_output(lines, watches=wait.waits, tell=_unreadable(ack=ack)) as output:
-                writer = _Writer(handle, output, ack=ack)
-                if wait.waits:
-                    writer.wait_for(count, wait.timeout)
+                if not wait.waits:
+                    output.write_batches(handle.get_many, settle, len(handle) if count is None else count)
                 else:
-                    writer.drain(count)
+                    # With a count one by one: what was delivered beyond it would come back as redelivered.
+                    prefetch = (1 if count else _PREFETCH) if ack else count or 0
+                    with handle.consume(prefetch) as consumer:
+                        _write_each(consumer, output, settle, count, wait.timeout)
                 if ack:
                     handle.sync()
         finally:
@@ -70,49 +78,28 @@ def _unreadable(*, ack: bool) -> Callable[[Delivery, MessageError], str]:
     return lambda delivery, error: f"seq_id {delivery.stored.seq_id}: {error}; {outcome}"
 
 
-class _Writer:
-    """Writes messages out, and acks those that were taken."""
-
-    def __init__(self, queue: Queue, output: MessageOutput, *, ack: bool) -> None:
-        self._queue = queue
-        self._ack = ack
-        self.output = output
-
-    def _write(self, deliveries: Sequence[Delivery]) -> bool:
-        """Write these, and settle them; whether all were taken. What cannot be read is rejected where all are taken."""
-        written = self.output.write(deliveries)
-        if self._ack:
-            self._queue.ack(written.taken)
-            self._queue.nack(written.left)
-            self._queue.nack(written.unreadable, requeue=False)
-        return written.goes_on
-
-    def drain(self, count: int | None) -> None:
-        """What is there now, and no more."""
-        remaining, batch, stop = len(self._queue) if count is None else count, self.output.batch, self.output.stop
-        while remaining and not stop and (deliveries := self._queue.get_many(min(remaining, batch))):
-            if not self._write(deliveries):
-                return
-            remaining -= len(deliveries)
-            batch = min(2 * batch, MANY)
-
-    def wait_for(self, count: int | None, timeout: float | None) -> None:
-        """What is there and what comes, each at once; until none comes for ``timeout`` seconds."""
-        # With a count one by one: what was delivered beyond it would come back as redelivered.
-        prefetch = (1 if count else _PREFETCH) if self._ack else count or 0
-        written, stop = 0, self.output.stop
-        with self._queue.consume(prefetch) as consumer:
-            while not stop:
-                delivery = None
-                with stop.waiting():
-                    delivery = consumer.receive(timeout)
-                if delivery is None or stop:
-                    return
-                written += 1
-                if written == count:
-                    consumer.cancel()
-                if not self._write([delivery]) or written == count:
-                    return
+def _write_each(
+    consumer: Consumer,
+    output: MessageOutput,
+    settle: Callable[[Written[Delivery]], None],
+    count: int | None,
+    timeout: float | None,
+) -> None:
+    """Write what is there and what comes, each at once; until none comes for ``timeout`` seconds."""
+    written_count, stop = 0, output.stop
+    while not stop:
+        delivery = None
+        with stop.waiting():
+            delivery = consumer.receive(timeout)
+        if delivery is None or stop:
+            return
+        written_count += 1
+        if written_count == count:
+            consumer.cancel()
+        written = output.write([delivery])
+        settle(written)
+        if not written.goes_on or written_count == count:
+            return
 
 
 # ── tail ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -127,7 +114,7 @@ def tail(
     where: WhereOption = None,
     format: FormatOption = None,
     options: VhostOptions,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    as_json: JsonLinesOption = False,
 ) -> None:
     """Write the last messages of a queue or topic to stdout; with -f, also new ones. Nothing is consumed.
 

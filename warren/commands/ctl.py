@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Annotated, Any
 
+import attrs
 import typer
 
 from warren.commands.opening import looking_at
@@ -26,6 +27,29 @@ _PATIENCE_S = 60.0
 """The longest wait for a node in another process that is not stopped: an import may take long."""
 
 
+@attrs.frozen(kw_only=True)
+class VerbOptions:
+    """Options that apply to some verbs."""
+
+    user: Annotated[str | None, typer.Option(help="list_user_limits: whose; default: guest.")] = None
+    of_all: Annotated[bool, typer.Option("--global", help="list_user_limits, list_vhost_limits: all.")] = False
+    priority: Annotated[int | None, typer.Option(help="set_policy, set_operator_policy; default: 0.")] = None
+    apply_to: Annotated[str | None, typer.Option(help="set_policy: queues, exchanges or all.")] = None
+    description: Annotated[str | None, typer.Option(help="add_vhost.")] = None
+    tags: Annotated[str | None, typer.Option(help="add_vhost: separated by commas.")] = None
+    default_queue_type: Annotated[str | None, typer.Option(help="add_vhost: stored, without effect.")] = None
+    if_empty: Annotated[bool, typer.Option("--if-empty", help="delete_queue.")] = False
+    if_unused: Annotated[bool, typer.Option("--if-unused", help="delete_queue.")] = False
+    limit: Annotated[int | None, typer.Option(min=0, help="close_all_connections: at most N; 0: all.")] = None
+
+    def given(self) -> dict[str, Any]:
+        """The options by their names; ``None``: not given."""
+        return {
+            "global" if name == "of_all" else name: None if value is False else value
+            for name, value in attrs.asdict(self).items()
+        }
+
+
 def ctl(
     path: NodePath,
     verb: Annotated[str, typer.Argument(metavar="VERB", help="A verb, such as list_queues; ctl.md lists them all.")],
@@ -36,16 +60,7 @@ def ctl(
     no_table_headers: Annotated[
         bool, typer.Option("--no-table-headers", help="Print no line with column names.")
     ] = False,
-    user: Annotated[str | None, typer.Option(help="list_user_limits: whose; default: guest.")] = None,
-    of_all: Annotated[bool, typer.Option("--global", help="list_user_limits, list_vhost_limits: all.")] = False,
-    priority: Annotated[int | None, typer.Option(help="set_policy, set_operator_policy; default: 0.")] = None,
-    apply_to: Annotated[str | None, typer.Option(help="set_policy: queues, exchanges or all.")] = None,
-    description: Annotated[str | None, typer.Option(help="add_vhost.")] = None,
-    tags: Annotated[str | None, typer.Option(help="add_vhost: separated by commas.")] = None,
-    default_queue_type: Annotated[str | None, typer.Option(help="add_vhost: stored, without effect.")] = None,
-    if_empty: Annotated[bool, typer.Option("--if-empty", help="delete_queue.")] = False,
-    if_unused: Annotated[bool, typer.Option("--if-unused", help="delete_queue.")] = False,
-    limit: Annotated[int | None, typer.Option(min=0, help="close_all_connections: at most N; 0: all.")] = None,
+    options: VerbOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Do what rabbitmqctl does: users, permissions, vhosts, policies, lists, connections, definitions, status.
@@ -59,19 +74,7 @@ def ctl(
             path,
             verb,
             arguments or [],
-            {
-                "vhost": vhost,
-                "user": user,
-                "global": of_all or None,
-                "priority": priority,
-                "apply_to": apply_to,
-                "description": description,
-                "tags": tags,
-                "default_queue_type": default_queue_type,
-                "if_empty": if_empty or None,
-                "if_unused": if_unused or None,
-                "limit": limit,
-            },
+            {"vhost": vhost, **options.given()},
             quiet=quiet,
             as_json=as_json,
             headers=not no_table_headers,

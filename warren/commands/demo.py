@@ -20,10 +20,9 @@ from typing import Annotated, Any, Final
 import attrs
 import typer
 
-from warren.commands.findings import FindingReporter
 from warren.commands.inspect import inspect
 from warren.commands.options import EXIT_DAMAGE
-from warren.commands.output import opened, print_json, report_error
+from warren.commands.output import FindingReporter, opened, print_json, report_error
 from warren.commands.verify import verify
 from warren.salvage.archives.archive import unpack
 from warren.salvage.export import Selection, export_source

@@ -9,7 +9,6 @@ import attrs
 import typer
 
 from warren.commands.exporting import opened_writer
-from warren.commands.findings import FindingReporter
 from warren.commands.nodes import NodeOption, opened_nodes
 from warren.commands.options import (
     EXIT_DAMAGE,
@@ -24,27 +23,47 @@ from warren.commands.options import (
     WhereOption,
     distinct,
 )
-from warren.commands.output import print_json
+from warren.commands.output import FindingReporter, print_json
 from warren.salvage.export import Exported, Selection, by_node, count_chosen, export_to
 from warren.salvage.formats import Format
 from warren.salvage.names import from_text, printable
 from warren.salvage.progress_bars import counting_bar
 
 
+@attrs.frozen(kw_only=True)
+class SelectionOptions:
+    """Which messages to export."""
+
+    vhost: OnlyVhostOption = None
+    queue: QueueOption = None
+    where: WhereOption = None
+    limit: LimitOption = None
+    include_acked: Annotated[
+        bool, typer.Option("--include-acked", help='Also acked messages that are still there, marked "acked": true.')
+    ] = False
+    orphans: Annotated[
+        bool, typer.Option("--orphans", help='Also stored messages that no queue needs, marked "orphan": true.')
+    ] = False
+
+    def selection(self) -> Selection:
+        """Return the selection. Raises :class:`warren.where.WhereError`."""
+        selection = Selection(
+            vhost=self.vhost,
+            queues=distinct(self.queue),
+            include_acked=self.include_acked,
+            orphans=self.orphans,
+            where=self.where,
+            limit=self.limit,
+        )
+        selection.condition()
+        return selection
+
+
 def export(
     path: SourcePath,
     *,
     node: NodeOption = None,
-    vhost: OnlyVhostOption = None,
-    queue: QueueOption = None,
-    where: WhereOption = None,
-    limit: LimitOption = None,
-    include_acked: Annotated[
-        bool, typer.Option("--include-acked", help='Also acked messages that are still there, marked "acked": true.')
-    ] = False,
-    orphans: Annotated[
-        bool, typer.Option("--orphans", help='Also stored messages that no queue needs, marked "orphan": true.')
-    ] = False,
+    options: SelectionOptions,
     out: OutFileOption = None,
     output_format: MessageFormatOption = None,
     with_text: TextOption = False,
@@ -62,23 +81,22 @@ def export(
     Exit code 1: some could not be read, or something is damaged so that messages may be missing; stderr says what and
     why, and all the others are there. `warren import` and `warren shovel` publish what was written.
     """
-    selection = Selection(
-        vhost=vhost,
-        queues=distinct(queue),
-        include_acked=include_acked,
-        orphans=orphans,
-        where=where,
-        limit=limit,
-    )
-    selection.condition()  # says what is wrong with it before anything is opened
-    queue_names = () if orphans else tuple(map(from_text, selection.queues))
+    selection = options.selection()  # raises what is wrong with it before anything is opened
+    queue_names = () if selection.orphans else tuple(map(from_text, selection.queues))
     findings, exported = FindingReporter(), Exported()
     with ExitStack() as opened:
         nodes = opened.enter_context(opened_nodes(path, node)).require_chosen()
         sources = {name: opened.enter_context(closing(place.queues(queue_names))) for name, place in nodes.items()}
         parts = by_node(path, sources, selection)
         output = opened.enter_context(
-            opened_writer(out, path, output_format, with_text=with_text, include_acked=include_acked, orphans=orphans)
+            opened_writer(
+                out,
+                path,
+                output_format,
+                with_text=with_text,
+                include_acked=selection.include_acked,
+                orphans=selection.orphans,
+            )
         )
         if len(sources) > 1 and output.format is not Format.JSONL:
             raise UsageError(f"--format {output.format}: holds one node's messages; choose it with --node NAME")
@@ -91,7 +109,7 @@ def export(
         )
         for name, part in parts.items():
             writer = output.writer if len(sources) == 1 else output.of_node(name)
-            remaining = None if limit is None else limit - exported.messages
+            remaining = None if selection.limit is None else selection.limit - exported.messages
             exported.add(export_to(sources[name], attrs.evolve(part, limit=remaining), writer, findings, advance_to))
     findings.rest()
     if output.out is not None and as_json:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from warren.commands.findings import FindingReporter
 from warren.commands.nodes import ALL, NodeOption, Nodes, opened_nodes
 from warren.commands.options import EXIT_DAMAGE, AnyPath, JsonOption, SetOption, StartOption, parse_settings
-from warren.commands.output import plain_table, print_json, print_text, report_error
+from warren.commands.output import FindingReporter, plain_table, print_json, print_text, report_error
 from warren.salvage.inspect import Report, inspect_source
 from warren.salvage.names import printable
 from warren.salvage.queue_directory import OnFinding

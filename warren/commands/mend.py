@@ -17,7 +17,17 @@ import typer
 
 from warren.commands.message_lines import FormatOption, chosen_format, queue_lines
 from warren.commands.message_output import opened_output
-from warren.commands.options import JsonOption, LimitOption, NodePath, UsageError, WhereOption, distinct
+from warren.commands.options import (
+    JsonLinesOption,
+    JsonOption,
+    LimitOption,
+    NodePath,
+    QueueArgument,
+    UsageError,
+    WhereOption,
+    YesOption,
+    distinct,
+)
 from warren.commands.output import print_json, report_error
 from warren.commands.vhosts import VhostOptions
 from warren.handles.queue import Queue
@@ -26,8 +36,6 @@ from warren.salvage.progress_bars import counting_bar
 from warren.verbs.selecting import Walk, target_of
 from warren.verbs.steps import run
 
-QueueName = Annotated[str, typer.Argument(metavar="QUEUE")]
-LinesOption = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 _BROWSED: Final = r"%i\t%k\t%s\n"
 
 
@@ -36,13 +44,13 @@ _BROWSED: Final = r"%i\t%k\t%s\n"
 
 def browse(
     path: NodePath,
-    queue: QueueName,
+    queue: QueueArgument,
     *,
     where: WhereOption = None,
     limit: LimitOption = None,
     format: FormatOption = None,
     options: VhostOptions,
-    as_json: LinesOption = False,
+    as_json: JsonLinesOption = False,
 ) -> None:
     """Write the messages of a queue to stdout, each with its id, key and body on a line, without consuming them.
 
@@ -56,12 +64,12 @@ def browse(
 
 def take(
     path: NodePath,
-    queue: QueueName,
+    queue: QueueArgument,
     ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Message ids, as browse shows them.")],
     *,
     format: FormatOption = None,
     options: VhostOptions,
-    as_json: LinesOption = False,
+    as_json: JsonLinesOption = False,
 ) -> None:
     """Write messages of a queue to stdout, chosen by id, and remove them, from anywhere in the queue.
 
@@ -105,7 +113,7 @@ class ChoiceOptions:
 
 def move(
     path: NodePath,
-    queue: QueueName,
+    queue: QueueArgument,
     to: Annotated[str | None, typer.Argument(metavar="TO", help="The target queue.", show_default=False)] = None,
     *,
     exchange: Annotated[str | None, typer.Option(help="The target exchange, instead of a queue.")] = None,
@@ -133,10 +141,10 @@ def move(
 
 def remove(
     path: NodePath,
-    queue: QueueName,
+    queue: QueueArgument,
     *,
     choice: ChoiceOptions,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
     options: VhostOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -157,7 +165,7 @@ def remove(
 
 
 def requeue(
-    path: NodePath, queue: QueueName, *, choice: ChoiceOptions, options: VhostOptions, as_json: JsonOption = False
+    path: NodePath, queue: QueueArgument, *, choice: ChoiceOptions, options: VhostOptions, as_json: JsonOption = False
 ) -> None:
     """Move the dead letters of a queue back to the queues that they died in, as they were there.
 

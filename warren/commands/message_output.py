@@ -162,11 +162,6 @@ class MessageOutput:
         self.is_incomplete = False
         """Whether to end with exit code 1: a message could not be read, or a command misses one."""
 
-    @property
-    def batch(self) -> int:
-        """The number to write first: into a pipe one, because its reader may not want more."""
-        return 1 if self.stop.output.is_pipe else MANY
-
     def write(self, messages: Sequence[M]) -> Written[M]:
         """Write these, and wait until a pipe's reader has them."""
         readable, unreadable, pieces = list[M](), list[M](), list[bytes]()
@@ -193,6 +188,19 @@ class MessageOutput:
                 batch = list(itertools.islice(messages, at_once))
             if not batch or self.stop or not self.write(batch).goes_on:
                 return
+
+    def write_batches(
+        self, read: Callable[[int], Sequence[M]], settle: Callable[[Written[M]], object], count: int | None
+    ) -> None:
+        """Write and settle what ``read`` returns for a number of messages, until that is nothing, or ``count`` were."""
+        batch = 1 if self.stop.output.is_pipe else MANY  # a pipe's reader may not want more than one
+        while not self.stop and count != 0 and (messages := read(batch if count is None else min(batch, count))):
+            written = self.write(messages)
+            settle(written)
+            if not written.goes_on:
+                return
+            count = None if count is None else count - len(messages)
+            batch = min(2 * batch, MANY)
 
 
 @contextlib.contextmanager

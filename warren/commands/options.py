@@ -57,10 +57,12 @@ StorePath = Annotated[
 VhostOption = Annotated[str, typer.Option("--vhost", help="Which vhost.")]
 OnlyVhostOption = Annotated[str | None, typer.Option("--vhost", help="Only this vhost.")]
 QueueOption = Annotated[list[str] | None, typer.Option(help="Only queues of this name. Can be repeated.")]
+QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE")]
 TopicOption = Annotated[str, typer.Option("--topic", metavar="T", help="Which topic.")]
 QueueIdOption = Annotated[int, typer.Option("--queue-id", metavar="I", help="The queue's number.")]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Which topic.")]
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Which group.")]
+GroupOption = Annotated[str, typer.Option("--group", "-g", metavar="G", help="Which group.")]
 OffsetOption = Annotated[
     int | None, typer.Option("--offset", metavar="N", min=0, help="From this queue offset; default: the first.")
 ]
@@ -83,8 +85,11 @@ StartOption = Annotated[
     bool, typer.Option("--start", help="Also do what the broker does when it starts, after its recovery.")
 ]
 FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, for ever; Ctrl-C stops.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 CheckOption = Annotated[bool, typer.Option("--check", help="Compare with the existing files.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+JsonLinesOption = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+JsonSummaryOption = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
 
 
 # ── messages that are written ────────────────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,8 @@
-"""What a command prints: bytes to a file or to stdout, text for people, and one line on stderr for what went wrong."""
+"""What a command prints: bytes to a file or to stdout, text for people, and on stderr one line for what went wrong.
+
+A damaged file may cost a million messages. So of the findings of one kind in one file, the first :data:`LINES` are
+reported at once, and the number of the others at the end.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,9 @@ import shutil
 import stat
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from warren.salvage.names import Json, printable, to_json
 from warren.storage.errors import StorageError
@@ -18,6 +23,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from warren.salvage.queue_directory import Finding
+
+LINES: Final = 20
 _WIDTH_WITHOUT_TERMINAL = 160
 _WRITE_BYTES = 1 << 20
 
@@ -25,6 +33,26 @@ _WRITE_BYTES = 1 << 20
 def report_error(text: object) -> None:
     """Say on stderr, in one line, what is wrong."""
     print(f"warren: {printable(' '.join(str(text).split()))}", file=sys.stderr)
+
+
+class FindingReporter:
+    """Reports findings on stderr: called with each one; :meth:`rest` comes last."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+        """By path and kind."""
+
+    def __call__(self, finding: Finding) -> None:
+        key = finding.path, finding.kind
+        self._counts[key] += 1
+        if self._counts[key] <= LINES:
+            report_error(finding)
+
+    def rest(self) -> None:
+        """Report how many were not reported."""
+        for (path, kind), count in self._counts.items():
+            if count > LINES:
+                report_error(f"{path}: {kind}: {count - LINES:,} more")
 
 
 def print_json(report: Json) -> None:

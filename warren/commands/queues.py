@@ -11,7 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from warren.commands.opening import looking_at
-from warren.commands.options import AdoptOption, JsonOption, NodePath, OnlyVhostOption, UsageError
+from warren.commands.options import (
+    AdoptOption,
+    JsonOption,
+    NodePath,
+    OnlyVhostOption,
+    QueueArgument,
+    UsageError,
+    YesOption,
+)
 from warren.commands.output import plain_table, print_json, print_text
 from warren.commands.vhosts import VhostOptions
 from warren.handles.node import Node
@@ -89,9 +97,9 @@ def _topic_table(topics: list[dict[str, Any]]) -> Table:
 
 def purge(
     path: NodePath,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    queue: QueueArgument,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
     options: VhostOptions,
     as_json: JsonOption = False,
 ) -> None:

@@ -8,6 +8,7 @@ import logging
 import signal
 from typing import Annotated
 
+import attrs
 import typer
 
 from warren.commands.opening import check_directory
@@ -27,28 +28,62 @@ class LogFormat(enum.StrEnum):
     JSON = "json"
 
 
+@attrs.frozen(kw_only=True)
+class ServerOptions:
+    """Where the server listens, and what it serves."""
+
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="The port; 0: a free one.")] = DEFAULT_PORT
+    listener: Annotated[
+        list[str] | None, typer.Option(metavar="HOST:PORT", help="Instead of --host and --port. Can be repeated.")
+    ] = None
+    tls_port: Annotated[int, typer.Option(help="The port for TLS; needs --certfile.")] = DEFAULT_TLS_PORT
+    certfile: Annotated[str | None, typer.Option(help="The server's certificate, PEM.")] = None
+    keyfile: Annotated[str | None, typer.Option(help="Its key, PEM.")] = None
+    cacertfile: Annotated[str | None, typer.Option(help="The CAs of the clients' certificates, PEM.")] = None
+    verify: Annotated[bool, typer.Option("--verify", help="Require a certificate from clients.")] = False
+    management_port: Annotated[
+        int | None, typer.Option(help="Serve the management API and its page, too (15672 is the usual port; 0: free).")
+    ] = None
+    management_tls: Annotated[
+        bool, typer.Option(help="Serve the management API as HTTPS if there is a certificate, else as HTTP.")
+    ] = True
+    quorum_as_classic: Annotated[
+        bool, typer.Option("--quorum-as-classic", help="Declare quorum queues as durable classic ones.")
+    ] = False
+
+    def settings(self) -> ServerSettings:
+        """Return the server's settings. Raises :class:`~warren.storage.errors.SettingsError`."""
+        tls = None
+        if self.certfile is not None and self.keyfile is not None:
+            tls = TlsSettings(
+                certfile=self.certfile, keyfile=self.keyfile, cacertfile=self.cacertfile, verify=self.verify
+            )
+        return ServerSettings(
+            host=self.host,
+            port=self.port,
+            listeners_tcp=tuple(self.listener or ()),
+            tls_port=None if tls is None else self.tls_port,
+            tls=tls,
+            default_queue_type_for_quorum="classic" if self.quorum_as_classic else None,
+            management=self._management(tls if self.management_tls else None),
+        )
+
+    def _management(self, tls: TlsSettings | None) -> ManagementSettings | None:
+        if self.management_port is None:
+            return None
+        return ManagementSettings(
+            management_tcp_ip=self.host,
+            management_tcp_port=self.management_port,
+            management_ssl_certfile=None if tls is None else tls.certfile,
+            management_ssl_keyfile=None if tls is None else tls.keyfile,
+        )
+
+
 def serve(
     path: NodePath,
     *,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port; 0: a free one.")] = DEFAULT_PORT,
-    listener: Annotated[
-        list[str] | None, typer.Option(metavar="HOST:PORT", help="Instead of --host and --port. Can be repeated.")
-    ] = None,
-    tls_port: Annotated[int, typer.Option(help="The port for TLS; needs --certfile.")] = DEFAULT_TLS_PORT,
-    certfile: Annotated[str | None, typer.Option(help="The server's certificate, PEM.")] = None,
-    keyfile: Annotated[str | None, typer.Option(help="Its key, PEM.")] = None,
-    cacertfile: Annotated[str | None, typer.Option(help="The CAs of the clients' certificates, PEM.")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Require a certificate from clients.")] = False,
-    management_port: Annotated[
-        int | None, typer.Option(help="Serve the management API and its page, too (15672 is the usual port; 0: free).")
-    ] = None,
-    management_tls: Annotated[
-        bool, typer.Option(help="Serve the management API as HTTPS if there is a certificate, else as HTTP.")
-    ] = True,
-    quorum_as_classic: Annotated[
-        bool, typer.Option("--quorum-as-classic", help="Declare quorum queues as durable classic ones.")
-    ] = False,
+    options: ServerOptions,
     config: Annotated[str | None, typer.Option(help="The node's settings, a TOML file.")] = None,
     adopt: AdoptOption = False,
     log_format: Annotated[
@@ -61,18 +96,7 @@ def serve(
     The directory is created if it is missing; with :memory:, all is gone at the end. Without --host only this machine
     reaches it.
     """
-    tls = None
-    if certfile is not None and keyfile is not None:
-        tls = TlsSettings(certfile=certfile, keyfile=keyfile, cacertfile=cacertfile, verify=verify)
-    settings = ServerSettings(
-        host=host,
-        port=port,
-        listeners_tcp=tuple(listener or ()),
-        tls_port=None if tls is None else tls_port,
-        tls=tls,
-        default_queue_type_for_quorum="classic" if quorum_as_classic else None,
-        management=_management(host, management_port, tls if management_tls else None),
-    )
+    settings = options.settings()
     if not (in_memory := path == MEMORY):
         check_directory(path, adopt=adopt, make=True)
     _log_to_stderr(log_format)
@@ -103,14 +127,3 @@ def _log_to_stderr(log_format: LogFormat) -> None:
     else:
         handler.setFormatter(TextFormatter("%(asctime)s [%(levelname)s] %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-
-
-def _management(host: str, port: int | None, tls: TlsSettings | None) -> ManagementSettings | None:
-    if port is None:
-        return None
-    return ManagementSettings(
-        management_tcp_ip=host,
-        management_tcp_port=port,
-        management_ssl_certfile=None if tls is None else tls.certfile,
-        management_ssl_keyfile=None if tls is None else tls.keyfile,
-    )

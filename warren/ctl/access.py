@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from warren.actors.engines.errors import ArgumentsError
-from warren.ctl.verb import VHOST, Arguments, Verb, Work
+from warren.ctl.verb import VHOST, Arguments, Verb, Work, list_verb
 from warren.hosting.running_node import RunningNode
 from warren.verbs.steps import Steps, run
 from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs
@@ -216,13 +216,11 @@ ACCESS: Final[dict[str, Verb]] = {
         says='Deleting vhost "{vhost}" ...',
         work=_asks(lambda node, given: node.delete_vhost(given["vhost"])),
     ),
-    "list_vhosts": Verb(
-        takes=("columns*",),
-        says="Listing vhosts ...",
-        work=_list_vhosts,
-        shown="rows",
-        columns=("name",),
-        all_columns=("name", "description", "tags", "default_queue_type", "tracing", "state"),
+    "list_vhosts": list_verb(
+        _list_vhosts,
+        "Listing vhosts ...",
+        ("name",),
+        ("name", "description", "tags", "default_queue_type", "tracing", "state"),
     ),
     "set_vhost_tags": Verb(
         takes=("vhost", "tags*"),

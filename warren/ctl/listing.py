@@ -12,7 +12,7 @@ from warren.actors.queue.inspecting import ask_politely
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.inbox import Call
 from warren.ctl.text import typed_table
-from warren.ctl.verb import VHOST, Arguments, Verb
+from warren.ctl.verb import VHOST, Arguments, Verb, list_verb
 from warren.hosting.running_node import RunningNode
 from warren.storage.errors import WarrenError
 from warren.verbs.queue_verbs import QueueVerbs
@@ -244,61 +244,26 @@ def _safe(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 LISTS: Final[dict[str, Verb]] = {
-    "list_queues": Verb(
-        takes=("columns*",),
-        says="Listing queues for vhost {vhost} ...",
-        work=list_queues,
-        options=VHOST,
-        without_vhost=[],
-        shown="rows",
-        columns=("name", "messages"),
-        all_columns=QUEUE_COLUMNS,
+    "list_queues": list_verb(
+        list_queues, "Listing queues for vhost {vhost} ...", ("name", "messages"), QUEUE_COLUMNS, in_vhost=True
     ),
-    "list_exchanges": Verb(
-        takes=("columns*",),
-        says="Listing exchanges for vhost {vhost} ...",
-        work=list_exchanges,
-        options=VHOST,
-        without_vhost=[],
-        shown="rows",
-        columns=("name", "type"),
-        all_columns=EXCHANGE_COLUMNS,
+    "list_exchanges": list_verb(
+        list_exchanges, "Listing exchanges for vhost {vhost} ...", ("name", "type"), EXCHANGE_COLUMNS, in_vhost=True
     ),
-    "list_bindings": Verb(
-        takes=("columns*",),
-        says="Listing bindings for vhost {vhost} ...",
-        work=list_bindings,
-        options=VHOST,
-        without_vhost=[],
-        shown="rows",
-        columns=BINDING_COLUMNS,
-        all_columns=BINDING_COLUMNS,
+    "list_bindings": list_verb(
+        list_bindings, "Listing bindings for vhost {vhost} ...", BINDING_COLUMNS, BINDING_COLUMNS, in_vhost=True
     ),
-    "list_connections": Verb(
-        takes=("columns*",),
-        says="Listing connections ...",
-        work=list_connections,
-        shown="rows",
-        columns=("user", "peer_host", "peer_port", "state"),
-        all_columns=CONNECTION_COLUMNS,
+    "list_connections": list_verb(
+        list_connections, "Listing connections ...", ("user", "peer_host", "peer_port", "state"), CONNECTION_COLUMNS
     ),
-    "list_channels": Verb(
-        takes=("columns*",),
-        says="Listing channels ...",
-        work=list_channels,
-        shown="rows",
-        columns=("pid", "user", "consumer_count", "messages_unacknowledged"),
-        all_columns=CHANNEL_COLUMNS,
+    "list_channels": list_verb(
+        list_channels,
+        "Listing channels ...",
+        ("pid", "user", "consumer_count", "messages_unacknowledged"),
+        CHANNEL_COLUMNS,
     ),
-    "list_consumers": Verb(
-        takes=("columns*",),
-        says="Listing consumers in vhost {vhost} ...",
-        work=list_consumers,
-        options=VHOST,
-        without_vhost=[],
-        shown="rows",
-        columns=CONSUMER_COLUMNS,
-        all_columns=CONSUMER_COLUMNS,
+    "list_consumers": list_verb(
+        list_consumers, "Listing consumers in vhost {vhost} ...", CONSUMER_COLUMNS, CONSUMER_COLUMNS, in_vhost=True
     ),
     "purge_queue": Verb(
         takes=("queue",),

@@ -66,3 +66,22 @@ class Verb:
 def text_verb(work: Work, says: str, takes: tuple[str, ...] = (), options: frozenset[str] = frozenset()) -> Verb:
     """Return a verb whose answer is printed as text."""
     return Verb(takes=takes, says=says, work=work, options=options, shown="text", text=str)
+
+
+def list_verb(
+    work: Work, says: str, columns: tuple[str, ...], all_columns: tuple[str, ...], *, in_vhost: bool = False
+) -> Verb:
+    """Return a verb that answers with rows, of the columns that the command line names.
+
+    ``in_vhost``: whether the rows are those of one vhost.
+    """
+    return Verb(
+        takes=("columns*",),
+        says=says,
+        work=work,
+        options=VHOST if in_vhost else frozenset(),
+        without_vhost=[] if in_vhost else None,
+        shown="rows",
+        columns=columns,
+        all_columns=all_columns,
+    )

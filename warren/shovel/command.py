@@ -14,9 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from warren.commands.findings import FindingReporter
-from warren.commands.options import WhereOption, pairs
-from warren.commands.output import print_json, print_text, report_error
+from warren.commands.options import JsonSummaryOption, WhereOption, distinct, pairs
+from warren.commands.output import FindingReporter, print_json, print_text, report_error
 from warren.salvage.formats import Format
 from warren.salvage.names import Json, printable
 from warren.shovel.errors import ShovelError
@@ -33,6 +32,64 @@ _SOURCE_HELP = _PLACE_HELP.format("an archive of one, what warren export wrote")
 _FORMAT_HELP = "SRC is a file of exported messages of this format; default: as its name ends (.jsonl, .csv, .parquet)."
 
 
+@attrs.frozen(kw_only=True)
+class ShovelOptions:
+    """Which messages to bring, and how."""
+
+    queue: Annotated[
+        list[str] | None, typer.Option(help="Only this queue. Can be repeated. Required if SRC is a broker.")
+    ] = None
+    vhost: Annotated[str | None, typer.Option(help="Only this vhost of a directory.")] = None
+    rename: Annotated[list[str] | None, typer.Option(metavar="OLD=NEW", help="Rename a queue at DST.")] = None
+    move: Annotated[
+        bool, typer.Option("--move", help="Remove the messages from a directory SRC, instead of copying them.")
+    ] = False
+    limit: Annotated[int | None, typer.Option(min=1, help="At most N messages in this run.")] = None
+    as_published: Annotated[
+        bool,
+        typer.Option(
+            "--as-published", help="Publish to the messages' original exchanges; the broker's bindings route them."
+        ),
+    ] = False
+    stand_ins: Annotated[
+        bool,
+        typer.Option(
+            "--stand-ins/--no-stand-ins", help="Create exchanges that a broker lacks, and delete them at the end."
+        ),
+    ] = True
+    prefetch: Annotated[int, typer.Option(min=1, max=65535, help="At most N messages in flight.")] = 1000
+    input_format: Annotated[Format | None, typer.Option("--format", help=_FORMAT_HELP)] = None
+    where: WhereOption = None
+    into: Annotated[
+        str | None,
+        typer.Option(metavar="QUEUE", help="Publish all of a file's messages to this queue."),
+    ] = None
+    state: Annotated[str | None, typer.Option(metavar="FILE", help="The file where a copy records its progress.")] = (
+        None
+    )
+
+    def orders(self, source: str, destination: str) -> Orders:
+        """Return the orders for a run. Raises :class:`ShovelError`."""
+        from warren.shovel.run import Orders
+
+        return Orders(
+            source=source,
+            destination=destination,
+            queues=distinct(self.queue),
+            vhost=self.vhost,
+            rename=renames_of(self.rename or []),
+            move=self.move,
+            limit=self.limit,
+            as_published=self.as_published,
+            stand_ins=self.stand_ins,
+            window=self.prefetch,
+            state=self.state,
+            format=self.input_format,
+            where=self.where,
+            into=self.into,
+        )
+
+
 def shovel(
     source: Annotated[
         str,
@@ -40,38 +97,8 @@ def shovel(
     ],
     destination: Annotated[str, typer.Argument(metavar="DST", help=_PLACE_HELP.format("one that is not there yet"))],
     *,
-    queue: Annotated[
-        list[str] | None, typer.Option(help="Only this queue. Can be repeated. Required if SRC is a broker.")
-    ] = None,
-    vhost: Annotated[str | None, typer.Option(help="Only this vhost of a directory.")] = None,
-    rename: Annotated[list[str] | None, typer.Option(metavar="OLD=NEW", help="Rename a queue at DST.")] = None,
-    move: Annotated[
-        bool, typer.Option("--move", help="Remove the messages from a directory SRC, instead of copying them.")
-    ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most N messages in this run.")] = None,
-    as_published: Annotated[
-        bool,
-        typer.Option(
-            "--as-published", help="Publish to the messages' original exchanges; the broker's bindings route them."
-        ),
-    ] = False,
-    stand_ins: Annotated[
-        bool,
-        typer.Option(
-            "--stand-ins/--no-stand-ins", help="Create exchanges that a broker lacks, and delete them at the end."
-        ),
-    ] = True,
-    prefetch: Annotated[int, typer.Option(min=1, max=65535, help="At most N messages in flight.")] = 1000,
-    input_format: Annotated[Format | None, typer.Option("--format", help=_FORMAT_HELP)] = None,
-    where: WhereOption = None,
-    into: Annotated[
-        str | None,
-        typer.Option(metavar="QUEUE", help="Publish all of a file's messages to this queue."),
-    ] = None,
-    state: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The file where a copy records its progress.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    options: ShovelOptions,
+    as_json: JsonSummaryOption = False,
 ) -> None:
     """Copy or move messages without loss, for example from a dead broker's disk to a live broker.
 
@@ -79,25 +106,7 @@ def shovel(
     stopped by an error, it continues when it is run again; the last messages may then be there twice.
     Exit code 1: some could not be read; all the others are there.
     """
-    from warren.shovel import run
-
-    orders = run.Orders(
-        source=source,
-        destination=destination,
-        queues=tuple(dict.fromkeys(queue or [])),
-        vhost=vhost,
-        rename=renames_of(rename or []),
-        move=move,
-        limit=limit,
-        as_published=as_published,
-        stand_ins=stand_ins,
-        window=prefetch,
-        state=state,
-        format=input_format,
-        where=where,
-        into=into,
-    )
-    run_orders(orders, as_json=as_json)
+    run_orders(options.orders(source, destination), as_json=as_json)
 
 
 def run_orders(orders: Orders, *, as_json: bool) -> None:

@@ -13,13 +13,12 @@ import typer
 from warren.commands.message_lines import BODY, JSON, FormatOption
 from warren.commands.message_output import WaitOptions
 from warren.commands.opening import opened_node
-from warren.commands.options import JsonOption, NodePath, StorePath, UsageError
+from warren.commands.options import GroupOption, JsonOption, NodePath, StorePath, UsageError
 from warren.commands.sending import BodyOptions
 from warren.commands.topics import topic_groups, topic_messages
 from warren.commands.topics.topic_messages import AppendOptions
 
 _Topic = Annotated[str, typer.Option("--topic", "-t", metavar="T", help="Which topic.")]
-_Group = Annotated[str, typer.Option("--group", "-g", metavar="G", help="Which group.")]
 _OnlyGroup = Annotated[str | None, typer.Option("--group", "-g", metavar="G", help="Which group.")]
 _QueueId = Annotated[int | None, typer.Option("--queueId", "-i", metavar="I", min=0, help="The queue's number.")]
 _Offset = Annotated[int | None, typer.Option("--offset", "-o", metavar="N", min=0, help="From this queue offset on.")]
@@ -72,13 +71,13 @@ def consumer_progress(
 
 
 def reset_offset_by_time(
-    path: NodePath, group: _Group, topic: _Topic, timestamp: _Time, *, as_json: JsonOption = False
+    path: NodePath, group: GroupOption, topic: _Topic, timestamp: _Time, *, as_json: JsonOption = False
 ) -> None:
     """Like topic reset-offset: reset a group's offsets to a time."""
     topic_groups.reset_offset(path, topic, group, to=timestamp, as_json=as_json)
 
 
-def skip_accumulated_message(path: NodePath, group: _Group, topic: _Topic, *, as_json: JsonOption = False) -> None:
+def skip_accumulated_message(path: NodePath, group: GroupOption, topic: _Topic, *, as_json: JsonOption = False) -> None:
     """Like topic reset-offset --to latest: skip all messages that are there."""
     topic_groups.reset_offset(path, topic, group, to="latest", as_json=as_json)
 

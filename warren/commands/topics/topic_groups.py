@@ -15,6 +15,7 @@ from rich.text import Text
 from warren.commands.opening import opened_node
 from warren.commands.options import (
     GroupArgument,
+    GroupOption,
     JsonOption,
     NodePath,
     SetOption,
@@ -133,7 +134,7 @@ def lag(
 def reset_offset(
     path: NodePath,
     topic: TopicArgument,
-    group: Annotated[str, typer.Option("--group", "-g", metavar="G", help="Which group.")],
+    group: GroupOption,
     *,
     to: Annotated[
         str | None,

@@ -9,7 +9,7 @@ import attrs
 import typer
 
 from warren.commands.message_lines import FormatOption, chosen_format, topic_lines
-from warren.commands.message_output import MANY, MessageOutput, WaitOptions, opened_output
+from warren.commands.message_output import WaitOptions, Written, opened_output
 from warren.commands.opening import opened_node
 from warren.commands.options import JsonOption, NodePath, TopicArgument, UsageError, pairs
 from warren.commands.sending import Bodies, BodyOptions, Confirm, CountOption, Published
@@ -17,7 +17,7 @@ from warren.commands.topics.topic_sources import NoTopicError, topic_of
 from warren.verbs.publishing import PATIENCE_S
 
 if TYPE_CHECKING:
-    from warren.handles.topic_reader import Reader, TopicRecord
+    from warren.handles.topic_reader import TopicRecord
     from warren.verbs.reader_verbs import ReaderArguments
     from warren.verbs.topic_verbs import AppendArguments
 
@@ -121,23 +121,18 @@ def consume(
         opened_output(lines, watches=wait.waits) as output,
         topic_of(node, topic).reader(group, **arguments) as reader,
     ):
-        _write_all(reader, output, count, None if wait.follow else wait.timeout or 0.0)
+        timeout = None if wait.follow else wait.timeout or 0.0
+
+        def read(most: int) -> Sequence[TopicRecord]:
+            records: Sequence[TopicRecord] = []
+            with output.stop.waiting():
+                records = reader.read(most, timeout)
+            return () if output.stop else records
+
+        output.write_batches(read, _commit, count)
 
 
-def _write_all(reader: Reader, output: MessageOutput, count: int | None, timeout: float | None) -> None:
-    stop, batch = output.stop, output.batch
-    remaining = count
-    while not stop and remaining != 0:
-        records: Sequence[TopicRecord] = []
-        with stop.waiting():
-            records = reader.read(batch if remaining is None else min(batch, remaining), timeout)
-        if not records or stop:
-            return
-        written = output.write(records)
-        # Of each queue the last one is committed.
-        for message in {(message.record.topic, message.queue_id): message for message in written.taken}.values():
-            message.commit()
-        if not written.goes_on:
-            return
-        remaining = None if remaining is None else remaining - len(records)
-        batch = min(2 * batch, MANY)
+def _commit(written: Written[TopicRecord]) -> None:
+    """Commit the last message of each queue."""
+    for message in {(message.record.topic, message.queue_id): message for message in written.taken}.values():
+        message.commit()

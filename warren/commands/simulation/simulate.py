@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import attrs
 import typer
 
-from warren.commands.answer_folder import Kind, answer_folder, writing
+from warren.commands.loading import SCENARIO_NAMES
 from warren.commands.options import JsonOption, QueueOption, UsageError, distinct
 from warren.commands.output import print_json, print_text, report_error
-from warren.commands.scenario_group import SCENARIO_NAMES
-from warren.commands.simulate_text import Summary, bar, comparison_lines, summary_lines, sweep_lines
+from warren.commands.simulation.answer_folder import Kind, answer_folder, writing
+from warren.commands.simulation.simulate_text import Summary, bar, comparison_lines, summary_lines, sweep_lines
 from warren.salvage.names import printable
 from warren.storage.errors import WarrenError
 

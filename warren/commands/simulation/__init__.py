@@ -1,0 +1,1 @@
+"""``warren simulate …``: what the simulation is asked, and how it answers."""
