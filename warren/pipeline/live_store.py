@@ -100,7 +100,7 @@ class LiveStore:
 
     @contextmanager
     def view(self, topics: Collection[str] | None = None, only: Collection[QueueKey] | None = None) -> Iterator[View]:
-        """What is there now, of some topics or queues, or of all; queues without a file are left out."""
+        """The current state of some topics or queues, or of all; queues without a file are left out."""
         files, directory = self._place()
         keys = self._keys(files, directory, topics) if only is None else only
         # Queues first: what an entry points at was there before it.

@@ -81,7 +81,7 @@ def session(
 
 
 def active_session() -> SparkSession | None:
-    """The session that this process has, if it has one."""
+    """The active session of this process, or ``None``."""
     try:
         return SparkSession.active()
     except PySparkException:

@@ -140,7 +140,7 @@ class Envelopes:
         return _decoded_envelope(address, message.properties, properties), message.body
 
     def _learn(self, address: _Address, encoded: bytes) -> None:
-        """Remember the template of a message, if it has one, and a body that shows where the body is."""
+        """Remember the template of a message, if it has one and a body that shows where the body is."""
         located = locate_parts(encoded)
         if located is None or not located.body_bytes:
             return

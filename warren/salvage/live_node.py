@@ -1,4 +1,4 @@
-"""Whether a node of warren runs on what is to be read: its files are then not those of one moment.
+"""Reject a directory on which a node of warren runs: its files change while they are read.
 
 A node holds the lock of its data directory and of each of its vhosts; a vhost that is open by itself holds its own.
 """

@@ -52,7 +52,7 @@ class NodeSummary:
 
 
 def summaries(nodes: Mapping[str, Place]) -> list[NodeSummary]:
-    """A line for each; one that cannot be read, or not all of it, says why."""
+    """A summary of each node; one that cannot be read completely says why."""
     return [_summary(name, node) for name, node in nodes.items()]
 
 

@@ -117,9 +117,9 @@ class QueueDirectory(Protocol):
 
     def count(self, only: range) -> int:
         """How many messages in these segments a restarted broker would deliver, without reading bodies."""
-        return sum(len(self.had(columns)) for columns in self.segment_columns(only))
+        return sum(len(self.present_rows(columns)) for columns in self.segment_columns(only))
 
-    def had(self, columns: SegmentColumns) -> Ints:
+    def present_rows(self, columns: SegmentColumns) -> Ints:
         """The rows that would be delivered, as far as that is known without reading the messages."""
         present, stored = columns.ready & columns.inside, np.flatnonzero(columns.ready & columns.stored)
         if len(stored):
@@ -127,8 +127,8 @@ class QueueDirectory(Protocol):
         return np.flatnonzero(present)
 
     def ready_sizes(self, columns: SegmentColumns) -> Ints:
-        """The payload sizes of the rows that :meth:`had` returns."""
-        return columns.sizes[self.had(columns)]
+        """The payload sizes of the rows that :meth:`present_rows` returns."""
+        return columns.sizes[self.present_rows(columns)]
 
     def deliverable(self, only: range) -> Iterator[tuple[int, MsgIds]]:
         """What a restarted broker would deliver, by segment: how many messages in the queue's own files, and the ids

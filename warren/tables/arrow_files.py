@@ -112,7 +112,7 @@ def _bucket(uri: str) -> str:
 
 @attrs.frozen
 class _Info:
-    """What is known of a path."""
+    """The type, size and time of a path."""
 
     is_directory: bool
     size: int

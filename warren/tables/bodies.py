@@ -1,8 +1,8 @@
 """The bodies in a vhost's store, for the tasks that need some of them.
 
-A store has no index that could be trusted: it is scanned, once for each Python worker, and the table of places that
-comes of it (36 bytes a message) is kept from one task to the next, as long as the files have the same names and sizes.
-The last few stores that were asked for are kept; a task that needs no body of a store scans none.
+A store has no trustworthy index: it is scanned, once for each Python worker. The table of locations (36 bytes a
+message) is kept from one task to the next, as long as the files have the same names and sizes. The stores that were
+used last are kept; a task that needs no body scans no store.
 
 Where a file's chain of records is broken and a message is missing, all that the vhost's queues need is looked for in
 such files, once for each store that is kept: only then are the indexes of all queues read. A task that reads one file

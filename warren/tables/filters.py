@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 @attrs.frozen
 class Bounds:
-    """The values of a column that match; ``None``: no such limit. Both limits are included."""
+    """The values of a column that match: from ``low`` to ``high``, both included; ``None``: no limit."""
 
     low: Any = None
     high: Any = None

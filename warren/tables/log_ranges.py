@@ -250,7 +250,7 @@ def walked(part: Range) -> Outcome:
 
 @attrs.frozen
 class Chain:
-    """What the ranges of a log come to, put together."""
+    """The result of putting the ranges of a log together."""
 
     chained: tuple[int, ...]
     """Numbers of the ranges that count, in order; the others have no record, or were not read."""

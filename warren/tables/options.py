@@ -86,7 +86,7 @@ class ReadOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """Raises :class:`PipelineError` for an option that is not known, or has no such value."""
+        """Parse options. Raises :class:`PipelineError` for an unknown option or an invalid value."""
         option_texts = OptionTexts.of(options)
         option_texts.check_known(READ_OPTIONS)
         texts = option_texts.texts

@@ -6,7 +6,7 @@ from warren.storage.errors import WarrenError
 
 
 class PipelineError(WarrenError):
-    """A job, a table or an option that cannot be; the text says why."""
+    """A job, a table or an option that is not possible; the text says why."""
 
 
 class MissingSparkError(PipelineError):

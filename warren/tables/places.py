@@ -1,10 +1,10 @@
-"""What paths name: broker's directories. A path may be a glob, and a URI of any file system that pyarrow knows.
+"""What paths name: brokers' directories. A path may be a glob, or a URI of any file system that pyarrow supports.
 
 A *node* is one directory that was loaded: its name in every table is the path as it was given, or as the glob matched
 it. Which kinds of stores it holds is found out by looking: RabbitMQ's queues, a topic store, or both.
 
-A URI may say in a query what opens it: ``s3://bucket/broker-1?endpoint_override=minio:9000&scheme=http``, with the
-names that pyarrow has for that. The rest comes from the environment, as ``AWS_ACCESS_KEY_ID``, ``AWS_REGION`` and
+A URI's query may say how to open it: ``s3://bucket/broker-1?endpoint_override=minio:9000&scheme=http``, with
+pyarrow's names. The rest comes from the environment, such as ``AWS_ACCESS_KEY_ID``, ``AWS_REGION`` and
 ``AWS_ENDPOINT_URL``, on the executors too. The query is no part of any name or file's path. In a URI a glob has ``*``
 and ``[…]``, for ``?`` begins the query.
 """

@@ -160,7 +160,7 @@ class QueueCutter:
             self._factor += stored / max(sum(byte_count(extent) for extent in extents if _may_store(extent)), 1)
 
     def cut(self, queue: QueueDirectory) -> tuple[QueuePart, list[Piece]]:
-        """All of a queue as one part, and its pieces in order; one without files of its own is one piece, too."""
+        """All of a queue as one part, and its pieces in order. A queue without files of its own is one piece."""
         extent = extent_of(queue)
         whole = QueuePart(
             vhost=self._vhost.name,

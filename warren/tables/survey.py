@@ -40,32 +40,32 @@ from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Node
 
 _FORMAT: Final = 1
-"""Part of what names a kept file; to be increased when recovery or the surveys change."""
+"""Part of a stored file's name. Increase it when recovery or the surveys change: older files are then ignored."""
 _MOST_KEPT: Final = 1000
 """The most files; beyond that the oldest are deleted."""
 
 
 @attrs.frozen(kw_only=True)
 class MappedExtent:
-    """What there is of a directory of mapped files."""
+    """The files of a directory of mapped files."""
 
     directory: str
     bases: tuple[int, ...]
-    """At which bytes of the whole the files begin."""
+    """The byte of the whole at which each file begins."""
 
     def path(self, base: int) -> str:
-        """Of the file that begins there."""
+        """The path of the file that begins at ``base``."""
         return f"{self.directory}/{file_name(base)}"
 
     def gaps(self, file_bytes: int) -> Iterator[tuple[int, int]]:
-        """The ranges of bytes that no file has."""
+        """The ranges of bytes between the files that no file covers."""
         ends = ((before + file_bytes, after) for before, after in pairwise(self.bases))
         return ((start, stop) for start, stop in ends if stop > start)
 
 
 @attrs.frozen(kw_only=True)
 class LogExtent(MappedExtent):
-    """What there is of the CommitLog, in physical offsets."""
+    """The extent of the CommitLog, in physical offsets."""
 
     min_offset: int
     end: int
@@ -74,7 +74,7 @@ class LogExtent(MappedExtent):
 
 @attrs.frozen(kw_only=True)
 class QueueExtent(MappedExtent):
-    """What there is of a ConsumeQueue."""
+    """The extent of a ConsumeQueue."""
 
     topic: str
     queue_id: int
@@ -88,7 +88,7 @@ class QueueExtent(MappedExtent):
 
 @attrs.frozen(kw_only=True)
 class IndexExtent:
-    """What there is of an index file."""
+    """The extent of an index file."""
 
     path: str | None
     """``None``: the directory has no such file, only a recovery would make it."""
@@ -107,7 +107,7 @@ class Survey:
     node: str
     directory: str
     settings: TopicSettings
-    """The user's, and what the files tell."""
+    """The user's settings, and those inferred from the files."""
     was_clean: bool
     log: LogExtent
     queues: tuple[QueueExtent, ...]
@@ -181,7 +181,7 @@ def _with_tuple(extent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def survey(node: Node, settings: Mapping[str, str]) -> Survey:
-    """A node's store; ``settings``: what the user says that its files do not. Raises what opening the store raises."""
+    """Survey a node's store; ``settings``: those that its files do not tell. Raises what opening the store raises."""
     with recovered(node, settings) as opened:
         return Survey.of(opened)
 
@@ -195,7 +195,7 @@ def recovered(node: Node, settings: Mapping[str, str], good_until: int = 0) -> I
 
 
 def to_option(surveys: Iterable[Survey]) -> str:
-    """The option ``survey`` that says these; it may also name a file with this text."""
+    """The text of the option ``survey`` for these surveys. The option may also name a file with this text."""
     return "\n".join(node_survey.to_json() for node_survey in surveys)
 
 
@@ -203,7 +203,7 @@ def to_option(surveys: Iterable[Survey]) -> str:
 
 
 def survey_of(node: Node, options: ReadOptions) -> Survey:
-    """A node's survey: the one that was handed over, one that is kept, or one that is made now."""
+    """A node's survey: the one in the option, else a stored one, else a new one."""
     given = _given(options.survey).get(node.name) if options.survey else None
     return remembered(node, options.settings, lambda: survey(node, options.settings)) if given is None else given
 
@@ -221,7 +221,7 @@ def _given(option: str) -> dict[str, Survey]:
 
 
 def remembered(node: Node, settings: Mapping[str, str], make: Callable[[], Survey]) -> Survey:
-    """The survey of a node: the one that is kept, or what ``make`` makes, which is kept then."""
+    """The stored survey of a node; if there is none, store and return what ``make`` returns."""
     folder = None if node.is_remote else private_folder("warren-surveys")
     if folder is None:
         return make()

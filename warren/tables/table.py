@@ -25,7 +25,7 @@ class Task:
 
     node: Node
     work: Any
-    """Which part: the table's own."""
+    """Which part: a value of the table's own type."""
 
 
 def of_rows(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> Columns:

@@ -140,7 +140,7 @@ def _those(parts: DataFrame, what: str) -> DataFrame:
 
 
 def proposals(files: DataFrame, limits: Settings) -> DataFrame:
-    """A row of JSON for each store: what :func:`propose` says of its files."""
+    """A row of JSON for each store: the result of :func:`propose` for its files."""
 
     def proposing(batches: Batches) -> Batches:
         for batch in batches:

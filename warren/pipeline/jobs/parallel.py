@@ -71,7 +71,7 @@ def task_outputs(staging: str) -> Iterator[str]:
 def task_output(outputs: str, name: str) -> str:
     """A path in the directory of task outputs that no other run of a task has.
 
-    Raises :class:`PipelineError` where this machine does not see that directory.
+    Raises :class:`PipelineError` if this machine does not see that directory.
     """
     if not os.path.isdir(outputs):
         directory = Path(outputs).parent

@@ -157,7 +157,7 @@ def folder_names(nodes: Sequence[Node]) -> list[str]:
 
 @attrs.define
 class _Log:
-    """A node's CommitLog, as it is put together."""
+    """A node's CommitLog while its ranges are put together."""
 
     layout: LogLayout
     parts: list[Range]

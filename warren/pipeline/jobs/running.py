@@ -41,7 +41,7 @@ _ours: SparkSession | None = None
 
 @contextmanager
 def running(what: str, master: str | None, paths: Iterable[str] = ()) -> Iterator[tuple[SparkSession, list[Node]]]:
-    """A session with a progress bar that says ``what``, and the nodes of the paths; errors become ours.
+    """A session with a progress bar that says ``what``, and the nodes of the paths; Spark's errors become warren's.
 
     A session that was started here is stopped in the end; at once, with all its tasks, after an error or an
     interrupt.
@@ -146,7 +146,7 @@ def load(
 
 @contextmanager
 def staged(out: str, sources: Iterable[Node] = ()) -> Iterator[str]:
-    """A new directory beside ``out``, which becomes ``out`` when all went well, and vanishes when it did not.
+    """A new directory beside ``out``, which is renamed to ``out`` on success, and deleted after an error.
 
     Raises :class:`PipelineError` if ``out`` exists and is not an empty directory, lies in one of the sources, or cannot
     be written.
@@ -173,7 +173,7 @@ def staged(out: str, sources: Iterable[Node] = ()) -> Iterator[str]:
 
 
 def _missing_above(target: str) -> list[str]:
-    """The directories above that are not there, the innermost first."""
+    """The missing parent directories, the innermost first."""
     missing = []
     while not os.path.lexists(target := os.path.dirname(target)):
         missing.append(target)

@@ -1,4 +1,4 @@
-"""What there is to do where references and records of a vhost are to be joined: queues and store files, packed.
+"""The work of joining the references and the records of a vhost: queues and store files, packed.
 
 A *place* is a number that stands for a vhost of a node wherever rows are joined. Plans are made by looking at a node's
 names and sizes, and at what is small; they hold no file, and go to whatever task does them.
@@ -64,10 +64,10 @@ def node_number(place: Any) -> Any:
 
 
 def plan_vhost(node: Node, place: int, where: VhostPlace, partition_bytes: int) -> Iterator[Work]:
-    """What there is to do in a vhost with all of its queues: :class:`Queues`, :class:`StoreFiles`, and a tuple of the
-    findings that planning made.
+    """The work in a vhost with all of its queues: :class:`Queues`, :class:`StoreFiles`, and a tuple of findings from
+    the planning.
 
-    One that is known by quorum queues alone has no stores.
+    A vhost with quorum queues alone has no stores.
     """
     files = node.place().files
     with closing(Vhost.open(files, where)) as vhost:

@@ -152,7 +152,7 @@ class ClassicConvertingDirectory(QueueDirectory):
         old = np.concatenate([_NONE, *(columns.seq_ids[columns.ready] for columns in self.v1.segment_columns())])
         v2 = self.v2
         for columns in v2.segment_columns():
-            common = columns.rows(v2.had(columns))
+            common = columns.rows(v2.present_rows(columns))
             common = common.rows(np.flatnonzero(np.isin(common.seq_ids, old)))
             here = common.rows(np.flatnonzero(~common.stored))
             is_good = [isinstance(message, bytes) for message in here.segment.read_each(here)]

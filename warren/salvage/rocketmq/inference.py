@@ -208,7 +208,7 @@ def _usual_ratio(size: int) -> Layout | None:
 
 
 def _of_file(files: FileSystem, path: str, size: int, *, is_full: bool) -> Layout | None:
-    """The division that one file tells and does not contradict."""
+    """The division that one file implies and does not contradict."""
     handle = files.open_read(path)
     try:
         header = Header.decode(handle.pread(HEADER_BYTES, 0))

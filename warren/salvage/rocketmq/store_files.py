@@ -74,7 +74,7 @@ class StoreFiles:
 
 
 def finding(kind: str, severity: Severity, path: str, offset: int | None, detail: str) -> Finding:
-    """A finding; the kind of a leftover says so."""
+    """A finding; the kind of a leftover begins with "leftover"."""
     is_named = _LEFTOVER in kind
     return Finding(
         f"{_LEFTOVER} {kind}" if severity == _LEFTOVER and not is_named else kind, severity, path, offset, detail

@@ -199,7 +199,7 @@ class DamagedEntries:
         return _message(bad) if is_late else Unknown("")
 
     def _guessed(self, data: bytes, bad: BadEntry) -> Command | None:
-        """What the entry was, by its bytes; ``None``: nothing in them says that."""
+        """What the entry was, by its bytes; ``None`` if they do not tell."""
         try:
             decoded = decode_entry(data).command
         except TermError:

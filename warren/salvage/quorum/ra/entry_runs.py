@@ -57,7 +57,7 @@ class Hole:
 
 @attrs.frozen
 class BadEntry:
-    """An entry that is there and cannot be read."""
+    """An entry that exists and cannot be read."""
 
     index: int
     term: int

@@ -333,7 +333,7 @@ class QueueColumns:
         self.hot_index = -1
 
     def take_back(self, place: EntryPosition) -> None:
-        """Insert the queue's entry of its index, whatever its record says."""
+        """Insert an entry of the queue at its index, even if its record names another queue."""
         self.drop(place.index, "")
         self.bad.pop(place.index, None)
         self._insert(place)

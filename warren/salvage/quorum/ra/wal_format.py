@@ -45,7 +45,7 @@ if KNOWN_RECORD.size != 27 or ENTRY_HEADER.size != 24:
 
 
 class WalRecord(NamedTuple):
-    """A record's fields; nothing says yet that they are right."""
+    """A record's fields, not checked yet."""
 
     offset: int
     number: int
