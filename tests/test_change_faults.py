@@ -226,15 +226,15 @@ def test_definitions_with_what_is_no_text_open_and_keep_it() -> None:
     definitions.save()
     for _ in range(2):
         scene = hand_node(files)
-        assert len(scene.node._running.actor.definitions.passed_over) == 4
+        assert len(scene.node._running.registry.definitions.passed_over) == 4
         assert scene.node.vhosts() == ["/", "\udc80"]
         assert [queue.name for queue in scene.node.queues()] == ["old"]
         vhost = scene.node.vhost("\udc80")
         vhost.queue("in it").publish(b"1").wait()
-        scene.node._running.actor.definitions._file._log_bytes = None  # type: ignore[union-attr] # a new file has them, too
+        scene.node._running.registry.definitions._file._log_bytes = None  # type: ignore[union-attr] # a new file has them, too
         scene.node.queue("new")
         scene.node.delete_queue("new")
         scene.node.close()
     assert bodies(hand_node(files).node.vhost("\udc80").queue("in it")) == [b"1", b"1"]
     with pytest.raises(ArgumentsError):
-        scene.node._running.actor.definitions.declare_vhost("\udc81")
+        scene.node._running.registry.definitions.declare_vhost("\udc81")

@@ -323,7 +323,7 @@ def test_queues_are_listed_with_what_is_in_them(data: Path) -> None:
 
 def test_a_queue_that_is_down_is_listed_and_a_directory_without_queues_says_so(data: Path, tmp_path: Path) -> None:
     with runtime.open(data) as node:
-        node._running.actor.vhost("/").queues["orders"].go_down(runtime.WarrenError("its journal is torn"))
+        node._running.registry.vhost("/").queues["orders"].go_down(runtime.WarrenError("its journal is torn"))
         assert done("queues", data).splitlines()[-1].split() == (["orders", "down:", "its", "journal", "is", "torn"])
         assert json.loads(done("queues", data, "--json"))["queues"][0]["state"] == "down"
     with runtime.open(tmp_path / "empty"):

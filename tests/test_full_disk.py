@@ -65,7 +65,7 @@ def test_consumers_drain_a_full_disk_and_publishers_are_told(sync: str, body: by
     scene.advance(20)
     assert scene.node.memory()["alarms"] == [], "what was acked has made room"
     queue.publish(body).wait()
-    assert scene.node._running.actor.down == {}
+    assert scene.node._running.registry.down == {}
     assert scene.node.failed_queues == {}
     scene.node.close()
     again = hand_node(scene.files, seed=1, **SMALL)
@@ -215,7 +215,7 @@ def test_a_full_disk_is_opened_and_drained(end: str, torn: bool) -> None:
         files = scene.kill() if end == "kill" else scene.lose_power(random.Random(1))
     files.capacity_bytes = files.used_bytes
     again = hand_node(files, seed=1, **SMALL)
-    assert again.node._running.actor.down == {}
+    assert again.node._running.registry.down == {}
     assert again.node.failed_queues == {}
     queue = again.node.queue("q")
     found = []
@@ -278,11 +278,11 @@ def test_a_vhost_that_the_disk_keeps_down_comes_back_by_itself() -> None:
     with pytest.raises(WarrenError):
         queue.publish(BIG).wait()
     scene.run()
-    assert list(scene.node._running.actor.down) == ["/"]
+    assert list(scene.node._running.registry.down) == ["/"]
     with pytest.raises(warren.errors.QueueDownError):
         queue.publish(b"1")
     scene.advance(300)
-    assert scene.node._running.actor.down == {}
+    assert scene.node._running.registry.down == {}
     queue.publish(b"by the old handle").wait()
     assert bodies(queue)[0] == BIG
     assert bodies(queue)[-1] == b"by the old handle"

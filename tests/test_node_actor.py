@@ -12,8 +12,8 @@ import pytest
 
 import warren
 from tests.support.runtime_tools import BIG, DATA, bodies, hand_node, queue_path, store_path
-from warren.actors.node.node_actor import NodeActor
 from warren.actors.node.node_errors import UnsavedError
+from warren.actors.node.node_registry import NodeRegistry
 from warren.actors.queue.intake import QueueDownError
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.storage.errors import StorageError, WarrenError
@@ -419,8 +419,8 @@ def test_a_node_that_has_failed_says_why_to_everybody() -> None:
     queue = scene.node.queue("q")
     queue.publish(b"1").wait()
 
-    def break_what_is_declared(actor: NodeActor) -> None:
-        actor.definitions.vhost("/").routing.add_queue("nobody's")
+    def break_what_is_declared(registry: NodeRegistry) -> None:
+        registry.definitions.vhost("/").routing.add_queue("nobody's")
         raise ZeroDivisionError
 
     with pytest.raises(RuntimeError, match="default exchange"):

@@ -121,7 +121,7 @@ def test_a_vhost_can_be_deleted_though_a_queue_of_it_is_down() -> None:
     assert scene.node.vhosts() == ["/"]
     with pytest.raises(WarrenError):
         queue.publish(b"x")
-    assert vhost.name not in scene.node._running.actor.vhosts
+    assert vhost.name not in scene.node._running.registry.vhosts
     assert not any("/v" in path and names.vhost_directory_name(b"v") in path for path in scene.files.contents())
     scene.node.close()
 

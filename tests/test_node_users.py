@@ -56,7 +56,7 @@ def check(node: warren.Node) -> None:
         {"vhost": "shop", "component": "shovel", "name": "s", "value": {"src-uri": "amqp://"}}
     ]
     assert node.global_parameters() == [{"name": "cluster_name", "value": "rabbit"}]
-    users = node._running.actor.users
+    users = node._running.registry.users
     users.check("bob", "shop", "queue", "bob-1", "configure")
     with pytest.raises(AccessRefusedError):
         users.check_topic("bob", "shop", "amq.topic", "eve", "write")

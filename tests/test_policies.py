@@ -20,6 +20,7 @@ from warren.actors.engines.declared.policies import AppliedPolicies, Policy
 from warren.actors.engines.declared.queue_arguments import effective
 from warren.actors.engines.declared.vhost_definitions import VhostDefinitions
 from warren.actors.engines.errors import ArgumentsError, NotFoundError
+from warren.actors.node.node_registry import NodeRegistry
 from warren.errors import UnsavedError
 from warren.verbs.steps import call
 
@@ -246,13 +247,14 @@ def test_others_have_their_turns_between_slices_of_queues_that_get_other_policie
         scene.node.set_policy("p", "", {"max-length": 1})
     scene.run()
     node, queue = scene.node._running.actor, actor_of(queues[0])
+    registry = node.registry
     document = {"policies": [policy({"max-length": 1}).to_json()]}
-    work: dict[str, Callable[[], object]] = {
-        "set": lambda: node.set_policy(policy({"max-length": 1})),
-        "clear": lambda: node.clear_policy("policy", "/", "p"),
-        "import": lambda: node.import_slice(node.definitions.importing(document)),
+    work: dict[str, Callable[[NodeRegistry], object]] = {
+        "set": lambda _: registry.set_policy(policy({"max-length": 1})),
+        "clear": lambda _: registry.clear_policy("policy", "/", "p"),
+        "import": lambda _: registry.import_slice(registry.definitions.importing(document)),
     }
-    changed = call(node, lambda: node.change(work[change]))
+    changed = call(node, lambda: registry.change(work[change]))
     others = [call(node, lambda: None), call(queue, queue.stats)]
     while not all(other.done for other in others):
         assert scene.pool.run_one()

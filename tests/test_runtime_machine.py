@@ -238,7 +238,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.tick()
         messages = self.messages(sizes, persistent, 0)
         routed = set(self.model.route(exchange, key))
-        vhost = self.node._running.actor.vhost("/")
+        vhost = self.node._running.registry.vhost("/")
         targets = list(vhost.definitions.routing.route(exchange, key, None))
         assert set(targets) == routed, "the order is the node's affair"
         bodies = [message.body for message in messages]

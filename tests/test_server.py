@@ -30,8 +30,8 @@ import warren.aio
 from tests.support.server_tools import Served, events_until, served
 from tests.support.waiting import wait_until
 from warren.actors.engines.declared.users import Users
-from warren.actors.node.node_actor import NodeActor
 from warren.actors.node.node_errors import UnsavedError
+from warren.actors.node.node_registry import NodeRegistry
 from warren.server import ServerSettings
 from warren.server.confirms import Confirms, Settled
 from warren.server.sasl import Credentials, SaslError, credentials
@@ -186,7 +186,7 @@ def test_a_node_whose_directory_is_removed_disconnects_its_clients_and_lets_none
 def test_a_client_that_closes_its_connection_gets_the_answer_even_if_its_exclusive_queues_stay(here: Served) -> None:
     with here.connection() as connection:
         connection.channel().queue_declare("mine", exclusive=True)
-        with patch.object(NodeActor, "release", side_effect=UnsavedError("not saved")):
+        with patch.object(NodeRegistry, "release", side_effect=UnsavedError("not saved")):
             connection.close()
 
 
@@ -389,7 +389,7 @@ def test_a_vhost_that_is_not_there_is_refused(here: Served) -> None:
 def test_a_user_without_rights_may_do_nothing(here: Served) -> None:
     def define(change: Callable[[Users], object]) -> None:
         node = here.node._running
-        run(node.change(lambda actor: actor.define(lambda definitions: change(definitions.users))))
+        run(node.change(lambda registry: registry.define(lambda definitions: change(definitions.users))))
 
     define(lambda users: users.add("bob", b"secret"))
     bob = pika.PlainCredentials("bob", "secret")

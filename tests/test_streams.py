@@ -389,7 +389,7 @@ def test_streams_are_among_the_queues_that_ctl_lists(here: Served) -> None:
 
 def test_rights_are_those_of_a_queue(here: Served) -> None:
     def define(work: Callable[[Users], object]) -> None:
-        run(here.node._running.change(lambda actor: actor.define(lambda definitions: work(definitions.users))))
+        run(here.node._running.change(lambda registry: registry.define(lambda definitions: work(definitions.users))))
 
     define(lambda users: users.add("reader", b"secret"))
     define(lambda users: users.set_permissions("reader", "/", "^$", "^$", "^events$"))

@@ -31,7 +31,7 @@ from warren.actors.node.node_socket import SOCKET_NAME
 from warren.salvage.archives.archive import unpack
 from warren.storage.errors import WarrenError
 from warren.top import command
-from warren.top.attached import Attached, NotAttachedError
+from warren.top.attached import Attached, NotAttachedError, attached
 from warren.top.bars import shares
 from warren.top.command import Sort, _View
 from warren.top.keys import PAGE_HELP, View, keys_of
@@ -277,7 +277,7 @@ def test_looking_keeps_no_queue_awake_and_one_that_rests_is_not_asked() -> None:
         shot = looker.take()
         assert shot["queues"][0] == shot["queues"][0] | {"state": "hibernated", "ready": 1, "in_rate": 0.0}
         assert shot["totals"]["hibernated"] == 1
-        actor = next(iter(hand.node._running.actor.vhost("/").queues.values())).actor
+        actor = next(iter(hand.node._running.registry.vhost("/").queues.values())).actor
         actor._turn_lock.acquire()  # a question to the actor would not be answered now
         assert looker.take()["queues"][0]["state"] == "hibernated"
         actor._turn_lock.release()
@@ -291,7 +291,7 @@ def test_a_queue_that_does_not_answer_is_busy_with_the_numbers_it_had() -> None:
         hand.node.queue("orders").publish(b"x").wait()
         looker = Snapshots(hand.node._running)
         looker.take()
-        actor = next(iter(hand.node._running.actor.vhost("/").queues.values())).actor
+        actor = next(iter(hand.node._running.registry.vhost("/").queues.values())).actor
         actor._turn_lock.acquire()
         hand.node.vhost("/").queue("orders")  # what other threads do does not wait for it
         shown = looker.take()["queues"][0]
@@ -305,7 +305,7 @@ def test_a_queue_that_is_down_says_why_and_comes_first() -> None:
     with held_node() as hand:
         for name in ("a", "b", "c"):
             hand.node.queue(name).publish_many([b"x"] * (3 if name == "a" else 1)).wait()
-        hand.node._running.actor.vhost("/").queues["c"].go_down(WarrenError("its journal is torn"))
+        hand.node._running.registry.vhost("/").queues["c"].go_down(WarrenError("its journal is torn"))
         shot = Snapshots(hand.node._running).take()
         assert [one["name"] for one in shot["queues"]] == ["c", "a", "b"]
         assert "its journal is torn" in shot["queues"][0]["reason"]
@@ -327,7 +327,7 @@ def test_a_stream_is_a_queue_with_all_its_messages_on_the_disk(tmp_path: Path) -
     with warren.open(tmp_path / "data") as node:
         events = node.exchange("events", "fanout")
         declaration = QueueDeclaration(vhost="/", name="log", durable=True, arguments={"x-queue-type": "stream"})
-        run(node._running.change(lambda actor: actor.declare_stream(declaration)))
+        run(node._running.change(lambda registry: registry.declare_stream(declaration)))
         node.bind("log", "events")
         for _ in range(7):
             events.publish(b"x").wait()
@@ -590,7 +590,7 @@ def test_a_page_of_a_queue_that_is_down_or_busy_says_why(monkeypatch: pytest.Mon
     with held_node() as hand:
         hand.node.queue("down", arguments={"x-expires": 60_000}).publish(b"x").wait()
         hand.node.queue("slow").publish(b"x").wait()
-        entries = hand.node._running.actor.vhost("/").queues
+        entries = hand.node._running.registry.vhost("/").queues
         entries["down"].go_down(WarrenError("its journal is torn, " * 20))
         looker = Snapshots(hand.node._running)
         looker.take()
@@ -665,21 +665,21 @@ def test_attaching_to_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert "121 queues · 990 ready · 10 unacked · in 0/s · out 0/s" in seen.stdout
         assert "… and 118 more" in seen.stdout
         assert max(map(cell_len, seen.stdout.splitlines())) <= 120
-        with Attached(str(data)) as attached:
-            assert attached.snapshot(limit=1)["left_out"] == 120
-            assert [one["name"] for one in attached.ask(want="definitions")["vhosts"]] == ["/"]
+        with attached(str(data)) as node:
+            assert node.snapshot(limit=1)["left_out"] == 120
+            assert [one["name"] for one in node.ask(want="definitions")["vhosts"]] == ["/"]
             with pytest.raises(WarrenError, match="no vhost 'x'"):
-                attached.snapshot(vhost="x")
-            found = attached.queue("/", "orders")
+                node.snapshot(vhost="x")
+            found = node.queue("/", "orders")
             assert (found["queue"]["ready"], found["stats"]["messages_persistent"]) == (990, 1000)
             with pytest.raises(WarrenError, match="no queue 'x'"):
-                attached.queue("/", "x")
-            page = screens(attached, monkeypatch, "\r")[1]
+                node.queue("/", "x")
+            page = screens(node, monkeypatch, "\r")[1]
             assert "990 ready · 10 unacked · 1,000 in all" in page
             assert "target_ram_count infinity" in page
             child.communicate("")
             with pytest.raises(NotAttachedError, match="its node was closed"):
-                attached.snapshot()
+                node.snapshot()
     assert not (data / SOCKET_NAME).exists()
 
 
@@ -717,8 +717,8 @@ def test_a_node_that_was_killed_has_left_its_socket_and_the_next_one_takes_its_p
     result = top(tmp_path / "data", "--attach")
     assert result.exit_code == 2
     assert "no node runs there; one that was killed has left its socket" in result.stderr
-    with warren.open(tmp_path / "data"), Attached(str(tmp_path / "data")) as attached:
-        assert attached.snapshot()["totals"]["ready"] == 1000
+    with warren.open(tmp_path / "data"), attached(str(tmp_path / "data")) as node:
+        assert node.snapshot()["totals"]["ready"] == 1000
     assert not (tmp_path / "data" / SOCKET_NAME).exists()
 
 

@@ -1,12 +1,11 @@
-"""FailedParts: what of a node is down, and is tried again where the disk is the cause. A part of the node's actor.
+"""FailedParts: the parts of a node that are down, and are tried again if the disk is the cause.
 
-What counts as a trouble, how long one waits and when it is over: :mod:`warren.actors.engines.restarts`.
+:mod:`warren.actors.engines.restarts` defines what counts as a trouble, how long to wait, and when it is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from warren.actors.engines.restarts import DISK_ERRORS, WELL_NS, What
 from warren.actors.log_events import log_event, logger
@@ -15,42 +14,35 @@ from warren.actors.node.node_context import NodeContext
 _LOG = logger("node")
 
 
-class FailedPartsHost(Protocol):
-    """The node's actor."""
-
-    def call_later(self, key: str, wait_ns: int, work: Callable[[], object], *, first: bool = False) -> None:
-        """Do ``work`` in a turn after ``wait_ns``; replaces a timer of that key."""
-
-    def try_again(self, what: What) -> bool:
-        """Bring it up, if it is down; whether it is up now. Of what is no more: not."""
-
-
 class FailedParts:
-    """See the module's prose. Used in the node's turns."""
+    """The parts of one node that are down; called in its turns."""
 
-    def __init__(self, context: NodeContext, host: FailedPartsHost) -> None:
+    def __init__(
+        self, context: NodeContext, call_later: Callable[..., None], try_again: Callable[[What], bool]
+    ) -> None:
+        """``call_later``: :meth:`NodePart.call_later`. ``try_again`` brings a part up and returns whether it is up."""
         self._context = context
         self._troubles = context.troubles
-        self._host = host
+        self._call_later = call_later
+        self._try_again = try_again
         self._has_failed = False
 
     def note(self, what: What, error: BaseException, say: Callable[[], None]) -> None:
-        """It is down. ``say``: logs that, unless it is known; where the disk is the cause it is tried again later."""
+        """Note that a part is down, and try it again later if the disk is the cause. ``say`` logs it, unless it is
+        logged already."""
         self._has_failed = True
         if not self._troubles.is_on_trial(what, error):
             say()
         if not isinstance(error, DISK_ERRORS):
             self._troubles.forget(what)
             return
-        self._host.call_later(
-            _key("retry", what), self._troubles.next_wait_ns(what), lambda: self._try(what), first=True
-        )
+        self._call_later(_key("retry", what), self._troubles.next_wait_ns(what), lambda: self._try(what), first=True)
 
     def _try(self, what: What) -> None:
         self._has_failed = False
-        if self._host.try_again(what):
+        if self._try_again(what):
             self._troubles.tried(what, self._context.clock.now_ns())
-            self._host.call_later(_key("well", what), WELL_NS, lambda: self._look(what), first=True)
+            self._call_later(_key("well", what), WELL_NS, lambda: self._look(what), first=True)
         elif not self._has_failed:  # it was deleted meanwhile
             self._troubles.forget(what)
 

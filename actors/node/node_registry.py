@@ -1,11 +1,11 @@
-"""NodeRegistry: the vhosts of a running node and their declarations. The base class of the node's actor.
+"""NodeRegistry: the vhosts of a running node, and what is declared in them.
 
 *Changes* to declarations are serialized (:meth:`NodeRegistry.change`): in memory, then on disk, then the queue's actor,
 and only then the answer. A change that fails, by whatever error, is undone in memory and on disk and answered with the
 error; the node goes on. A queue that is deleted loses its files first and its definition then: a crash in between, or a
 failure to drop the definition, leaves an empty queue, never messages without a queue.
 
-:mod:`warren.actors.node.node_actor` opens the directory and restarts failed parts.
+:mod:`warren.actors.node.node_actor` opens the directory; :mod:`warren.actors.node.supervision` restarts failed parts.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ import contextlib
 import functools
 import gc
 import itertools
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.definitions import Definitions
 from warren.actors.engines.declared.exchanges import Binding, ExchangeDeclaration
 from warren.actors.engines.declared.parameters import Parameters
-from warren.actors.engines.declared.policies import Policy, PolicyKind
+from warren.actors.engines.declared.policies import AppliedPolicies, Policy, PolicyKind
 from warren.actors.engines.declared.users import Users
 from warren.actors.engines.errors import NotFoundError, PreconditionFailedError
+from warren.actors.engines.restarts import What
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_context import NodeContext
-from warren.actors.node.node_errors import BrokenNodeError, UnsavedError, VhostDownError
-from warren.actors.node.node_part import NodePart
+from warren.actors.node.node_errors import BrokenNodeError, TopicsDownError, UnsavedError, VhostDownError
 from warren.actors.node.running_vhost import RunningVhost
 from warren.actors.queue.intake import QueueDownError, QueueGoneError
 from warren.actors.queue.queue_actor import QueueActor
@@ -36,9 +35,11 @@ from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Future
 from warren.actors.runtime.inbox import Call
 from warren.actors.topics.node_streams import NodeStreams
+from warren.actors.topics.node_topics import NodeTopics
 from warren.queue_index.index import directory as names
-from warren.storage.errors import DiskFullError, StorageError, WarrenError
-from warren.storage.own_files import DELAYS_DIRECTORY, SIDE_DIRECTORY
+from warren.storage.errors import DataError, DiskFullError, StorageError, WarrenError
+from warren.storage.own_files import DEFINITIONS_FILE, DELAYS_DIRECTORY, SIDE_DIRECTORY
+from warren.storage.topic_settings import TopicSettings
 
 if TYPE_CHECKING:
     from warren.actors.engines.declared.definitions_json import Imported
@@ -64,18 +65,55 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-class NodeRegistry(NodePart):
-    """Vhosts, queues, exchanges and bindings of one node."""
+class Supervisor(Protocol):
+    """What restarts the parts of the node (:mod:`warren.actors.node.supervision`)."""
 
-    def __init__(self, context: NodeContext, path: str) -> None:
-        super().__init__(context)
+    def note_down(self, what: What, error: BaseException, say: Callable[[], None]) -> None:
+        """Note that a part is down; ``say`` logs it."""
+
+    def keep_down(self, name: str, entries: Mapping[str, QueueEntry], error: BaseException) -> None:
+        """Note that a vhost is down; ``entries``: its queues, which handles still refer to."""
+
+    def try_to_open_vhost(self, name: str, entries: Mapping[str, QueueEntry]) -> None:
+        """Reopen a vhost, or note why it is down."""
+
+
+class NodeRegistry:
+    """Vhosts, queues, exchanges and bindings of one node. Any thread may read them; changes are made in the node's
+    turns."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        path: str,
+        *,
+        owner: str,
+        topic_settings: TopicSettings,
+        used_disk_percent: Callable[[], float],
+        supervision: Supervisor,
+    ) -> None:
+        """``owner``: the text in lock files."""
+        self._context = context
         self._path = path
+        self._owner = owner
+        self._supervision = supervision
+        self._adopts_queues = False
         self._definitions: Definitions | None = None
         self.vhosts: dict[str, RunningVhost] = {}
-        """Read by any thread, changed by this actor alone."""
         self.down: dict[str, BaseException] = {}
         """Vhosts that could not be opened, and why."""
-        self.streams: NodeStreams
+        self.entries_down: dict[str, Mapping[str, QueueEntry]] = {}
+        """The entries of vhosts that are down, which handles still refer to."""
+        self.streams = NodeStreams(context, topic_settings, self._topics_of_streams, self._policies_of_queue)
+        self.node_topics = NodeTopics(
+            context,
+            path,
+            topic_settings,
+            used_disk_percent,
+            owner=owner,
+            note_down=supervision.note_down,
+            streams=self.streams.retentions,
+        )
 
     @property
     def definitions(self) -> Definitions:
@@ -93,21 +131,66 @@ class NodeRegistry(NodePart):
         """Limits of vhosts and other parameters; read and changed like :attr:`users`."""
         return self.definitions.parameters
 
-    @abstractmethod
-    def _open_vhost(self, name: str) -> None:
-        """Open a vhost that is defined."""
+    # ── opening ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @abstractmethod
-    def _try_to_open_vhost(self, name: str, entries: Mapping[str, QueueEntry]) -> None:
-        """Reopen a vhost, or note why it is down. ``entries``: its entries, which handles still refer to."""
+    def open(self, vhost_names: Iterable[str], *, adopts_queues: bool) -> None:
+        """Open what is declared, and these vhosts, which are on disk. ``adopts_queues``: empty queues without a
+        definition are declared, too, because the directory was a broker's."""
+        self._adopts_queues = adopts_queues
+        self._definitions = Definitions.open(self._context.files, self._path, self._context.random)
+        if not vhost_names:  # so that a crash from here on leaves no directory that looks like a broker's
+            self._definitions.save()
+        for name in vhost_names:
+            self._definitions.declare_vhost(name, named_by_node=True)
+        for definition in self._definitions.passed_over:
+            _LOG.error(
+                "%s: a definition with invalid text is ignored, and stays in the file: %s",
+                DEFINITIONS_FILE,
+                definition,
+                extra=log_event("definitions_unreadable", path=self._path, what=definition),
+            )
+        if (torn := self._definitions.torn) is not None:
+            _LOG.warning("the log of definitions ends in invalid bytes: %s", torn, extra=log_event("log_torn", torn))
+        for name in self._definitions.vhosts():
+            try:
+                self.open_vhost(name)
+            except DiskFullError as error:
+                self._supervision.keep_down(name, {}, error)
+        with contextlib.suppress(DiskFullError):  # retried with the next change, or at the end
+            self._definitions.save()
+        self.streams.restore(self._definitions)
+        if self.node_topics.on_disk:
+            self.node_topics.try_to_open()
+        self._declare_topics_of_streams()
 
-    @abstractmethod
-    def declare_topic(self, name: str, queues: int) -> RunningTopics:
-        """Create a topic if it does not exist."""
-
-    @abstractmethod
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic if it exists."""
+    def open_vhost(self, name: str) -> None:
+        """Open a vhost that is defined, or note the damage that keeps it down."""
+        definitions = self.definitions.vhost(name)
+        try:
+            paths = self._vhost_path(name), self._side_path(name)
+            vhost = RunningVhost.open(self._context, *paths, definitions, owner=self._owner)
+        except DataError as error:
+            _LOG.exception("vhost '%s' is down", name, extra=log_event("vhost_down", error, vhost=name))
+            self.down[name] = error
+            return
+        vhost.streams = self.streams
+        vhost.delays_path = self._delays_path(name)
+        self.down.pop(name, None)
+        self.entries_down.pop(name, None)
+        orphans = [queue for queue in vhost.orphans() if definitions.declare_queue(queue, named_by_node=True)]
+        vhost.start_queues(queue for queue in definitions.queues() if not queue.is_stream)
+        self.vhosts[name] = vhost
+        for orphan in orphans:
+            if not self._adopts_queues and vhost.is_empty(orphan.name):  # left by a queue that was not to survive
+                self._take_out(vhost, orphan.name)
+            else:
+                _LOG.warning(
+                    "%s had messages but no definition, and was declared",
+                    orphan,
+                    extra=log_event("queue_adopted", of=orphan),
+                )
+        if orphans:  # only now: a crash must not turn those that were removed into durable queues
+            self._save()
 
     def _vhost_path(self, name: str) -> str:
         entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
@@ -120,12 +203,12 @@ class NodeRegistry(NodePart):
         entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
         return f"{self._path}/{SIDE_DIRECTORY}/{entry}"
 
-    def change(self, work: Callable[[], T]) -> T:
+    def change(self, work: Callable[[NodeRegistry], T]) -> T:
         """Change declarations exclusively: completely, or not at all and raise the error."""
         self._context.check_directory()
         self.definitions.begin()
         try:
-            return work()
+            return work(self)
         except BaseException as error:
             self.definitions.undo()
             if not isinstance(error, WarrenError):
@@ -140,7 +223,40 @@ class NodeRegistry(NodePart):
         try:
             self.definitions.check_invariants()
         except RuntimeError as error:
-            raise BrokenNodeError(f"{self.describe()}: {error}") from error
+            raise BrokenNodeError(f"the node of {self._path}: {error}") from error
+
+    # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def topics(self) -> RunningTopics | None:
+        """The running topics; ``None`` before a topic is declared. Raises :class:`TopicsDownError`."""
+        return self.node_topics.get()
+
+    def declare_topic(self, name: str, queues: int) -> RunningTopics:
+        """Create a topic if it does not exist."""
+        return self.node_topics.declare(name, queues)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic if it exists."""
+        if (topics := self.node_topics.get()) is not None:
+            topics.delete(name)
+
+    def _policies_of_queue(self, vhost: str, name: str) -> AppliedPolicies:
+        return self.definitions.vhost(vhost).policies.of("queue", name)
+
+    def _topics_of_streams(self) -> RunningTopics:
+        topics = self.node_topics.get()
+        if topics is None:
+            raise TopicsDownError("there are no topics")
+        return topics
+
+    def _declare_topics_of_streams(self) -> None:
+        """Declare topics that a crash kept from being declared, or that were lost with the topics' folder."""
+        for stream in self.streams:
+            with contextlib.suppress(WarrenError):  # the topics are down: using the stream raises the error
+                topics = self.node_topics.get()
+                if topics is None or topics.table.queues(stream.topic) is None:
+                    self.node_topics.declare(stream.topic, 1)
 
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -174,7 +290,7 @@ class NodeRegistry(NodePart):
 
     def _open_new_vhost(self, name: str) -> None:
         try:
-            self._open_vhost(name)
+            self.open_vhost(name)
         except DiskFullError:
             raise
         except StorageError as error:
@@ -224,7 +340,7 @@ class NodeRegistry(NodePart):
             self.definitions.undo()
             del self.vhosts[name]
             vhost.give_up(error)
-            self._try_to_open_vhost(name, entries)
+            self._supervision.try_to_open_vhost(name, entries)
             raise UnsavedError(f"vhost '{name}' could not be deleted: {error}") from error
         del self.vhosts[name]
         for entry in entries.values():
@@ -448,7 +564,7 @@ class NodeRegistry(NodePart):
                 told.on_done(ask_to_go_on)
 
         def ask_to_go_on(_: Future) -> None:
-            step: Any = self.actor_ref.ask(Call(go_on), block=False)
+            step: Any = self._context.node.ask(Call(go_on), block=False)
             step.on_done(end)
 
         def end(step: Future) -> None:

@@ -171,7 +171,7 @@ class Pair:
     # ── what is done to both ────────────────────────────────────────────────────────────────────────────────────
 
     def actor(self, queue: str) -> QueueActor:
-        return self.real.node._running.actor.vhosts["/"].queues[queue].actor
+        return self.real.node._running.registry.vhosts["/"].queues[queue].actor
 
     def publish(
         self,
@@ -322,7 +322,7 @@ class Pair:
 
     def _real_node(self) -> dict[str, Any]:
         monitor: MemoryMonitorActor = self.real.node._running._context.monitor.actor_inbox.owner.actor  # type: ignore[attr-defined]
-        vhost = self.real.node._running.actor.vhosts["/"]
+        vhost = self.real.node._running.registry.vhosts["/"]
         stores: list[MessageStoreActor] = [
             ref.actor_inbox.owner.actor
             for ref in (vhost.persistent, vhost.transient)  # type: ignore[attr-defined]

@@ -73,7 +73,7 @@ def _list_vhosts(node: RunningNode, _: Arguments) -> Rows:
     rows = []
     for name in run(verbs.vhosts()):
         metadata = run(verbs.vhost_metadata(name))
-        state = "running" if name in node.actor.vhosts else "stopped"
+        state = "running" if name in node.registry.vhosts else "stopped"
         rows.append({"name": name, "default_queue_type": None, **metadata, "tracing": False, "state": state})
     return rows
 

@@ -111,7 +111,7 @@ def check_protocol_listener(node: RunningNode, arguments: Arguments) -> str:
 
 
 def check_virtual_hosts(node: RunningNode, _: Arguments) -> str:
-    if down := sorted(node.actor.down):
+    if down := sorted(node.registry.down):
         raise CheckFailedError(f"Some virtual hosts on node {node.name} are down: {', '.join(down)}")
     return f"Node {node.name} reported all vhosts as running"
 
@@ -140,7 +140,7 @@ def list_unresponsive_queues(node: RunningNode, arguments: Arguments) -> list[di
 
 def memory_breakdown(node: RunningNode, _: Arguments) -> dict[str, int]:
     """Bytes that queues account for, and the rest of the process."""
-    vhosts = list(node.actor.vhosts.values())
+    vhosts = list(node.registry.vhosts.values())
     actors = [entry.running for vhost in vhosts for entry in list(vhost.queues.values())]
     queues = sum(node.allocated_bytes(actor) for actor in actors if actor is not None)
     used: int = run(node.memory())["used_bytes"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.errors import ArgumentsError, NotFoundError
-from warren.actors.node.node_actor import NodeActor
+from warren.actors.node.node_registry import NodeRegistry
 from warren.actors.queue.inspecting import ask_politely
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.inbox import Call
@@ -59,7 +59,7 @@ _PATIENCE_S: Final = 1.0
 def list_queues(node: RunningNode, arguments: Arguments) -> Rows:
     columns, vhost = set(arguments["columns"]), node.vhost(arguments["vhost"])
     queues = [_queue(entry, columns) for entry in list(vhost.queues.values())]
-    return queues + [_stream(node, stream, columns) for stream in node.actor.streams.of(vhost.name)]
+    return queues + [_stream(node, stream, columns) for stream in node.registry.streams.of(vhost.name)]
 
 
 def _queue(entry: QueueEntry, columns: set[str]) -> dict[str, Any]:
@@ -95,8 +95,8 @@ def _declared(declaration: QueueDeclaration, fields: Mapping[str, Any]) -> dict[
 
 
 def list_exchanges(node: RunningNode, arguments: Arguments) -> Rows:
-    def rows(actor: NodeActor) -> Rows:
-        definitions = actor.definitions.vhost(arguments["vhost"])
+    def rows(registry: NodeRegistry) -> Rows:
+        definitions = registry.definitions.vhost(arguments["vhost"])
         return [
             {
                 "name": exchange.name,
@@ -114,8 +114,8 @@ def list_exchanges(node: RunningNode, arguments: Arguments) -> Rows:
 
 
 def list_bindings(node: RunningNode, arguments: Arguments) -> Rows:
-    def rows(actor: NodeActor) -> Rows:
-        definitions = actor.definitions.vhost(arguments["vhost"])
+    def rows(registry: NodeRegistry) -> Rows:
+        definitions = registry.definitions.vhost(arguments["vhost"])
         return [
             {
                 "source_name": binding.source,
@@ -132,7 +132,7 @@ def list_bindings(node: RunningNode, arguments: Arguments) -> Rows:
 
 
 def purge_queue(node: RunningNode, arguments: Arguments) -> dict[str, int]:
-    if (stream := node.actor.streams.find(arguments["vhost"], arguments["queue"])) is not None:
+    if (stream := node.registry.streams.find(arguments["vhost"], arguments["queue"])) is not None:
         raise ArgumentsError(f"{stream.declaration} is a stream, which cannot be purged")
     queue = QueueVerbs(node, _entry(node, arguments))
     purged = run(queue.purge())
@@ -141,11 +141,11 @@ def purge_queue(node: RunningNode, arguments: Arguments) -> dict[str, int]:
 
 
 def delete_queue(node: RunningNode, arguments: Arguments) -> dict[str, int]:
-    if node.actor.streams.find(arguments["vhost"], arguments["queue"]) is None:
+    if node.registry.streams.find(arguments["vhost"], arguments["queue"]) is None:
         _entry(node, arguments)
     ready = run(
         node.change(
-            lambda actor: actor.delete_queue(
+            lambda registry: registry.delete_queue(
                 arguments["vhost"], arguments["queue"], if_empty=arguments["if_empty"], if_unused=arguments["if_unused"]
             )
         )

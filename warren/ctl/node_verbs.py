@@ -25,7 +25,7 @@ from warren.verbs.vhost_verbs import NodeVerbs
 def status(node: RunningNode, _: Arguments) -> dict[str, Any]:
     memory = run(node.memory())
     settings = node.config.node
-    vhosts = list(node.actor.vhosts.values())
+    vhosts = list(node.registry.vhosts.values())
     servers = [server for server in list(node.hosted) if hasattr(server, "addresses")]
     return {
         "pid": os.getpid(),
@@ -48,8 +48,8 @@ def status(node: RunningNode, _: Arguments) -> dict[str, Any]:
         },
         "totals": {
             "connection_count": sum(len(getattr(server, "connections", ())) for server in servers),
-            "queue_count": sum(len(vhost.queues) for vhost in vhosts) + len(list(node.actor.streams)),
-            "virtual_host_count": len(vhosts) + len(node.actor.down),
+            "queue_count": sum(len(vhost.queues) for vhost in vhosts) + len(list(node.registry.streams)),
+            "virtual_host_count": len(vhosts) + len(node.registry.down),
         },
         "listeners": checks.listeners(node),
     }
@@ -87,7 +87,7 @@ def environment(node: RunningNode, _: Arguments) -> dict[str, Any]:
     }
     for server in list(node.hosted):
         settings: Any = getattr(server, "settings", None)
-        if attrs.has(type(settings)):
+        if attrs.has(type(settings)) and getattr(settings, "listens", True):
             sections[type(server).__module__.split(".")[1]] = _plain(attrs.asdict(settings))
     return sections
 

@@ -1,4 +1,4 @@
-"""The verbs under rabbitmqctl's names, and how one is performed for a request over the node's socket."""
+"""The verbs under rabbitmqctl's names, and how one is performed for a command's request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _report(node: RunningNode) -> dict[str, Any]:
             [{column: row.get(column) for column in verb.columns} for row in answer] if verb.shown == "rows" else answer
         )
 
-    vhosts = list(node.actor.vhosts)
+    vhosts = list(node.registry.vhosts)
     answers = {name: answer_of(name) for name in of_node}
     return answers | {"vhosts": {vhost: {name: answer_of(name, vhost=vhost) for name in of_vhosts} for vhost in vhosts}}
 

@@ -32,16 +32,18 @@ from warren.actors.engines.memory_readings import (
 )
 from warren.actors.engines.queue.queue_turn import QueueTurn
 from warren.actors.node.gate import Gate
+from warren.actors.node.guest_listener import GuestListener
 from warren.actors.node.node_actor import NodeActor, Probes
 from warren.actors.node.node_context import NodeContext
 from warren.actors.node.node_errors import ClosedError, ClosedMeanwhileError, TopicsDownError
+from warren.actors.node.node_registry import NodeRegistry
 from warren.actors.node.running_vhost import RunningVhost
-from warren.actors.node.status_server import StatusServer
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Future
 from warren.actors.runtime.interrupts import Closing, uninterrupted
-from warren.actors.runtime.pool import Pool, WrongProcessError
+from warren.actors.runtime.pool import Pool
+from warren.actors.runtime.pooled_actor import WrongProcessError, actor_of_ref
 from warren.config import Config
 from warren.hosting import open_nodes
 from warren.storage.errors import WarrenError
@@ -80,12 +82,12 @@ class RunningNode:
         random: Callable[[int], bytes],
         probes: Probes | None = None,
         adopt: bool = False,
-        start_status: Callable[[RunningNode], StatusServer | None] | None = None,
+        start_listener: Callable[[RunningNode], GuestListener | None] | None = None,
         shared: bool = False,
         check_invariants: bool = False,
         new_queue_turn: Callable[..., QueueTurn] = QueueTurn,
     ) -> None:
-        """``probes``: what measures the machine; ``None``: the default. ``start_status``: starts the server of the
+        """``probes``: what measures the machine; ``None``: the default. ``start_listener``: listens at the
         node's socket. ``shared``: the lock file says that others are let in; the caller then serves them.
         ``new_queue_turn``: :class:`NodeContext`."""
         self.path = path
@@ -126,20 +128,20 @@ class RunningNode:
             topic_settings=config.topics,
             record=_record_file(config, files, clock),
         )
-        actor = ref.actor_inbox.owner  # type: ignore[attr-defined]
-        self.actor: NodeActor = actor
-        """Its vhosts may be read from any thread."""
+        self.actor = actor_of_ref(ref, NodeActor)
+        self.registry = self.actor.registry
+        """What is declared. Any thread may read it."""
         try:
             self._asked(lambda _: None).get()
         except BaseException:
             with contextlib.suppress(Exception):  # it may be open: an interrupt may come after the turn that opens it
-                call(actor, actor.close).get()
+                call(self.actor, self.actor.close).get()
             pool.stop()
             clock.close()
             raise
         self.opened_s = time.monotonic()
         """When it was opened, in seconds of the monotonic clock."""
-        self._status = None if start_status is None else start_status(self)
+        self._listener = None if start_listener is None else start_listener(self)
         open_nodes.opened(self)
 
     def _tell_deleted(self, kind: Literal["vhost", "user"], name: str) -> None:
@@ -211,21 +213,21 @@ class RunningNode:
         if self._failed:
             raise self.actor.stopped_error()
 
-    def change(self, work: Callable[[NodeActor], T]) -> Steps[T]:
+    def change(self, work: Callable[[NodeRegistry], T]) -> Steps[T]:
         """Run ``work`` in the node's actor, exclusively, and return its result."""
         self.check_process()
         answer: T = yield self._asked(work)
         return answer
 
-    def _asked(self, work: Callable[[NodeActor], T]) -> Future:
-        return call(self.actor, lambda: self.actor.change(lambda: work(self.actor)))
+    def _asked(self, work: Callable[[NodeRegistry], T]) -> Future:
+        return call(self.actor, lambda: self.registry.change(work))
 
     # ── what runs in it ─────────────────────────────────────────────────────────────────────────────────────────
 
     def vhost(self, name: str) -> RunningVhost:
         """Return a vhost; raises :class:`NotFoundError`, or why it cannot be used."""
         self.check_process()
-        return self.actor.vhost(name)
+        return self.registry.vhost(name)
 
     def queues(self, vhost: str, names: Iterable[str]) -> list[QueueEntry]:
         """Return the queues with these names; raises :class:`NotFoundError`."""
@@ -239,13 +241,13 @@ class RunningNode:
 
     def streams(self, vhost: str, names: Iterable[str]) -> list[Stream]:
         """Return the streams among these names."""
-        streams = self.actor.streams
+        streams = self.registry.streams
         return [stream for name in names if (stream := streams.find(vhost, name)) is not None] if streams else []
 
     def topics_now(self) -> RunningTopics:
         """Return the topics' current actors, without waiting for topics that are being reopened."""
         self.check_process()
-        running = self.actor.topics
+        running = self.registry.topics
         if running is None:
             raise NotFoundError("no topic was ever declared")
         return running
@@ -284,14 +286,14 @@ class RunningNode:
     @property
     def cluster_name(self) -> str:
         """The name from the global parameter ``cluster_name``, or the node's name."""
-        value = self.actor.parameters.global_value("cluster_name")
+        value = self.registry.parameters.global_value("cluster_name")
         return value if isinstance(value, str) else self.name
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def definitions(self, vhost: str | None = None) -> Steps[dict[str, Any]]:
         """Return what is declared, in the whole node or in one vhost, as RabbitMQ's definitions JSON."""
-        return (yield from self.change(lambda actor: actor.definitions.export_definitions(vhost)))
+        return (yield from self.change(lambda registry: registry.definitions.export_definitions(vhost)))
 
     def memory(self) -> Steps[dict[str, Any]]:
         """Return memory and disk as measured by the monitor, and the alarms that are set."""
@@ -307,7 +309,7 @@ class RunningNode:
     def count(self) -> None:
         """Let all queues, even future ones, count their events from now on."""
         self._context.counting = True
-        for running in list(self.actor.vhosts.values()):
+        for running in list(self.registry.vhosts.values()):
             for entry in list(running.queues.values()):
                 if (actor := entry.running) is not None:
                     actor.call_soon(actor.count)
@@ -316,10 +318,10 @@ class RunningNode:
     def held_publishers(self) -> int:
         """The number of publishers that wait for an alarm to be cleared, for bytes, or for a queue that lags."""
         held = self._context.gate.held
-        for running in list(self.actor.vhosts.values()):
+        for running in list(self.registry.vhosts.values()):
             for entry in list(running.queues.values()):
                 if (actor := entry.running) is not None:
-                    held += actor.held_publishers
+                    held += actor.intake.held_publishers
         return held
 
     def allocated_bytes(self, actor: QueueActor) -> int:
@@ -334,7 +336,7 @@ class RunningNode:
         """
         memory = yield from self.memory()
         streams: dict[str, dict[str, Any]] = {}
-        for stream in self.actor.streams:
+        for stream in self.registry.streams:
             with contextlib.suppress(WarrenError):
                 of_vhost = streams.setdefault(stream.declaration.vhost, {})
                 of_vhost[stream.declaration.name] = yield from self.stream_stats(stream)
@@ -354,7 +356,7 @@ class RunningNode:
         asked: Mapping[tuple[str, str], Mapping[str, Any]],
     ) -> dict[str, Any]:
         vhosts: dict[str, Any] = {}
-        for name, running in list(self.actor.vhosts.items()):
+        for name, running in list(self.registry.vhosts.items()):
             queues: dict[str, Any] = {}
             for queue, entry in list(running.queues.items()):
                 with contextlib.suppress(WarrenError):
@@ -369,7 +371,7 @@ class RunningNode:
             vhosts[name]["messages_delayed"] = running.messages_delayed
             delays = running.delays
             vhosts[name]["delayed_down"] = None if delays is None or delays.error is None else str(delays.error)
-        down = {name: str(error) for name, error in list(self.actor.down.items())}
+        down = {name: str(error) for name, error in list(self.registry.down.items())}
         return {
             "path": self.path,
             "memory": memory,
@@ -380,7 +382,7 @@ class RunningNode:
 
     def _topic_stats(self) -> dict[str, Any] | None:
         try:
-            if (running := self.actor.topics) is None:
+            if (running := self.registry.topics) is None:
                 return None
             from warren.hosting.topic_stats import topic_stats
 
@@ -413,8 +415,8 @@ class RunningNode:
 
     def _begin_to_end(self) -> None:
         if self._ending is None:
-            if self._status is not None:
-                self._status.stop()  # first: accept no more connections
+            if self._listener is not None:
+                self._listener.stop()  # first: accept no more connections
             for hosted in list(self.hosted):
                 hosted.stop()
             self._context.closing = ClosedMeanwhileError(f"the node of {self.path} is closed")
@@ -432,8 +434,8 @@ class RunningNode:
         """End as a killed process does, between two turns: nothing more is written."""
         self.check_process()
         self._closed = True
-        if self._status is not None:
-            self._status.stop()
+        if self._listener is not None:
+            self._listener.stop()
         with contextlib.suppress(WarrenError):
             call(self.actor, self.actor.crash).get()
         for hosted in list(self.hosted):
@@ -446,8 +448,8 @@ class RunningNode:
         self.pool.forget(self._forked)
         for hosted in self.hosted:
             hosted.forget()
-        if self._status is not None:
-            self._status.forget()
+        if self._listener is not None:
+            self._listener.forget()
         self.actor.forget(self._forked)
 
 

@@ -10,7 +10,7 @@ import attrs
 from starlette.requests import Request
 
 from warren.actors.engines.declared.users import User, Users
-from warren.actors.node.node_actor import NodeActor
+from warren.actors.node.node_registry import NodeRegistry
 from warren.aio import bridge
 from warren.hosting.running_node import RunningNode
 from warren.management.clients import Clients, NoClients
@@ -47,7 +47,7 @@ class Managed:
     @property
     def users(self) -> Users:
         """The node's users; any thread may read them."""
-        return self.node.actor.users
+        return self.node.registry.users
 
     @property
     def node_name(self) -> str:
@@ -68,7 +68,7 @@ class Managed:
         async with self._sampling:
             return await bridge.in_thread(lambda: self.samples.queue_sample(vhost, name))
 
-    async def change(self, work: Callable[[NodeActor], T]) -> T:
+    async def change(self, work: Callable[[NodeRegistry], T]) -> T:
         """Change what is declared."""
         return await bridge.run(self.node.change(work))
 
@@ -129,7 +129,7 @@ class Call:
     @property
     def vhosts(self) -> list[str]:
         """All vhosts, including those that are down."""
-        return sorted({*self.node.actor.vhosts, *self.node.actor.down})
+        return sorted({*self.node.registry.vhosts, *self.node.registry.down})
 
     @property
     def usable_vhosts(self) -> list[str]:
@@ -162,7 +162,7 @@ class Call:
     def vhost(self) -> str:
         """Return the vhost in the path. Raises :class:`HttpError` if it does not exist."""
         name = self.parts["vhost"]
-        if name not in self.node.actor.vhosts and name not in self.node.actor.down:
+        if name not in self.node.registry.vhosts and name not in self.node.registry.down:
             raise not_found()
         return name
 
@@ -170,7 +170,7 @@ class Call:
     def vhost_to_change(self) -> str:
         """The same, for requests to which RabbitMQ answers that the vhost is missing."""
         name = self.parts["vhost"]
-        if name not in self.node.actor.vhosts and name not in self.node.actor.down:
+        if name not in self.node.registry.vhosts and name not in self.node.registry.down:
             raise not_found("vhost_not_found")
         return name
 

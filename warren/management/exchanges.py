@@ -32,7 +32,7 @@ _HASH_BYTES = 4
 
 def definitions_of(call: Call, vhost: str) -> VhostDefinitions | None:
     """Return the definitions of a vhost; ``None`` if it is down."""
-    running = call.node.actor.vhosts.get(vhost)
+    running = call.node.registry.vhosts.get(vhost)
     return None if running is None else running.definitions
 
 
@@ -115,7 +115,7 @@ async def put_exchange(call: Call) -> Any:
         internal=boolean(body.get("internal")),
         arguments=arguments,
     )
-    await call.managed.change(lambda actor: actor.declare_exchange(declaration))
+    await call.managed.change(lambda registry: registry.declare_exchange(declaration))
     return Done(new)
 
 
@@ -125,7 +125,7 @@ async def delete_exchange(call: Call) -> Any:
     call.managed.users.check(call.user.name, declaration.vhost, "exchange", declaration.name, "configure")
     if_unused = call.query.get("if-unused") == "true"
     await call.managed.change(
-        lambda actor: actor.delete_exchange(declaration.vhost, declaration.name, if_unused=if_unused)
+        lambda registry: registry.delete_exchange(declaration.vhost, declaration.name, if_unused=if_unused)
     )
     return Done()
 
@@ -224,7 +224,7 @@ async def post_binding(call: Call) -> Any:
         arguments=arguments_of(body),
     )
     _check(call, binding)
-    await call.managed.change(lambda actor: actor.bind(binding, call))
+    await call.managed.change(lambda registry: registry.bind(binding, call))
     path = f"{quote(name, safe='', errors='surrogateescape')}/{quote(properties_key(binding), safe='~')}"
     return Done(new=True, location=path)
 
@@ -259,5 +259,5 @@ async def delete_binding(call: Call) -> Any:
     """Delete a binding."""
     binding = _one(call)
     _check(call, binding)
-    await call.managed.change(lambda actor: actor.unbind(binding, call))
+    await call.managed.change(lambda registry: registry.unbind(binding, call))
     return Done()

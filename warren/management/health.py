@@ -23,7 +23,7 @@ async def aliveness_test(call: Call) -> Any:
     for right in ("configure", "write", "read"):
         users.check(user, vhost, "queue", name, right)
     declaration = QueueDeclaration(vhost=vhost, name=name, durable=False)
-    entry = await call.managed.change(lambda actor: actor.declare_queue(declaration, call))
+    entry = await call.managed.change(lambda registry: registry.declare_queue(declaration, call))
     verbs = QueueVerbs(call.node, entry)
     await call.managed.run(verbs.publish(b"test_message", persistent=False, timeout=10.0))
     await call.managed.run(verbs.get_many(1, auto_ack=True))
@@ -48,7 +48,7 @@ async def node(call: Call) -> Any:
     if call.parts.get("node", call.managed.node_name) != call.managed.node_name:
         raise not_found()
     resources = (await call.managed.run(call.node.memory()))["alarms"]
-    down = sorted(call.node.actor.down)
+    down = sorted(call.node.registry.down)
     if resources or down:
         reason = f"resource alarm(s) in effect:{resources}" if resources else f"virtual host(s) down: {', '.join(down)}"
         return Failed({"status": "failed", "reason": reason})
@@ -87,7 +87,7 @@ async def protocol_listener(call: Call) -> Any:
 
 async def virtual_hosts(call: Call) -> Any:
     """Whether every vhost runs."""
-    down = sorted(call.node.actor.down)
+    down = sorted(call.node.registry.down)
     if not down:
         return _OK
     return Failed({"status": "failed", "reason": "Some virtual hosts are down", "virtual-hosts": down})

@@ -20,7 +20,7 @@ from warren.actors.engines.errors import (
     RefusedError,
     ResourceLockedError,
 )
-from warren.actors.node.node_actor import NodeActor
+from warren.actors.node.node_registry import NodeRegistry
 from warren.aio import bridge
 from warren.storage.errors import WarrenError
 from warren.verbs.steps import Steps
@@ -347,7 +347,7 @@ def integer(value: Any) -> int:
 # ── the node ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def changed(node: Any, work: Callable[[NodeActor], T]) -> T:
+async def changed(node: Any, work: Callable[[NodeRegistry], T]) -> T:
     """Change what is declared."""
     steps: Steps[T] = node.change(work)
     return await bridge.run(steps)

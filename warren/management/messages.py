@@ -200,7 +200,7 @@ async def get(call: Call) -> Any:
         raise bad_request(["unknown", ack_mode])
     try:
         call.managed.users.check(call.user.name, vhost, "queue", name, "read")
-        if call.node.actor.streams.find(vhost, name) is not None:
+        if call.node.registry.streams.find(vhost, name) is not None:
             find_classic(call, "540 basic.get")
         (entry,) = call.node.queues(vhost, [name])
         check_owner(entry)

@@ -101,7 +101,7 @@ async def overview(call: Call) -> Any:
 
 def take_samples(managed: Managed, sample: NodeSample) -> None:
     """Take samples of all counters but those of single queues, connections and channels."""
-    definitions = {name: running.definitions for name, running in list(managed.node.actor.vhosts.items())}
+    definitions = {name: running.definitions for name, running in list(managed.node.registry.vhosts.items())}
     sums = client_sums(managed)
     for vhost in (None, *definitions):
         managed.samples.totals(sample, vhost)
@@ -152,7 +152,7 @@ def _of_clients(managed: Managed, vhost: str | None, counted: Counter[str], past
 
 async def _object_totals(call: Call) -> Document:
     visible = call.visible_vhosts
-    running = [vhost for name, vhost in list(call.node.actor.vhosts.items()) if name in visible]
+    running = [vhost for name, vhost in list(call.node.registry.vhosts.items()) if name in visible]
     connections = list(call.managed.clients.connections.values())
     return {
         "channels": sum(len(connection.channels) for connection in connections),
@@ -307,7 +307,7 @@ def _free(path: str) -> int:
 
 
 def _vhost(call: Call, name: str, sample: NodeSample | None, sums: Mapping[str | None, Counter[str]]) -> Document:
-    metadata = call.node.actor.definitions.metadata(name)
+    metadata = call.node.registry.definitions.metadata(name)
     description = metadata.description or ("Default virtual host" if name == "/" else "")
     document: Document = {
         "name": name,
@@ -316,7 +316,7 @@ def _vhost(call: Call, name: str, sample: NodeSample | None, sums: Mapping[str |
         "default_queue_type": metadata.default_queue_type or "undefined",
         "metadata": {"description": description, "tags": list(metadata.tags)},
         "tracing": False,
-        "cluster_state": {call.managed.node_name: "stopped" if name in call.node.actor.down else "running"},
+        "cluster_state": {call.managed.node_name: "stopped" if name in call.node.registry.down else "running"},
     }
     if sample is None:
         return document
@@ -358,7 +358,7 @@ async def put_vhost(call: Call) -> Any:
     metadata = VhostMetadata.from_json(body)
     name, user = call.parts["vhost"], call.user.name
     new = name not in call.vhosts
-    await call.managed.change(lambda actor: actor.declare_vhost(name))
+    await call.managed.change(lambda registry: registry.declare_vhost(name))
 
     def describe(definitions: Definitions) -> None:
         if new:
@@ -366,21 +366,21 @@ async def put_vhost(call: Call) -> Any:
         if metadata is not None:
             definitions.describe_vhost(name, metadata)
 
-    await call.managed.change(lambda actor: actor.define(describe))
+    await call.managed.change(lambda registry: registry.define(describe))
     return Done(new)
 
 
 async def delete_vhost(call: Call) -> Any:
     """Delete a vhost with everything in it."""
     name = call.vhost
-    await call.managed.change(lambda actor: actor.delete_vhost(name))
+    await call.managed.change(lambda registry: registry.delete_vhost(name))
     return Done()
 
 
 async def start_vhost(call: Call) -> Any:
     """``/api/vhosts/:vhost/start/:node``: it runs, or is tried again by itself."""
-    if call.vhost in call.node.actor.down:
-        raise bad_request(f"vhost '{call.vhost}' is down: {call.node.actor.down[call.vhost]}")
+    if call.vhost in call.node.registry.down:
+        raise bad_request(f"vhost '{call.vhost}' is down: {call.node.registry.down[call.vhost]}")
     return Done(new=True)
 
 

@@ -20,7 +20,7 @@ def _kind(call: Call) -> PolicyKind:
 
 
 def _policies(call: Call, kind: PolicyKind) -> list[Policy]:
-    running = [call.node.actor.vhosts.get(vhost) for vhost in call.listed_vhosts]
+    running = [call.node.registry.vhosts.get(vhost) for vhost in call.listed_vhosts]
     return [policy for vhost in running if vhost is not None for policy in vhost.definitions.policies.all(kind)]
 
 
@@ -30,7 +30,7 @@ async def policies(call: Call) -> Any:
 
 
 def _find(call: Call) -> Policy:
-    running = call.node.actor.vhosts.get(call.vhost)
+    running = call.node.registry.vhosts.get(call.vhost)
     policy = None if running is None else running.definitions.policies.get(_kind(call), call.parts["name"])
     if policy is None:
         raise not_found()
@@ -54,7 +54,7 @@ async def put_policy(call: Call) -> Any:
     except ArgumentsError as error:
         raise _invalid(str(error), kind) from error
     new = call.node.vhost(vhost).definitions.policies.get(kind, name) is None
-    await call.managed.change(lambda actor: actor.set_policy(policy))
+    await call.managed.change(lambda registry: registry.set_policy(policy))
     return Done(new)
 
 
@@ -66,7 +66,7 @@ def _invalid(problem: str, kind: PolicyKind = "operator_policy") -> HttpError:
 async def delete_policy(call: Call) -> Any:
     """Delete a policy."""
     policy = _find(call)
-    await call.managed.change(lambda actor: actor.clear_policy(policy.kind, policy.vhost, policy.name))
+    await call.managed.change(lambda registry: registry.clear_policy(policy.kind, policy.vhost, policy.name))
     return Done()
 
 
@@ -83,7 +83,7 @@ async def parameters(call: Call) -> Any:
         [policy.to_parameter() for policy in _policies(call, "operator_policy")] if component != "policy" else []
     )
     vhosts = set(call.listed_vhosts)
-    documents += [parameter for parameter in call.node.actor.parameters.in_vhost() if parameter["vhost"] in vhosts]
+    documents += [parameter for parameter in call.node.registry.parameters.in_vhost() if parameter["vhost"] in vhosts]
     chosen = [parameter for parameter in documents if component in (None, parameter["component"])]
     return listed(chosen, call.query, ("vhost", "component", "name"))
 
@@ -91,11 +91,11 @@ async def parameters(call: Call) -> Any:
 async def parameter(call: Call) -> Any:
     """``/api/parameters/:component/:vhost/:name``."""
     component, name = call.parts["component"], call.parts["name"]
-    if component == "operator_policy" and (running := call.node.actor.vhosts.get(call.vhost)) is not None:
+    if component == "operator_policy" and (running := call.node.registry.vhosts.get(call.vhost)) is not None:
         policy = running.definitions.policies.get("operator_policy", name)
         if policy is not None:
             return policy.to_parameter()
-    for document in call.node.actor.parameters.in_vhost(call.vhost, component):
+    for document in call.node.registry.parameters.in_vhost(call.vhost, component):
         if document["name"] == name:
             return document
     raise not_found()
@@ -112,7 +112,7 @@ async def put_parameter(call: Call) -> Any:
             _check_limit(limit, number, "policy")
     elif component not in KEPT_COMPONENTS:
         raise _invalid(f"component {component} not found")
-    existing = call.node.actor.parameters.in_vhost(vhost, component)
+    existing = call.node.registry.parameters.in_vhost(vhost, component)
     await define(call, lambda definitions: definitions.set_parameter(vhost, component, name, value))
     return Done(new=all(parameter["name"] != name for parameter in existing))
 
@@ -129,12 +129,12 @@ async def delete_parameter(call: Call) -> Any:
 
 async def global_parameters(call: Call) -> Any:
     """``/api/global-parameters``."""
-    return listed(call.node.actor.parameters.of_node(), call.query, ("name",))
+    return listed(call.node.registry.parameters.of_node(), call.query, ("name",))
 
 
 async def global_parameter(call: Call) -> Any:
     """``/api/global-parameters/:name``."""
-    for parameter in call.node.actor.parameters.of_node():
+    for parameter in call.node.registry.parameters.of_node():
         if parameter["name"] == call.parts["name"]:
             return parameter
     raise not_found()
@@ -144,7 +144,7 @@ async def put_global_parameter(call: Call) -> Any:
     """``value``."""
     name = call.parts["name"]
     (value,) = required(await call.body(), "value")
-    new = all(parameter["name"] != name for parameter in call.node.actor.parameters.of_node())
+    new = all(parameter["name"] != name for parameter in call.node.registry.parameters.of_node())
     await define(call, lambda definitions: definitions.parameters.set_global(name, value))
     return Done(new)
 
@@ -161,7 +161,7 @@ async def delete_global_parameter(call: Call) -> Any:
 
 async def limits(call: Call) -> Any:
     """``/api/vhost-limits``, and those of a vhost."""
-    only_vhost, parameters = call.one_vhost, call.node.actor.parameters
+    only_vhost, parameters = call.one_vhost, call.node.registry.parameters
     vhosts = call.visible_vhosts if only_vhost is None else [only_vhost]
     documents = [{"vhost": vhost, "value": limits} for vhost in vhosts if (limits := parameters.vhost_limits(vhost))]
     return listed(documents, call.query, ("vhost",))
@@ -172,7 +172,7 @@ async def put_limit(call: Call) -> Any:
     vhost, name = call.vhost_to_change, call.parts["name"]
     (value,) = required(await call.body(), "value")
     _check_limit(name, value)
-    await _set_limits(call, vhost, call.node.actor.parameters.vhost_limits(vhost) | {name: value})
+    await _set_limits(call, vhost, call.node.registry.parameters.vhost_limits(vhost) | {name: value})
     return Done()
 
 
@@ -185,7 +185,7 @@ def _check_limit(name: str, value: Any, kind: PolicyKind = "operator_policy") ->
 
 async def delete_limit(call: Call) -> Any:
     """Delete a limit of a vhost."""
-    vhost, parameters = call.vhost_to_change, call.node.actor.parameters
+    vhost, parameters = call.vhost_to_change, call.node.registry.parameters
     limits = parameters.vhost_limits(vhost)
     remaining = {name: value for name, value in limits.items() if name != call.parts["name"]}
     if remaining != limits:

@@ -28,9 +28,9 @@ def _short(call: Call, declaration: QueueDeclaration) -> Document:
 
 def _declarations(call: Call) -> list[QueueDeclaration]:
     """Return the declarations of the queues in a list."""
-    declarations, streams = [], call.node.actor.streams
+    declarations, streams = [], call.node.registry.streams
     for vhost in call.listed_vhosts:
-        if (running := call.node.actor.vhosts.get(vhost)) is not None:
+        if (running := call.node.registry.vhosts.get(vhost)) is not None:
             declarations += [entry.declaration for entry in list(running.queues.values())]
             declarations += [stream.declaration for stream in streams.of(vhost)]
     return declarations
@@ -38,9 +38,9 @@ def _declarations(call: Call) -> list[QueueDeclaration]:
 
 def find(call: Call) -> QueueEntry | Stream:
     """Return the queue of the path. Raises :class:`HttpError` if it does not exist."""
-    running, name = call.node.actor.vhosts.get(call.vhost), call.parts["queue"]
+    running, name = call.node.registry.vhosts.get(call.vhost), call.parts["queue"]
     entry = None if running is None else running.queues.get(name)
-    queue = entry or call.node.actor.streams.find(call.vhost, name)
+    queue = entry or call.node.registry.streams.find(call.vhost, name)
     if queue is None:
         raise not_found()
     return queue
@@ -121,9 +121,9 @@ async def put_queue(call: Call) -> Any:
         arguments=arguments,
     )
     if declaration.is_stream:
-        await call.managed.change(lambda actor: actor.declare_stream(declaration))
+        await call.managed.change(lambda registry: registry.declare_stream(declaration))
     else:
-        await call.managed.change(lambda actor: actor.declare_queue(declaration, call))
+        await call.managed.change(lambda registry: registry.declare_queue(declaration, call))
     return Done(new)
 
 
@@ -134,7 +134,7 @@ async def delete_queue(call: Call) -> Any:
     call.managed.users.check(call.user.name, vhost, "queue", name, "configure")
     if_empty, if_unused = (call.query.get(flag) == "true" for flag in ("if-empty", "if-unused"))
     await call.managed.change(
-        lambda actor: actor.delete_queue(vhost, name, owner=call, if_empty=if_empty, if_unused=if_unused)
+        lambda registry: registry.delete_queue(vhost, name, owner=call, if_empty=if_empty, if_unused=if_unused)
     )
     return Done()
 

@@ -119,11 +119,11 @@ class Samples:
         memory = run(self._node.memory())
         before, self._answers = self._answers, {}
         samples = {}
-        for vhost, running in list(self._node.actor.vhosts.items()):
+        for vhost, running in list(self._node.registry.vhosts.items()):
             for name, entry in list(running.queues.items()):
                 key = vhost, name
                 samples[key] = self._sample(key, entry, before.pop(key, None), now_s)
-            for stream in self._node.actor.streams.of(vhost):
+            for stream in self._node.registry.streams.of(vhost):
                 samples[vhost, stream.declaration.name] = self._stream(stream, now_s)
         for answer in before.values():
             self._deleted_counts.update(_message_stats(answer.counts))
@@ -133,7 +133,7 @@ class Samples:
         return self._summed(memory, samples)
 
     def _summed(self, memory: Document, queues: dict[Key, QueueSample]) -> NodeSample:
-        vhosts = {*self._node.actor.vhosts, *self._node.actor.down, *(vhost for vhost, _ in queues)}
+        vhosts = {*self._node.registry.vhosts, *self._node.registry.down, *(vhost for vhost, _ in queues)}
         every = (None, *vhosts)
         lengths = {vhost: Counter(dict.fromkeys(LENGTHS, 0)) for vhost in every}
         counted: dict[str | None, Counter[str]] = {vhost: Counter() for vhost in every}
@@ -150,10 +150,10 @@ class Samples:
 
     def queue_sample(self, vhost: str, name: str) -> QueueSample | None:
         """Return the sample of one queue; ``None`` if it does not exist."""
-        running = self._node.actor.vhosts.get(vhost)
+        running = self._node.registry.vhosts.get(vhost)
         entry = None if running is None else running.queues.get(name)
         if entry is None:
-            stream = self._node.actor.streams.find(vhost, name)
+            stream = self._node.registry.streams.find(vhost, name)
             return None if stream is None else self._stream(stream, self._clock())
         key = vhost, name
         return self._sample(key, entry, self._answers.get(key), self._clock())

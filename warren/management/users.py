@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 async def define(call: Call, work: Callable[[Definitions], T]) -> T:
     """Change the node's definitions."""
-    return await call.managed.change(lambda actor: actor.define(work))
+    return await call.managed.change(lambda registry: registry.define(work))
 
 
 def _find(call: Call, name: str = "user") -> User:

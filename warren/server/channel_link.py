@@ -10,7 +10,7 @@ from pamqp import commands as c
 from pamqp.base import Frame as Method
 
 from warren.actors.engines.declared.permissions import Kind, Right
-from warren.actors.node.node_actor import NodeActor
+from warren.actors.node.node_registry import NodeRegistry
 from warren.aio import bridge
 from warren.amqp.framing import LARGE_BYTES, MethodRun
 from warren.amqp.received import Messages, MethodReceived
@@ -94,21 +94,21 @@ class ChannelLink:
         """Raise :class:`AccessRefusedError` if the user lacks the right."""
         if self.connection.is_owner:
             return
-        self.node.actor.users.check(self.user, self.vhost, kind, name, right)
+        self.node.registry.users.check(self.user, self.vhost, kind, name, right)
 
     @property
     def may_impersonate(self) -> bool:
         """Whether it may publish in the name of another user."""
-        return self.connection.is_owner or "impersonator" in self.node.actor.users[self.user].tags
+        return self.connection.is_owner or "impersonator" in self.node.registry.users[self.user].tags
 
     def check_topic(self, exchange: str, routing_key: str, right: Literal["write", "read"]) -> None:
         """Raise :class:`AccessRefusedError` if the user may not use this key with a topic exchange."""
         if self.connection.is_owner:
             return
         if self.node.vhost(self.vhost).definitions.exchange(exchange).type == "topic":
-            self.node.actor.users.check_topic(self.user, self.vhost, exchange, routing_key, right)
+            self.node.registry.users.check_topic(self.user, self.vhost, exchange, routing_key, right)
 
-    async def change(self, work: Callable[[NodeActor], Any]) -> Any:
+    async def change(self, work: Callable[[NodeRegistry], Any]) -> Any:
         """Run ``work`` in the node's actor, and return its result."""
         return await bridge.run(self.node.change(work))
 

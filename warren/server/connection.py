@@ -186,13 +186,17 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     async def hand_over(self) -> None:
-        """Tell a process that shares the directory that its host is closing; handle and answer its pending requests."""
+        """Tell a process that shares the directory that its host is closing; handle and answer its pending requests.
+
+        A command is not told: it sends nothing while it waits for an answer.
+        """
         if self.engine.state is not State.RUNNING:  # it has begun to close meanwhile
             return
-        self._handing_over = self._loop.create_future()
-        self.engine.send(0, c.Connection.Blocked(HANDING_OVER))
-        self.link.flush()
-        await self._handing_over
+        if not self.link.is_commands:
+            self._handing_over = self._loop.create_future()
+            self.engine.send(0, c.Connection.Blocked(HANDING_OVER))
+            self.link.flush()
+            await self._handing_over
         for channel in list(self.channels.values()):
             await channel.all_answered()
         self.link.flush()
@@ -225,7 +229,7 @@ class ClientConnection(asyncio.Protocol):
                 await channel.finish()
             self.channels.clear()
             if self.vhost:
-                await bridge.run(self.node.change(lambda actor: actor.release(self.link)))
+                await bridge.run(self.node.change(lambda registry: registry.release(self.link)))
         except Exception as error:
             name = self.link.name
             _LOG.info("%s: %s", name, error, extra=log_event("connection_failed", error, connection=name))
@@ -376,11 +380,14 @@ class ClientConnection(asyncio.Protocol):
         return cast("WarrenError", error) if is_nodes else None
 
     def close(self, reason: str) -> None:
-        """Close the connection on an operator's request."""
+        """Close the connection on an operator's request. That of a command just ends: it may not be reading."""
+        transport = self.link.transport
+        if self.link.is_commands and transport is not None:
+            transport.close()
+            return
         self._fail(CONNECTION_FORCED, f"CONNECTION_FORCED - {reason}", 0)
         self.link.lingers = False
         self.link.flush()
-        transport = self.link.transport
         if self._handing_over is not None and self._handing_over.done() and transport is not None:
             transport.close()  # the client's half has ended: no answer can come
 

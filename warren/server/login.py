@@ -10,7 +10,7 @@ from warren.actors.engines.errors import AccessRefusedError, NotFoundError
 from warren.actors.log_events import log_event, logger
 from warren.amqp.errors import INTERNAL_ERROR
 from warren.amqp.methods import method_of
-from warren.amqp.own_methods import PROTOCOL, PROTOCOL_PROPERTY, VERSION_PROPERTY
+from warren.amqp.own_methods import COMMANDS_PROPERTY, PROTOCOL, PROTOCOL_PROPERTY, VERSION_PROPERTY
 from warren.server.client_link import ClientLink
 from warren.server.replies import NOT_ALLOWED
 from warren.server.sasl import Credentials, SaslError, credentials, mechanisms
@@ -49,6 +49,7 @@ class Login:
         self.client_properties = dict(method.client_properties or {})
         capabilities = self.client_properties.get("capabilities")
         link.capabilities = dict(capabilities) if isinstance(capabilities, dict) else {}
+        link.is_commands = link.is_owner and self.client_properties.get(COMMANDS_PROPERTY) is True
         try:
             response = method.response.encode(errors="surrogateescape")
             login = credentials(mechanism, response, peer.certificate_name if peer else None)
@@ -71,7 +72,7 @@ class Login:
 
     def _authenticated(self, login: Credentials) -> str:
         """Return the user's name; raise if the credentials are wrong."""
-        users, peer = self._link.node.actor.users, self._link.peer
+        users, peer = self._link.node.registry.users, self._link.peer
         user = users[login.user] if login.password is None else users.authenticate(login.user, login.password)
         if peer is not None and not peer.is_loopback and user.name in self._settings.loopback_users:
             raise AccessRefusedError(f"user '{user.name}' can only connect via localhost")
@@ -82,9 +83,11 @@ class Login:
 
         ``limit``: the limit that it would exceed, if any.
         """
-        link, actor = self._link, self._link.node.actor
-        is_down = vhost in actor.down or actor.actor_stopped.is_set()
-        if vhost not in actor.vhosts and not is_down:
+        link, node = self._link, self._link.node
+        if link.is_commands:  # it asks about the node, which may have no vhost of that name
+            return None
+        is_down = vhost in node.registry.down or node.actor.actor_stopped.is_set()
+        if vhost not in node.registry.vhosts and not is_down:
             return NOT_ALLOWED, f"NOT_ALLOWED - vhost {vhost} not found"
         if link.is_owner:  # if the vhost is down, each of its verbs says why
             return None
@@ -93,4 +96,4 @@ class Login:
             return INTERNAL_ERROR, f"INTERNAL_ERROR - {access}: vhost '{vhost}' is down"
         if limit is not None:
             return NOT_ALLOWED, f"NOT_ALLOWED - {limit}"
-        return None if actor.users.may_use(link.user, vhost) else (NOT_ALLOWED, f"NOT_ALLOWED - {access}")
+        return None if node.registry.users.may_use(link.user, vhost) else (NOT_ALLOWED, f"NOT_ALLOWED - {access}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import numpy as np
@@ -19,6 +19,7 @@ from warren.actors.engines.errors import NotFoundError
 from warren.actors.engines.topics.errors import QueueRangeError
 from warren.actors.engines.topics.names import check_topic_name
 from warren.actors.engines.topics.topic_table import MOST_QUEUES
+from warren.actors.log_events import log_event, logger
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Future
 from warren.aio import bridge
@@ -35,7 +36,7 @@ from warren.server.replies import Refusal
 from warren.server.tails import ChannelTail
 from warren.server.topology import find_queue
 from warren.storage.call_arguments import checked, signature
-from warren.storage.errors import WarrenError
+from warren.storage.errors import WarrenError, shortly
 from warren.values.messages import as_body, milliseconds
 from warren.verbs.operation import DEFINITIONS, Definition, Performer, Target
 from warren.verbs.publishing import AsTheyWere
@@ -44,6 +45,11 @@ from warren.verbs.reader_verbs import ReaderVerbs
 from warren.verbs.topic_verbs import TopicVerbs, hand_over
 from warren.verbs.transaction_verbs import TransactionVerbs
 from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs, declare_queue, queue_properties
+
+if TYPE_CHECKING:
+    from warren.top.snapshots import Snapshots
+
+_LOG = logger("status")
 
 _ANSWERED: Final = (WarrenError, ValueError, TypeError, LookupError)
 """The errors that a verb may raise; any other is a bug."""
@@ -71,6 +77,7 @@ class OwnCalls:
         self._line: deque[Method | Later] = deque()
         self._waiters: list[asyncio.Future[None]] = []
         self.reader: ChannelReader | ChannelTail | None = None
+        self._snapshots: Snapshots | None = None
 
     def answer(self, reply: Method | Later) -> None:
         """Answer a call, once those before it are answered."""
@@ -99,6 +106,23 @@ class OwnCalls:
             waiter = self.channel.server.loop.create_future()
             self._waiters.append(waiter)
             await waiter
+
+    def ask(self, request: dict[str, Any]) -> Coroutine[Any, Any, CallOk]:
+        """Answer a command that looks at the node or operates it (:meth:`warren.top.snapshots.Snapshots.answer`)."""
+        return bridge.in_thread(lambda: self._asked(request))
+
+    def _asked(self, request: dict[str, Any]) -> CallOk:
+        from warren.top.snapshots import Snapshots
+
+        if self._snapshots is None:
+            self._snapshots = Snapshots(self.node)
+        try:
+            return _written(self._snapshots.answer(request))
+        except WarrenError:
+            raise
+        except Exception as error:  # whatever it is, the connection stays open
+            _LOG.exception("a request could not be answered", extra=log_event("status_failed", error))
+            raise WarrenError(f"the request could not be answered: {shortly(error)}") from error
 
     async def release(self) -> None:
         """The channel is over."""
@@ -232,7 +256,7 @@ def _delete_queue(calls: OwnCalls, vhost: str, name: str, *, if_empty: bool, if_
 
 
 def _declare_vhost(calls: OwnCalls, name: str) -> Any:
-    return calls.node.change(lambda actor: actor.declare_vhost(name))
+    return calls.node.change(lambda registry: registry.declare_vhost(name))
 
 
 def _exchange(calls: OwnCalls, vhost: str, name: str) -> dict[str, Any]:
@@ -364,6 +388,7 @@ VERBS: Final[dict[str, Verb]] = {
     "vhost.queues": _queues,
     "vhost.delete_queue": _delete_queue,
     "vhost.failed_queues": _failed_queues,
+    "node.ask": OwnCalls.ask,
     "node.declare_vhost": _declare_vhost,
     "topic.declare": _declare_topic,
     "topic.append": _append,

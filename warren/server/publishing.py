@@ -74,7 +74,7 @@ class ChannelPublisher:
         self.uncommitted: list[Messages] = []
         """Messages that a transaction holds back."""
         self.uncommitted_bytes = 0
-        self._users = channel.node.actor.users
+        self._users = channel.node.registry.users
         self._addressed: dict[tuple[str, str, bytes], _Addressed] = {}
         self._rights = self._users.version
         """The version of the rights that the cached addresses were checked against."""

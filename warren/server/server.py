@@ -52,8 +52,8 @@ class Server:
         self.context = ServerContext(node, ServerSettings() if settings is None else settings)
         self.node = node
         self.settings = self.context.settings
-        self.connections: dict[str, ClientConnection] = {}
-        """By name; changed in the loop's thread alone."""
+        self._connections: dict[str, ClientConnection] = {}
+        """By name, those of commands included; changed in the loop's thread alone."""
         self.traffic = self.context.traffic
         self.addresses: list[tuple[str, int]] = []
         """Hosts and ports to which the listeners are bound, those of TLS last."""
@@ -69,6 +69,11 @@ class Server:
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop that runs everything here."""
         return self.context.loop
+
+    @property
+    def connections(self) -> dict[str, ClientConnection]:
+        """The connections by name, without those of commands that only ask about the node."""
+        return {name: each for name, each in list(self._connections.items()) if not each.link.is_commands}
 
     def post(self, work: Callable[[], None]) -> None:
         """Run ``work`` in the loop, soon. Thread-safe. A stopped server ignores it."""
@@ -215,16 +220,16 @@ class Server:
         if self._socket is not None:
             self._socket.disconnect_strangers()
         if guests := [
-            guest for guest in self.connections.values() if guest.link.is_owner and guest.engine.state is State.RUNNING
+            guest for guest in self._connections.values() if guest.link.is_owner and guest.engine.state is State.RUNNING
         ]:
             await asyncio.wait([guest.link.start(guest.hand_over()) for guest in guests], timeout=HAND_OVER_S)
-        for connection in list(self.connections.values()):
+        for connection in list(self._connections.values()):
             connection.close(reason)
-        if self._idle is not None and self.connections:
+        if self._idle is not None and self._connections:
             self._idle.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), STOP_TIMEOUT_S)
-            for connection in list(self.connections.values()):
+            for connection in list(self._connections.values()):
                 connection.link.abort()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), STOP_TIMEOUT_S)
@@ -232,7 +237,7 @@ class Server:
     def forget(self) -> None:
         """In a forked child: close the sockets. They are the parent's, and the child would keep them open."""
         sockets = [listener.fileno() for listening in self._listening for listener in listening.sockets]
-        for number in sockets + [connection.link.fileno() for connection in self.connections.values()]:
+        for number in sockets + [connection.link.fileno() for connection in self._connections.values()]:
             with contextlib.suppress(OSError):
                 os.close(number)
         self.context.rounds.thread = None
@@ -254,7 +259,7 @@ class Server:
 
     def connection_refused(self, user: str, vhost: str) -> str | None:
         """Return why a user may not open another connection to a vhost; ``None``: it may."""
-        limit = self.node.actor.parameters.vhost_limits(vhost).get("max-connections", -1)
+        limit = self.node.registry.parameters.vhost_limits(vhost).get("max-connections", -1)
         if 0 <= limit <= sum(connection.vhost == vhost for connection in self.connections.values()):
             return f"access to vhost '{vhost}' refused for user '{user}': connection limit ({limit}) is reached"
         limit = self._limit_of(user, "max-connections")
@@ -275,14 +280,14 @@ class Server:
         return [connection for connection in self.connections.values() if connection.link.user == user]
 
     def _limit_of(self, user: str, name: str) -> int:
-        users = self.node.actor.users
+        users = self.node.registry.users
         return users[user].limits.get(name, -1) if user in users else -1
 
     def admit(self, connection: ClientConnection) -> bool:
         """Whether another connection is admitted."""
         if self._is_stopping:
             return False
-        limit, count = self.settings.connection_max, len(self.connections)
+        limit, count = self.settings.connection_max, len(self._connections)
         if (limit is not None and count >= limit) or among_last(connection.link.fileno()):
             _LOG.warning(
                 "%s: refused, because there are already %d connections",
@@ -291,16 +296,16 @@ class Server:
                 extra=log_event("connection_refused", connection=connection.link.name, count=count),
             )
             return False
-        self.connections[connection.link.name] = connection
+        self._connections[connection.link.name] = connection
         self.traffic.churn["connection_created"] += 1
         return True
 
     def discard(self, connection: ClientConnection) -> None:
         """Forget a connection that is over."""
-        if self.connections.get(connection.link.name) is connection:
-            del self.connections[connection.link.name]
+        if self._connections.get(connection.link.name) is connection:
+            del self._connections[connection.link.name]
             self.traffic.churn["connection_closed"] += 1
-        if not self.connections and self._idle is not None:
+        if not self._connections and self._idle is not None:
             self._idle.set()
 
 

@@ -29,7 +29,7 @@ _FOREIGN_CONSUMER_ARGUMENTS: Final = ("x-priority", "x-cancel-on-ha-failover")
 
 def find_stream(channel: ChannelLink, name: str) -> Stream | None:
     """Return the stream of that name, if there is one."""
-    streams = channel.node.actor.streams
+    streams = channel.node.registry.streams
     return streams.find(channel.vhost, name) if streams else None
 
 
@@ -43,7 +43,7 @@ async def declare(channel: ChannelLink, name: str, method: c.Queue.Declare) -> S
         auto_delete=method.auto_delete,
         arguments=dict(method.arguments or {}),
     )
-    stream: Stream = await channel.change(lambda actor: actor.declare_stream(declaration))
+    stream: Stream = await channel.change(lambda registry: registry.declare_stream(declaration))
     return stream
 
 

@@ -17,7 +17,7 @@ from warren.actors.engines.declared.exchanges import (
     ExchangeDeclaration,
 )
 from warren.actors.engines.declared.stream_arguments import STREAM
-from warren.actors.node.node_actor import NodeActor
+from warren.actors.node.node_registry import NodeRegistry
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Future
 from warren.aio import bridge
@@ -32,12 +32,12 @@ from warren.verbs.steps import call
 if TYPE_CHECKING:
     from warren.actors.topics.streams import Stream
 
-Change = Callable[[NodeActor, Binding, object], None]
+Change = Callable[[NodeRegistry, Binding, object], None]
 
 
 def find_queue(channel: ChannelLink, name: str) -> QueueEntry:
     """Return a queue that this connection may use. Raises :class:`NotFoundError`, :class:`ResourceLockedError`."""
-    return channel.node.actor.find_queue(channel.vhost, name, channel.connection)
+    return channel.node.registry.find_queue(channel.vhost, name, channel.connection)
 
 
 def _declared_name(channel: ChannelLink, name: str) -> str:
@@ -74,7 +74,7 @@ async def declare_exchange(channel: ChannelLink, method: c.Exchange.Declare) -> 
             channel.check("exchange", name, "read")
             channel.check("exchange", alternate, "write")
         declaration = ExchangeDeclaration(vhost=channel.vhost, name=name, arguments=arguments, **fields)
-        await channel.change(lambda actor: actor.declare_exchange(declaration))
+        await channel.change(lambda registry: registry.declare_exchange(declaration))
     if not method.nowait:
         channel.send(c.Exchange.DeclareOk())
 
@@ -89,19 +89,19 @@ async def delete_exchange(channel: ChannelLink, method: c.Exchange.Delete) -> No
     _refuse_default(name)
     channel.node.vhost(channel.vhost).definitions.check_deletable(name)
     channel.check("exchange", name, "configure")
-    await channel.change(lambda actor: actor.delete_exchange(channel.vhost, name, if_unused=method.if_unused))
+    await channel.change(lambda registry: registry.delete_exchange(channel.vhost, name, if_unused=method.if_unused))
     if not method.nowait:
         channel.send(c.Exchange.DeleteOk())
 
 
 async def bind_exchange(channel: ChannelLink, method: c.Exchange.Bind) -> None:
-    await _bind_exchange(channel, method, NodeActor.bind)
+    await _bind_exchange(channel, method, NodeRegistry.bind)
     if not method.nowait:
         channel.send(c.Exchange.BindOk())
 
 
 async def unbind_exchange(channel: ChannelLink, method: c.Exchange.Unbind) -> None:
-    await _bind_exchange(channel, method, NodeActor.unbind)
+    await _bind_exchange(channel, method, NodeRegistry.unbind)
     if not method.nowait:
         channel.send(c.Exchange.UnbindOk())
 
@@ -127,7 +127,7 @@ async def _change_binding(channel: ChannelLink, binding: Binding, change: Change
     channel.check("exchange", source, "read")
     if channel.node.vhost(channel.vhost).definitions.has("exchange", source):
         channel.check_topic(source, binding.routing_key, "read")
-    await channel.change(lambda actor: change(actor, binding, channel.connection))
+    await channel.change(lambda registry: change(registry, binding, channel.connection))
 
 
 # ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -193,7 +193,7 @@ async def _declare_queue(channel: ChannelLink, name: str, method: c.Queue.Declar
     if _exists(channel, name):
         _check_equivalent(find_queue(channel, name).declaration, method, arguments)
     else:
-        channel.node.actor.check_queue_limit(channel.vhost, name)
+        channel.node.registry.check_queue_limit(channel.vhost, name)
         if isinstance(exchange := arguments.get("x-dead-letter-exchange"), str):
             channel.check("queue", name, "read")
             channel.check("exchange", exchange, "write")
@@ -205,7 +205,7 @@ async def _declare_queue(channel: ChannelLink, name: str, method: c.Queue.Declar
         auto_delete=method.auto_delete,
         arguments=arguments,
     )
-    entry: QueueEntry = await channel.change(lambda actor: actor.declare_queue(declaration, channel.connection))
+    entry: QueueEntry = await channel.change(lambda registry: registry.declare_queue(declaration, channel.connection))
     return entry
 
 
@@ -223,7 +223,7 @@ async def delete_queue(channel: ChannelLink, method: c.Queue.Delete) -> None:
     name = channel.queue_name(_declared_name(channel, method.queue))
     channel.check("queue", name, "configure")
     deleted: int = await channel.change(
-        lambda actor: actor.delete_queue(
+        lambda registry: registry.delete_queue(
             channel.vhost, name, owner=channel.connection, if_empty=method.if_empty, if_unused=method.if_unused
         )
     )
@@ -242,13 +242,13 @@ async def purge_queue(channel: ChannelLink, method: c.Queue.Purge) -> None:
 
 
 async def bind_queue(channel: ChannelLink, method: c.Queue.Bind) -> None:
-    await _bind_queue(channel, method, NodeActor.bind)
+    await _bind_queue(channel, method, NodeRegistry.bind)
     if not method.nowait:
         channel.send(c.Queue.BindOk())
 
 
 async def unbind_queue(channel: ChannelLink, method: c.Queue.Unbind) -> None:
-    await _bind_queue(channel, method, NodeActor.unbind)
+    await _bind_queue(channel, method, NodeRegistry.unbind)
     channel.send(c.Queue.UnbindOk())
 
 

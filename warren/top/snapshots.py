@@ -101,8 +101,8 @@ class Snapshots:
         self._appended: dict[str, tuple[float, int]] = {}
         """For each topic at the last snapshot: the time, and how many messages had ever been appended."""
 
-    def answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The answer to a request over the node's socket. Raises :class:`WarrenError` for a request that is wrong."""
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a command's request. Raises :class:`WarrenError` for a request that is wrong."""
         vhost = request.get("vhost")
         if vhost is not None and not isinstance(vhost, str):
             raise WarrenError(f"a vhost is a name or null, not {vhost!r}")
@@ -126,13 +126,13 @@ class Snapshots:
             raise WarrenError(f"queues are sorted by {', '.join(SORTS)}, not {sort!r}")
         if limit is not None and (not isinstance(limit, int) or limit < 0):
             raise WarrenError(f"a limit is a whole number, not {limit!r}")
-        if vhost is not None and vhost not in self._node.actor.vhosts and vhost not in self._node.actor.down:
+        if vhost is not None and vhost not in self._node.registry.vhosts and vhost not in self._node.registry.down:
             raise NotFoundError(f"no vhost '{vhost}'")
         rows = list(self._rows(vhost))
         totals = totals_of(rows)
         shown = ordered(rows, sort)[:limit]
         return self._node_part() | {
-            "down_vhosts": {name: str(error) for name, error in list(self._node.actor.down.items())},
+            "down_vhosts": {name: str(error) for name, error in list(self._node.registry.down.items())},
             "totals": totals,
             "queues": shown,
             "left_out": len(rows) - len(shown),
@@ -141,9 +141,9 @@ class Snapshots:
 
     def queue(self, vhost: str, name: object) -> Snapshot:
         """Return one queue with all its statistics. Raises :class:`NotFoundError`."""
-        running = self._node.actor.vhosts.get(vhost)
+        running = self._node.registry.vhosts.get(vhost)
         entry = None if running is None or not isinstance(name, str) else running.queues.get(name)
-        stream = self._node.actor.streams.find(vhost, name) if entry is None and isinstance(name, str) else None
+        stream = self._node.registry.streams.find(vhost, name) if entry is None and isinstance(name, str) else None
         stats: Mapping[str, Any] | None = None
         if entry is not None:
             declaration, actor, key = entry.declaration, entry.running, (vhost, entry.declaration.name)
@@ -180,15 +180,15 @@ class Snapshots:
 
     def _topics(self) -> dict[str, Any] | None:
         try:
-            running = self._node.actor.topics
+            running = self._node.registry.topics
         except WarrenError as error:
             return {"down": str(error), "rows": []}
         if running is None:
             return None
         groups = ask_politely(running.groups.actor_ref, tm.GetGroups(), QUEUE_PATIENCE_S) or {}
         now_s, before, self._appended = self._clock(), self._appended, {}
-        streams = self._node.actor.streams
-        of_streams = {stream.topic for vhost in list(self._node.actor.vhosts) for stream in streams.of(vhost)}
+        streams = self._node.registry.streams
+        of_streams = {stream.topic for vhost in list(self._node.registry.vhosts) for stream in streams.of(vhost)}
         rows = []
         for name, topic in sorted(each_topic(running, groups).items()):
             if name in of_streams:
@@ -214,11 +214,11 @@ class Snapshots:
     def _rows(self, only: str | None) -> Iterator[Row]:
         deadline_s = self._clock() + SNAPSHOT_PATIENCE_S
         before, self._seen = self._seen, {}
-        for vhost, running in list(self._node.actor.vhosts.items()):
+        for vhost, running in list(self._node.registry.vhosts.items()):
             if only in (None, vhost):
                 for name, entry in list(running.queues.items()):
                     yield self._row(entry, (vhost, name), before.get((vhost, name)), deadline_s)
-                for stream in self._node.actor.streams.of(vhost):
+                for stream in self._node.registry.streams.of(vhost):
                     key = vhost, stream.declaration.name
                     yield self._stream(stream, key, before.get(key))
 

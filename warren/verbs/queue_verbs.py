@@ -444,7 +444,7 @@ class QueueVerbs(MendingVerbs):
         vhost, name = self.entry.declaration.vhost, self.entry.declaration.name
         return (
             yield from self.node.change(
-                lambda actor: actor.delete_queue(vhost, name, if_empty=if_empty, if_unused=if_unused)
+                lambda registry: registry.delete_queue(vhost, name, if_empty=if_empty, if_unused=if_unused)
             )
         )
 

@@ -204,7 +204,7 @@ class ReaderVerbs:
         if self._broadcast is not None:
             return ask(running.groups, self._broadcast.joining(self.topic, self.group, self.name, place))
         try:
-            yield from self._node.change(lambda actor: actor.declare_topic(self._topics[-1], 1))
+            yield from self._node.change(lambda registry: registry.declare_topic(self._topics[-1], 1))
         except DirectoryLostError:
             raise
         except StorageError:  # the disk may be full, and reading writes nothing; sending a message back declares it
@@ -506,7 +506,7 @@ class ReaderVerbs:
         running.store.check(batch)
         is_dead = batch.topic == dead_letter_topic(self.group)
         if running.table.queues(topic := batch.topic if is_dead else retry_topic(self.group)) is None:
-            yield from self._node.change(lambda actor: actor.declare_topic(topic, 1))
+            yield from self._node.change(lambda registry: registry.declare_topic(topic, 1))
         confirm = Confirm(running.log.intake)
         running.log.intake.hand_over([batch], confirm)
         yield confirm

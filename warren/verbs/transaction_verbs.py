@@ -78,7 +78,7 @@ class TransactionHandle(Handle[TransactionVerbs]):
 
 def pending_transactions(node: RunningNode) -> Steps[list[TransactionVerbs]]:
     """Return a node's undecided messages."""
-    if (yield from node.change(lambda actor: actor.topics)) is None:
+    if (yield from node.change(lambda registry: registry.topics)) is None:
         return []
     running = yield from node.caught_up()
     halves: tuple[Half, ...] = yield call(running.transactions, running.transactions.pending)

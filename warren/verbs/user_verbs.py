@@ -29,10 +29,10 @@ class UserVerbs(Performer):
     node: RunningNode
 
     def _asked(self, work: Callable[[Definitions], T]) -> Steps[T]:
-        return self.node.change(lambda actor: work(actor.definitions))
+        return self.node.change(lambda registry: work(registry.definitions))
 
     def _define(self, work: Callable[[Definitions], T]) -> Steps[T]:
-        return self.node.change(lambda actor: actor.define(work))
+        return self.node.change(lambda registry: registry.define(work))
 
     # ── users ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -11,7 +11,7 @@ from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.exchanges import Binding, ExchangeDeclaration
 from warren.actors.engines.declared.policies import ApplyTo, Policy, PolicyKind
 from warren.actors.engines.errors import PreconditionFailedError
-from warren.actors.node.node_actor import NodeActor
+from warren.actors.node.node_registry import NodeRegistry
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Confirm, CountDown
 from warren.hosting.running_node import RunningNode, failed_queues
@@ -43,7 +43,7 @@ class VhostVerbs(Performer):
 
     def release(self) -> Steps[None]:
         """Delete the exclusive queues that were declared through this object."""
-        yield from self.node.change(lambda actor: actor.release(self))
+        yield from self.node.change(lambda registry: registry.release(self))
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -85,7 +85,7 @@ class VhostVerbs(Performer):
     def _delete_queue(self, vhost: str, name: str, *, if_empty: bool, if_unused: bool, force: bool) -> Steps[int]:
         return (
             yield from self.node.change(
-                lambda actor: actor.delete_queue(
+                lambda registry: registry.delete_queue(
                     vhost, name, owner=self, if_empty=if_empty, if_unused=if_unused, force=force
                 )
             )
@@ -133,12 +133,12 @@ class VhostVerbs(Performer):
                 internal=internal,
                 arguments=arguments or {},
             )
-            yield from self.node.change(lambda actor: actor.declare_exchange(declaration))
+            yield from self.node.change(lambda registry: registry.declare_exchange(declaration))
         return ExchangeVerbs(self.node, declaration)
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> Steps[None]:
         """Delete an exchange with its bindings."""
-        yield from self.node.change(lambda actor: actor.delete_exchange(self.name, name, if_unused=if_unused))
+        yield from self.node.change(lambda registry: registry.delete_exchange(self.name, name, if_unused=if_unused))
 
     def bind(
         self,
@@ -149,7 +149,7 @@ class VhostVerbs(Performer):
     ) -> Steps[None]:
         """Bind a queue (a name is a queue's) or another exchange to an exchange."""
         binding = self._binding(destination, source, routing_key, arguments)
-        yield from self.node.change(lambda actor: actor.bind(binding, self))
+        yield from self.node.change(lambda registry: registry.bind(binding, self))
 
     def unbind(
         self,
@@ -160,7 +160,7 @@ class VhostVerbs(Performer):
     ) -> Steps[None]:
         """Delete a binding."""
         binding = self._binding(destination, source, routing_key, arguments)
-        yield from self.node.change(lambda actor: actor.unbind(binding, self))
+        yield from self.node.change(lambda registry: registry.unbind(binding, self))
 
     def _binding(
         self,
@@ -200,12 +200,12 @@ class VhostVerbs(Performer):
     @operation("vhost")
     def clear_policy(self, name: str) -> Steps[None]:
         """Delete a policy; raises :class:`NotFoundError` if there is no policy with that name."""
-        yield from self.node.change(lambda actor: actor.clear_policy("policy", self.name, name))
+        yield from self.node.change(lambda registry: registry.clear_policy("policy", self.name, name))
 
     @operation("vhost")
     def policies(self) -> Steps[list[dict[str, Any]]]:
         """Return the policies, under RabbitMQ's names, by ascending priority."""
-        return (yield from self.node.change(lambda actor: actor.policies("policy", self.name)))
+        return (yield from self.node.change(lambda registry: registry.policies("policy", self.name)))
 
     @operation("vhost")
     def set_operator_policy(
@@ -223,12 +223,12 @@ class VhostVerbs(Performer):
     @operation("vhost")
     def clear_operator_policy(self, name: str) -> Steps[None]:
         """Delete an operator policy; raises :class:`NotFoundError` if no such policy exists."""
-        yield from self.node.change(lambda actor: actor.clear_policy("operator_policy", self.name, name))
+        yield from self.node.change(lambda registry: registry.clear_policy("operator_policy", self.name, name))
 
     @operation("vhost")
     def operator_policies(self) -> Steps[list[dict[str, Any]]]:
         """As :meth:`policies`."""
-        return (yield from self.node.change(lambda actor: actor.policies("operator_policy", self.name)))
+        return (yield from self.node.change(lambda registry: registry.policies("operator_policy", self.name)))
 
     def _set_policy(  # noqa: PLR0917
         self,
@@ -248,7 +248,7 @@ class VhostVerbs(Performer):
             priority=priority,
             apply_to=apply_to,
         )
-        yield from self.node.change(lambda actor: actor.set_policy(policy))
+        yield from self.node.change(lambda registry: registry.set_policy(policy))
 
     # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -344,18 +344,18 @@ class NodeVerbs(UserVerbs, VhostVerbs):
 
     def vhost(self, name: str = "/") -> Steps[VhostVerbs]:
         """Return the verbs for a vhost, declaring it if missing. They own their exclusive queues."""
-        yield from self.node.change(lambda actor: actor.declare_vhost(name))
+        yield from self.node.change(lambda registry: registry.declare_vhost(name))
         return VhostVerbs(self.node, name)
 
     @operation("node")
     def vhosts(self) -> Steps[list[str]]:
         """Return the names of all vhosts."""
-        return (yield from self.node.change(lambda actor: actor.definitions.vhosts()))
+        return (yield from self.node.change(lambda registry: registry.definitions.vhosts()))
 
     @operation("node")
     def delete_vhost(self, name: str) -> Steps[None]:
         """Delete a vhost with everything in it."""
-        yield from self.node.change(lambda actor: actor.delete_vhost(name))
+        yield from self.node.change(lambda registry: registry.delete_vhost(name))
 
     def delete_queue(
         self,
@@ -384,9 +384,9 @@ class NodeVerbs(UserVerbs, VhostVerbs):
         """
         from warren.actors.engines.declared.definitions_json import Imported
 
-        slices = yield from self.node.change(lambda actor: actor.definitions.importing(document, vhost))
+        slices = yield from self.node.change(lambda registry: registry.definitions.importing(document, vhost))
         done: list[Imported] = []
-        while (part := (yield from self.node.change(lambda actor: actor.import_slice(slices)))) is not None:
+        while (part := (yield from self.node.change(lambda registry: registry.import_slice(slices)))) is not None:
             done.append(part)
         return Imported.join(done)
 
@@ -403,13 +403,13 @@ class NodeVerbs(UserVerbs, VhostVerbs):
 
         check_user_topic(name, may_be_long=True)
         otherwise = self.node.config.topics.default_topic_queue_nums
-        yield from self.node.change(lambda actor: _declare_topic(actor, name, queues, otherwise))
+        yield from self.node.change(lambda registry: _declare_topic(registry, name, queues, otherwise))
         return TopicVerbs(self.node, name)
 
     @operation("node")
     def topics(self) -> Steps[dict[str, int]]:
         """Return all topics, including those of retries and dead letters, and how many queues each has."""
-        running = yield from self.node.change(lambda actor: actor.topics)
+        running = yield from self.node.change(lambda registry: registry.topics)
         return {} if running is None else running.table.topics
 
     def pending_transactions(self) -> Steps[list[TransactionVerbs]]:
@@ -471,32 +471,34 @@ def declare_queue(
 ) -> Steps[QueueEntry]:
     """Get a queue, or declare it with these properties if it does not exist and this is not ``passive``."""
     if passive:
-        return (yield from node.change(lambda actor: actor.use_queue(vhost, name, owner)))
+        return (yield from node.change(lambda registry: registry.use_queue(vhost, name, owner)))
     name = name or node.new_queue_name()
-    return (yield from node.change(lambda actor: _declare_queue(actor, vhost, name, properties, owner)))
+    return (yield from node.change(lambda registry: _declare_queue(registry, vhost, name, properties, owner)))
 
 
-def _declare_queue(actor: NodeActor, vhost: str, name: str, properties: Mapping[str, Any], owner: object) -> QueueEntry:
-    definitions = actor.vhost(vhost).definitions
+def _declare_queue(
+    registry: NodeRegistry, vhost: str, name: str, properties: Mapping[str, Any], owner: object
+) -> QueueEntry:
+    definitions = registry.vhost(vhost).definitions
     if not definitions.has("queue", name):
-        return actor.declare_queue(QueueDeclaration(vhost=vhost, name=name, **properties), owner)
+        return registry.declare_queue(QueueDeclaration(vhost=vhost, name=name, **properties), owner)
     existing = definitions.queue(name)
     declaration = existing if existing.is_stream else attrs.evolve(existing, **properties)
     differences = existing.all_differences(declaration)
     if differences and existing.exclusive == declaration.exclusive:
-        actor.use_queue(vhost, name, owner)  # another owner's is locked, whatever differs
+        registry.use_queue(vhost, name, owner)  # another owner's is locked, whatever differs
         raise PreconditionFailedError(
             f"{existing} exists and differs: {', '.join(differences)}; passive=True gets it as it is"
         )
-    return actor.declare_queue(declaration, owner)
+    return registry.declare_queue(declaration, owner)
 
 
-def _declare_topic(actor: NodeActor, name: str, queues: int | None, otherwise: int) -> None:
+def _declare_topic(registry: NodeRegistry, name: str, queues: int | None, otherwise: int) -> None:
     """Ensure that a topic exists with at least ``queues`` queues (``None``: any number, ``otherwise`` if new)."""
     from warren.actors.engines.topics.names import check_user_topic
 
-    existing_queues = None if actor.topics is None else actor.topics.table.queues(name)
+    existing_queues = None if registry.topics is None else registry.topics.table.queues(name)
     if existing_queues is None:
         check_user_topic(name)
     if existing_queues is None or (queues is not None and queues > existing_queues):
-        actor.declare_topic(name, otherwise if queues is None else queues)
+        registry.declare_topic(name, otherwise if queues is None else queues)
