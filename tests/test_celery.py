@@ -21,8 +21,8 @@ from celery.contrib.testing.worker import start_worker
 from kombu import Queue
 
 import warren.kombu  # noqa: F401 - the URL
+from tests.support.server_tools import WORKERS, ask, gunicorn
 from tests.support.waiting import wait_until
-from tests.support.web_processes import WORKERS, ask, gunicorn
 from warren.handles.shared_node import lease_node
 
 PATIENCE_S = 60

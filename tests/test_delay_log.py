@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 import pytest
 
-from tests.support.delays import DIRECTORY, TARGETS, message, number_in
+from tests.crash_points.logs import DIRECTORY, TARGETS, message, number_in
 from tests.support.effort import EFFORT, every
 from warren.actors.engines.delays import delay_format as f
 from warren.actors.engines.delays.delay_log import DelayLog
@@ -81,7 +81,7 @@ def test_a_file_that_is_mostly_garbage_is_written_again_with_what_it_says_of_oth
 
 
 def test_a_message_is_called_back_by_its_id_and_not_by_one_that_looks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.support.delays.digest_of_id", lambda _: 7)
+    monkeypatch.setattr("tests.crash_points.logs.digest_of_id", lambda _: 7)
     monkeypatch.setattr(f, "digest_of_id", lambda _: 7)
     log = opened(new_files())
     log.add([message(n, 1) for n in range(10)])
@@ -326,7 +326,7 @@ def test_after_a_sync_that_failed_nothing_is_said_to_be_safe() -> None:
 
 MEASURED = """
 import random, resource, sys
-from tests.support.delays import message
+from tests.crash_points.logs import message
 from warren.actors.engines.delays.delay_log import DelayLog, NewMessage
 from warren.storage.filesystem import RealFileSystem
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.support.delays import DIRECTORY, TARGETS, message, number_in
+from tests.crash_points.logs import DIRECTORY, TARGETS, message, number_in
 from tests.support.effort import times
 from warren.actors.engines.delays.delay_log import DelayLog, DueMessage
 from warren.storage.faults import FaultRules

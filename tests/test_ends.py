@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import warren
-from tests.support.all_ends import ENDS
 from tests.support.effort import new_seed, times
-from tests.support.ends import End, Said, check_node, report_of
+from tests.support.ends import End, Said, all_ends, check_node, report_of
 from tests.support.ends_nursery import Ended, end_all
 from tests.support.tried import Count, Tried
 
+ENDS = all_ends()
 QUICK = [id_ for id_, one in ENDS.items() if one.quick]
 SLOW = [id_ for id_, one in ENDS.items() if not one.quick]
 DRAWN = [id_ for id_, one in ENDS.items() if one.draws]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import warren
+from tests.support.server_tools import WORKERS, ask, gunicorn
 from tests.support.sharing_tools import host_of
 from tests.support.waiting import wait_until
-from tests.support.web_processes import WORKERS, ask, gunicorn
 
 pytest.importorskip("gunicorn")
 

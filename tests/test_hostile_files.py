@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hostile import KINDS, ROOTS, bounded, export, one_of_each, read_all
+from tests.fuzz.directories import KINDS, ROOTS, bounded, export, one_of_each, read_all
 from tests.support.rabbitmq_golden import GOLDEN
 from warren.commands.inspect import inspect
 from warren.commands.verify import verify

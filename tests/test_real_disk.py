@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.real_disk.loop_mounts import mounted_ext4
 from tests.real_disk.power_loss import FailingDisk, PowerLoss, draw_losses, kept
 from tests.real_disk.session import LENGTHS, why_not
 from tests.real_disk.write_log import Counter, LogWriter, Record, read_log
 from tests.support.effort import new_seed, times
-from tests.support.loop_mounts import mounted_ext4
 from tests.support.tried import Count, Tried
 
 STATES = times(20, quick=5, nightly=300)

@@ -18,7 +18,7 @@ import attrs
 import pytest
 
 import warren
-from tests.support import loop_mounts
+from tests.real_disk import loop_mounts
 from tests.support.disk_fault_tools import counted_events
 from tests.support.effort import times
 from tests.support.tried import Count, Tried

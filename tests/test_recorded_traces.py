@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker import Broker, requires_broker
-from tests.support.recorder.comparison import first_difference
-from tests.support.recorder.recorder import Recorder
+from tests.support.recorder.recorder import Recorder, first_difference
 from tests.support.recorder.trace_generator import generate
 
 TRACES = sorted((Path(__file__).parent / "data" / "traces").glob("*.json"), key=lambda path: path.name)

@@ -14,8 +14,7 @@ import pytest
 
 import warren
 from tests.support.effort import times
-from tests.support.sharing_child import WINDOW
-from tests.support.sharing_tools import Member, host_of, next_host
+from tests.support.sharing_tools import WINDOW, Member, host_of, next_host
 from tests.support.tried import Count, Tried
 from tests.support.waiting import wait_until
 

@@ -27,11 +27,11 @@ import attrs
 
 import warren
 from tests.real_disk.kernel import end_with_parent, unshare_mounts
+from tests.real_disk.loop_mounts import make_ext4, mounted
 from tests.real_disk.power_loss import FailingDisk, PowerLoss
 from tests.real_disk.session import DISK_BYTES, recorder, why_not, working_place
 from tests.real_disk.workload import SETTINGS
 from tests.real_disk.write_log import Counter, Record, read_log
-from tests.support.loop_mounts import make_ext4, mounted
 from warren.actors.runtime.future import Confirm
 from warren.errors import WarrenError
 

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import attrs
 
+from tests.real_disk import loop_mounts
 from tests.real_disk.kernel import mount_tmpfs
 from tests.real_disk.ledgers import new_ledger
+from tests.real_disk.loop_mounts import make_ext4, mounted, run, unmount
 from tests.real_disk.power_loss import FailingDisk, PowerLoss
 from tests.real_disk.write_log import Counter, Record, read_log
-from tests.support import loop_mounts
 from tests.support.kill_child import Nursery
 from tests.support.killing import lines_until_killed
-from tests.support.loop_mounts import make_ext4, mounted, run, unmount
 
 DISK_BYTES = 48 << 20
 WATCHDOG_S = 120

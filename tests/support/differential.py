@@ -21,9 +21,8 @@ from typing import Any
 import attrs
 
 from tests.support.broker import Broker
-from tests.support.differential_here import Here
 from tests.support.differential_program import Program, Step, program_of, shortened
-from tests.support.differential_sides import TooSlowError
+from tests.support.differential_sides import Here, TooSlowError
 from tests.support.differential_there import There
 
 _runs = itertools.count(1)

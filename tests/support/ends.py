@@ -19,6 +19,7 @@ A place is ``q`` (the queue of that name), ``t`` (the topic) or ``d`` (what wait
 from __future__ import annotations
 
 import enum
+import importlib
 import os
 import random
 from collections import defaultdict
@@ -95,6 +96,13 @@ def add(found: End) -> None:
     if found.id in ENDS:
         raise ValueError(f"two ends are called {found.id}")
     ENDS[found.id] = found
+
+
+def all_ends() -> dict[str, End]:
+    """The table with all programs: importing their modules puts them into it."""
+    for module in ("loops", "processes", "programs", "threads", "verbs"):
+        importlib.import_module(f"tests.support.ends_of_{module}")
+    return ENDS
 
 
 class Program:

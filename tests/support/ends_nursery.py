@@ -140,11 +140,11 @@ if __name__ == "__main__":
     import warren.aio
     import warren.client.shared_directory
     import warren.server
-    from tests.support.all_ends import ENDS
-    from tests.support.ends import LIMIT_S, Program
+    from tests.support.ends import LIMIT_S, Program, all_ends
 
     for module in (warren, warren.aio, asyncio, concurrent.futures):
         for name in module.__all__:
             getattr(module, name)
     faulthandler.register(signal.SIGUSR1)
+    ENDS = all_ends()
     _main(Path(sys.argv[1]), int(sys.argv[2]))

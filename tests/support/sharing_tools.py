@@ -1,7 +1,17 @@
-"""Processes of a shared directory, which one hosts it, and a guest's connection."""
+"""Processes of a shared directory, which one hosts it, and a guest's connection.
+
+A process, run as ``python -m tests.support.sharing_tools``, does what its second argument says, and tells it in lines:
+
+``publish STREAM FIRST``: publishes ``STREAM:NUMBER`` to the queue ``work``, a few at a time, and says ``confirmed
+NUMBER SECONDS`` (of the monotonic clock) for the last of each few; until its input ends, then it closes the node.
+``append STREAM FIRST``: the same with the topic ``work``, where a stream is a key.
+``mixed STREAM FIRST``: the same with both, the queue ``later`` after a delay, and the queue ``keyed`` with keys.
+``consume``: gets from ``work``, acks, and says ``got BODY REDELIVERED``. ``hold``: says ``ready`` and does nothing.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import select
@@ -9,14 +19,18 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 import traceback
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 from types import TracebackType
-from typing import ClassVar, Self, TextIO
+from typing import Any, ClassVar, Self, TextIO
 
+import warren
 from tests.support.waiting import wait_until
+from warren.actors.runtime.future import Confirm
 from warren.client.link import Link
 from warren.handles.node import Node
 from warren.storage.lock_file import LOCK_FILE, lock_holder
@@ -33,7 +47,6 @@ class ForkedProcess:
     def __init__(self, arguments: list[str]) -> None:
         import warren.client.shared_directory  # once: each child would
         import warren.server  # noqa: F401
-        from tests.support import sharing_child
 
         child_reads, self_writes = os.pipe()
         self_reads, child_writes = os.pipe()
@@ -49,7 +62,7 @@ class ForkedProcess:
                     if not pipe.closed:
                         os.close(pipe.fileno())
                 sys.stdin = os.fdopen(0)
-                sharing_child.main(*arguments)
+                main(*arguments)
                 code = 0
             except BaseException:
                 os.write(2, traceback.format_exc().encode())
@@ -81,7 +94,7 @@ class ForkedProcess:
 
 
 class Member:
-    """A process that has a directory open (:mod:`tests.support.sharing_child`)."""
+    """A process that has a directory open (:func:`main`)."""
 
     def __init__(self, directory: Path, role: str, *arguments: object, forked: bool = False) -> None:
         """``forked``: from the test's process, which has no node open then; else a Python of its own."""
@@ -94,7 +107,7 @@ class Member:
             self.process = ForkedProcess(said)
         else:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.sharing_child", *said],
+                [sys.executable, "-m", "tests.support.sharing_tools", *said],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -195,3 +208,71 @@ def hang_up(node: Node) -> None:
     connection = link_of(node).connection
     assert connection is not None
     connection.shutdown(socket.SHUT_RDWR)
+
+
+WINDOW = 20
+SETTINGS: dict[str, Any] = {
+    "sync": "os",
+    "queue_index_max_journal_entries": 700,
+    "msg_store_file_size_limit": 150_000,
+    "memory_monitor_interval": 10,
+    "queue_ram_report_interval_ms": 10,
+    "vm_memory_calculation_strategy": "allocated",
+    "vm_memory_high_watermark": 30_000_000,
+    "vm_memory_high_watermark_paging_ratio": 0.001,
+}
+"""Memory is short: messages are paged out; and files are small."""
+
+
+def say(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())  # whole, or not at all
+
+
+def publish_all_ways(node: warren.Node, stream: str, number: int, over: threading.Event) -> None:
+    """As the role ``mixed``."""
+    work, later, keyed, topic = node.queue("work"), node.queue("later"), node.queue("keyed"), node.topic("work")
+    while not over.is_set():
+        bodies = [f"{stream}:{one}".encode() for one in range(number, number + WINDOW)]
+        confirms: list[Confirm] = [work.publish(body) for body in bodies[: WINDOW // 2]]
+        confirms += [work.publish_many(bodies[WINDOW // 2 :]), topic.append_many(bodies, keys=[stream] * WINDOW)]
+        confirms += [later.publish_many(bodies, delay=[0.1 * (one % 3) for one in range(WINDOW)])]
+        confirms += [keyed.publish_many(bodies, unique=True)]
+        for confirm in confirms:
+            confirm.wait()
+        number += WINDOW
+        say("confirmed", number - 1, time.monotonic())
+
+
+def main(directory: str, role: str, *arguments: str) -> None:
+    over = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    with warren.open(directory, share=True, **SETTINGS) as node:
+        queue = node.queue("work")
+        say("ready")
+        match role:
+            case "publish" | "append":
+                stream, number = arguments[0], int(arguments[1])
+                send = queue.publish
+                if role == "append":
+                    send = functools.partial(node.topic("work").append, key=stream)
+                while not over.is_set():
+                    confirms = [send(f"{stream}:{number + index}".encode()) for index in range(WINDOW)]
+                    for confirm in confirms:
+                        confirm.wait()
+                    number += WINDOW
+                    say("confirmed", number - 1, time.monotonic())
+            case "mixed":
+                publish_all_ways(node, arguments[0], int(arguments[1]), over)
+            case "consume":
+                with queue.consume(prefetch=50, timeout=0.05) as consumer:
+                    while not over.is_set():
+                        delivery = consumer.receive(0.05)
+                        if delivery is not None:
+                            say("got", delivery.body.decode(), delivery.redelivered)
+                            delivery.ack()
+            case "hold":
+                over.wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -15,7 +15,7 @@ import attrs
 
 from tests.support.quorum_commands import PREAMBLE, History
 from tests.support.quorum_state import state_term
-from tests.support.recorder.loading import compiled, run
+from tests.support.recorder.recorder import compiled, run
 from warren.salvage.quorum.fifo import machine_state
 from warren.salvage.quorum.fifo.consumers import Consumer
 from warren.salvage.quorum.fifo.decoding import decode_entry

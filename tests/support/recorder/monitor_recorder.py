@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.broker import Broker
-from tests.support.recorder.loading import load
+from tests.support.recorder.recorder import load
 
 Steps = list[dict[str, Any]]
 Recording = dict[str, Any]

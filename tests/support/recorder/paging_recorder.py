@@ -22,7 +22,7 @@ import attrs
 import pika  # type: ignore[import-untyped]
 
 from tests.support.broker import Broker
-from tests.support.recorder.loading import load
+from tests.support.recorder.recorder import load
 
 _SOURCE = Path(__file__).with_name("node_sampler.erl")
 _MODULE = _SOURCE.stem
