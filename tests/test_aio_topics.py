@@ -20,8 +20,6 @@ from tests.support.both_ways import SLOW_SYNC, breathe, driven, in_a_loop
 from tests.support.runtime_tools import HandNode, hand_node
 from warren.actors.engines.topics.errors import (
     MemberError,
-    TopicError,
-    TopicNameError,
 )
 from warren.actors.runtime.pooled_actor import Turns
 from warren.actors.topics import topic_messages as tm
@@ -141,33 +139,15 @@ async def test_a_delayed_message_comes_when_it_is_due_and_wakes_a_reader(hand: H
 @in_a_loop
 async def test_errors_come_to_whoever_awaits(path: str) -> None:
     async with opened(path) as node:
-        with pytest.raises(TopicNameError):
-            await node.topic("no spaces")
         with pytest.raises(warren.errors.NotFoundError):
             await warren.aio.Topic(TopicVerbs(node.blocking._running, "none yet")).append(b"")
         events = await node.topic("events")
-        for name in ("no spaces", ""):
-            with pytest.raises(TopicNameError):
-                await anext(events.read(name))
-            with pytest.raises(TopicNameError):
-                await events.lag(name)
-            with pytest.raises(TopicNameError):
-                await events.seek(name, "first")
-        with pytest.raises(warren.errors.MessageError):
-            await events.append("text")  # type: ignore[arg-type]
         with pytest.raises(warren.errors.MessageError):
             events.append_nowait(b"", key="no spaces")
-        with pytest.raises(warren.errors.MessageError):
-            await events.append(b"x" * (5 << 20))
-        await events.append(b"x", key="k")
-        [found] = await events.find("k")
-        with pytest.raises(TopicError):
-            await found.commit()
         reader = events.reader("g")
         await reader.close()
-        for attempt in (reader.read, reader.commit, reader.queues, reader.begin):
-            with pytest.raises(MemberError):
-                await attempt()
+        with pytest.raises(MemberError):
+            await reader.begin()
         assert [one async for one in reader] == []
         late = await events.reader("late").__aenter__()
     for call in (events.append(b"late"), events.find("k"), late.read(), events.lag("g"), node.topic("events")):

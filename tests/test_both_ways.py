@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 import warren
 import warren.aio
-from tests.support.both_ways import again, both_ways, done, entered, listed
+from tests.support.both_ways import again, begun, both_ways, done, entered, listed, some
+from warren.actors.engines.topics.errors import MemberError, QueueRangeError, TopicError, TopicNameError
 
 PAIRS = [
     (getattr(warren, name), getattr(warren.aio, name))
@@ -60,12 +62,14 @@ def test_both_ways_have_the_same_verbs_with_the_same_arguments(on_threads: type,
 
 @both_ways
 async def test_messages_are_got_and_settled(node: Any) -> None:
-    queue = await done(node.queue("q"))
+    dead = await done(node.queue("dead"))
+    queue = await done(node.queue("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}))
     assert await done(queue.get()) is None
     await done(queue.publish(b"0", priority=3))
     await done(queue.publish_many([b"%d" % number for number in range(1, 10)]))
     assert await done(queue.publish_many([])) is None
     one, two, three, four = await done(queue.get_many(4))
+    assert two.delivery_tag == one.delivery_tag + 1
     assert (one.body, one.properties.priority, one.redelivered) == (b"0", 3, False)
     await done(one.ack())
     await done(one.ack())  # once is enough
@@ -74,6 +78,9 @@ async def test_messages_are_got_and_settled(node: Any) -> None:
     again = await done(queue.get())
     assert (again.body, again.redelivered) == (b"2", True)
     await done(queue.ack([again, four]))
+    rejected = await done(dead.get(timeout=30))
+    assert (rejected.body, rejected.headers["x-death"][0]["reason"]) == (b"1", "rejected")
+    await done(dead.sync())  # then it is gone from here
     settled = await done(queue.get_many(2, auto_ack=True))
     assert [(one.body, one.settled) for one in settled] == [(b"4", True), (b"5", True)]
     held = await done(queue.get_many(2))
@@ -112,7 +119,11 @@ async def test_a_get_waits_as_long_as_it_is_told_to(node: Any) -> None:
     await done(queue.publish(b"x"))
     delivery = await done(queue.get(timeout=30))
     assert delivery.body == b"x"
+    stats = await done(queue.stats())
+    assert (stats["messages_unacknowledged"], stats["consumers"]) == (1, 0)
     await done(delivery.ack())
+    await done(queue.sync())
+    assert (await done(queue.stats()))["messages"] == 0
 
 
 @both_ways
@@ -121,7 +132,10 @@ async def test_with_auto_ack_only_what_was_handed_out_is_acked(node: Any) -> Non
     await done(queue.publish_many([b"%d" % number for number in range(6)]))
     consumer = queue.consume(10, auto_ack=True)
     seen = [await done(consumer.receive(30)) for _ in range(2)]
-    assert [(one.body, one.settled) for one in seen] == [(b"0", True), (b"1", True)]
+    assert [(one.body, one.settled, one.delivery_tag) for one in seen] == [(b"0", True, 0), (b"1", True, 0)]
+    await done(queue.sync())
+    stats = await done(queue.stats())
+    assert (stats["messages_ready"], stats["messages_unacknowledged"]) == (0, 4)
     await done(consumer.close())
     await done(queue.sync())
     left = await done(queue.get_many(10))
@@ -129,13 +143,55 @@ async def test_with_auto_ack_only_what_was_handed_out_is_acked(node: Any) -> Non
 
 
 @both_ways
-async def test_a_consumer_ends_when_nothing_comes(node: Any) -> None:
+async def test_a_consumer_gets_no_more_than_its_prefetch_and_more_when_it_may(node: Any) -> None:
+    queue = await done(node.queue("q"))
+    await done(queue.publish_many([b"%d" % number for number in range(20)]))
+    async with entered(queue.consume(prefetch=3, timeout=30, tag="mine")) as consumer:
+        assert consumer.tag == "mine"
+        found = await some(consumer, 3)
+        assert (await done(queue.stats()))["messages_unacknowledged"] == 3
+        assert await done(consumer.receive(0.01)) is None
+        waiting = begun(consumer.receive, 30)
+        await done(consumer.set_prefetch(5))
+        found += [await waiting, *await some(consumer, 1)]
+        assert await done(consumer.receive(0.01)) is None
+        await done(found[4].ack(multiple=True))
+        assert [one.body for one in await some(consumer, 5)] == [b"5", b"6", b"7", b"8", b"9"]
+        await done(consumer.cancel())
+        assert await done(consumer.receive(1)) is None
+    await done(queue.sync())
+    assert (await done(queue.stats()))["messages_ready"] == 15
+
+
+@both_ways
+async def test_a_consumer_ends_when_nothing_comes_and_when_it_is_cancelled(node: Any) -> None:
     queue = await done(node.queue("q"))
     await done(queue.publish_many([b"1", b"2"]))
-    bodies = []
-    for delivery in await listed(queue.consume(timeout=0.05)):
-        bodies.append(delivery.body)
-    assert bodies == [b"1", b"2"]
+    assert [one.body for one in await listed(queue.consume(timeout=0.05))] == [b"1", b"2"]
+    await done(queue.sync())
+    stats = await done(queue.stats())
+    assert (stats["messages_ready"], stats["consumers"]) == (2, 0)  # nothing was acked, and it closed itself
+    consumer = queue.consume(auto_ack=True)
+    assert [(await done(consumer.receive(30))).body for _ in range(2)] == [b"1", b"2"]
+    waiting = begun(consumer.receive)
+    await asyncio.sleep(0)
+    await done(consumer.cancel())
+    assert await waiting is None
+    await done(consumer.close())
+    await done(queue.sync())
+    assert (await done(queue.stats()))["messages"] == 0
+
+
+@both_ways
+async def test_a_consumer_ends_with_its_queue(node: Any) -> None:
+    queue = await done(node.queue("q"))
+    async with entered(queue.consume()) as consumer:
+        await done(queue.stats())
+        waiting = begun(consumer.receive)
+        await asyncio.sleep(0)
+        await done(node.delete_queue("q"))
+        with pytest.raises(warren.errors.QueueDownError, match="deleted"):
+            await waiting
 
 
 @both_ways
@@ -231,21 +287,45 @@ async def test_a_queue_is_deleted_under_conditions_or_by_force(node: Any) -> Non
 
 
 @both_ways
-async def test_arguments_that_cannot_be_are_refused(node: Any) -> None:
+async def test_what_cannot_be_done_is_refused(node: Any) -> None:
+    errors = warren.errors
     queue, topic = await done(node.queue("q")), await done(node.topic("t"))
-    for wrong in (
-        lambda: queue.publish("text"),
-        lambda: queue.publish(b"", expiration=-1),
-        lambda: queue.publish(b"", colour="red"),
-        lambda: queue.publish_many(b"bodies"),
-        lambda: queue.set_mode("eager"),
-        lambda: topic.append(b"", delay=1.0, delay_level=1),
-        lambda: topic.append_many([b""], tag="a", tags=["b"]),
+    small = await done(node.queue("small", arguments={"x-max-length": 1, "x-overflow": "reject-publish"}))
+    only = await done(node.queue("only", exclusive=True))
+    await done(small.publish(b"1"))
+    await done(queue.publish(b""))
+    elsewhere = await done(node.vhost("/"))
+    for error, call in (
+        (errors.NotFoundError, lambda: node.queue("none", passive=True)),
+        (errors.NotFoundError, lambda: node.exchange("none")),
+        (errors.NotFoundError, lambda: node.publish_to(["q", "none"], b"")),
+        (errors.PreconditionFailedError, lambda: node.queue("q", durable=False)),
+        (errors.PreconditionFailedError, lambda: node.queue("r", arguments={"x-max-length": "many"})),
+        (errors.PreconditionFailedError, lambda: queue.delete(if_empty=True)),
+        (errors.PreconditionFailedError, lambda: queue.ack_up_to(7)),
+        (errors.ResourceLockedError, lambda: elsewhere.queue("only", passive=True)),
+        (errors.PublishRefusedError, lambda: small.publish(b"2")),
+        (errors.MessageError, lambda: queue.publish("text")),
+        (errors.MessageError, lambda: queue.publish(b"", priority=256)),
+        (errors.MessageError, lambda: queue.publish(b"", expiration=-1)),
+        (warren.WarrenError, lambda: queue.publish(b"", colour="red")),
+        (warren.WarrenError, lambda: queue.publish_many(b"bodies")),
+        (warren.WarrenError, lambda: queue.set_mode("eager")),
+        (warren.WarrenError, lambda: topic.append(b"", delay=1.0, delay_level=1)),
+        (warren.WarrenError, lambda: topic.append_many([b""], tag="a", tags=["b"])),
     ):
-        with pytest.raises(warren.WarrenError):
-            await done(wrong())
+        with pytest.raises(error):
+            await done(call())
     with pytest.raises(TypeError, match="colour"):
         queue.consume(colour="red")
+    async with entered(queue.consume(exclusive=True)):
+        with pytest.raises(errors.AccessRefusedError):
+            await listed(queue.consume(timeout=0))
+    await done(only.publish(b""))
+    assert await done(queue.delete()) == 1
+    with pytest.raises(errors.QueueDownError):
+        await done(queue.publish(b""))
+    assert await done((await done(node.queue("q"))).publish(b"again")) is None
 
 
 # ── exchanges ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -256,9 +336,12 @@ async def test_messages_go_where_bindings_lead(node: Any) -> None:
     queue, other = await done(node.queue("q")), await done(node.queue("other"))
     exchange, inner = await done(node.exchange("news", "topic")), await done(node.exchange("inner", "fanout"))
     await done(node.bind(queue, exchange, "a.*"))
+    await done(node.bind("q", "news", "*.b.#"))
     await done(node.bind(inner, "news", "#"))
     await done(node.bind("other", inner))
-    await done(exchange.publish(b"1", "a.b"))
+    same = await done(node.exchange("news"))
+    assert (same.type, same.name) == ("topic", "news")
+    await done(exchange.publish(b"1", "a.b", mandatory=True))
     await done(exchange.publish_many([b"2", b"3"], "b"))
     await done(node.publish_to(["q", "other"], b"4"))
     assert [one.body for one in await listed(queue.browse())] == [b"1", b"4"]
@@ -269,6 +352,8 @@ async def test_messages_go_where_bindings_lead(node: Any) -> None:
         await done(exchange.publish(b"returned", "b", mandatory=True))
     document = await done(node.definitions())
     await done(node.delete_exchange("news"))
+    with pytest.raises(warren.errors.NotFoundError):
+        await done(exchange.publish(b"late", "a.b"))
     await done(node.import_definitions(document))
     assert (await done(node.exchange("news"))).type == "topic"
     assert sorted(one.name for one in node.queues()) == ["other", "q"]
@@ -364,6 +449,40 @@ async def test_transactions_are_decided_once_and_those_that_are_not_survive(node
         await done(left.commit())
         assert await bodies_read(await done(node.topic("events")), "g") == [b"left"]
         assert await done(node.pending_transactions()) == []
+
+
+@both_ways
+async def test_what_a_topic_cannot_do_is_refused(node: Any) -> None:
+    for name in ("no topic", ""):
+        with pytest.raises(TopicNameError):
+            await done(node.topic(name))
+    topic = await done(node.topic("t", queues=1))
+    for error, call in (
+        (QueueRangeError, lambda: topic.append(b"", queue=1)),
+        (warren.errors.MessageError, lambda: topic.append(b"", key="two words")),
+        (warren.errors.MessageError, lambda: topic.append("text")),
+        (warren.errors.MessageError, lambda: topic.append(bytes(5 << 20))),
+        (LookupError, lambda: topic.get(0, 0)),
+        (TopicNameError, lambda: topic.lag("no group")),
+        (TopicNameError, lambda: topic.lag("")),
+        (TopicNameError, lambda: topic.seek("no group", "first")),
+        (TopicNameError, lambda: topic.seek("", "first")),
+        (TopicNameError, lambda: listed(topic.read("no group"))),
+        (TopicNameError, lambda: listed(topic.read(""))),
+    ):
+        with pytest.raises(error):
+            await done(call())
+    await done(topic.append(b"x", key="k"))
+    [found] = await done(topic.find("k"))
+    with pytest.raises(TopicError):
+        await done(found.commit())
+    async with entered(topic.reader("g")) as reader:
+        pass
+    for verb in (reader.read, reader.commit, reader.queues):
+        with pytest.raises(MemberError):
+            await done(verb())
+    assert (await done(node.topic("t", queues=3))).queues == topic.queues == 3
+    assert (await done(topic.append(b"", queue=2))).queue_id == 2
 
 
 # ── the node ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,20 +15,6 @@ from warren.handles.consumer import Delivery
 from warren.storage.errors import MessageError
 
 
-def test_with_auto_ack_a_message_is_acked_as_it_is_handed_out() -> None:
-    scene = hand_node()
-    queue = scene.node.queue("q")
-    queue.publish_many([b"%d" % number for number in range(10)]).wait()
-    consumer = queue.consume(10, auto_ack=True)
-    seen = [next(consumer) for _ in range(3)]
-    assert [(one.body, one.settled, one.delivery_tag) for one in seen] == [(b"%d" % n, True, 0) for n in range(3)]
-    scene.run()
-    assert (len(queue), queue.stats()["messages_unacknowledged"]) == (0, 7)
-    consumer.close()
-    assert [(one.body, one.redelivered) for one in queue.get_many(20)] == [(b"%d" % n, True) for n in range(3, 10)]
-    scene.node.close()
-
-
 @pytest.mark.parametrize("auto_ack", [False, True])
 def test_a_consumer_without_a_prefetch_gets_more_as_it_takes_and_never_the_whole_backlog(auto_ack: bool) -> None:
     hand = hand_node()
@@ -109,21 +95,6 @@ def test_handles_and_what_they_hand_out_cannot_be_sent_to_another_process() -> N
         for bound in (hand.node, queue, queue.get(), queue.consume(), hand.node.exchange("amq.topic")):
             with pytest.raises(warren.errors.WrongProcessError, match="belongs to the process"):
                 pickle.dumps(bound)
-
-
-def test_a_get_waits_for_a_message_and_gives_up() -> None:
-    hand = hand_node()
-    with hand.node:
-        queue = hand.node.queue("waited for")
-        assert queue.get(timeout=0.01) is None
-        assert queue.stats()["consumers"] == 0
-        queue.publish(b"x")
-        delivery = queue.get(timeout=60)
-        assert delivery is not None
-        assert queue.stats()["messages_unacknowledged"] == 1
-        assert queue.stats()["consumers"] == 0
-        delivery.ack()
-        assert queue.stats()["messages"] == 0
 
 
 def with_one_unreadable(arguments: dict[str, Any] | None = None) -> HandNode:

@@ -39,18 +39,12 @@ from warren.client.errors import LinkLostError, NotFromOutsideError
 from warren.client.link import Link
 from warren.client.queue_verbs import CREDIT_BYTES
 from warren.errors import (
-    AccessRefusedError,
     BlockedError,
-    ClosedError,
     DefinitionsError,
     DirectoryLockedError,
     NotFoundError,
-    PreconditionFailedError,
-    QueueDownError,
-    ResourceLockedError,
     StorageError,
     UnknownTagError,
-    UnroutableError,
     WrongProcessError,
 )
 from warren.handles.node import Node
@@ -276,29 +270,6 @@ def test_many_that_are_got_at_once_are_those_that_were_published_each_with_its_o
     assert len(queue) == 53
 
 
-def test_what_was_got_is_given_back_rejected_or_acked(guest: Node) -> None:
-    queue = guest.queue("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
-    dead = guest.queue("dead")
-    queue.publish_many([b"0", b"1", b"2", b"3", b"4"]).wait()
-    first, second, *rest = queue.get_many(5)
-    assert second.delivery_tag == first.delivery_tag + 1
-    first.reject()
-    second.nack()
-    queue.ack(rest[:1])
-    queue.nack(rest[1:2])
-    rest[2].ack()
-    queue.sync()
-    found = queue.get_many(5)
-    assert [(one.body, one.redelivered) for one in found] == [(b"1", True), (b"3", True)]
-    queue.ack_up_to(found[1].delivery_tag)
-    wait_until(lambda: len(dead) == 1, "it did not come to that")
-    assert queue.stats()["messages"] == 0
-    queue.publish(b"5").wait()
-    assert queue.get() is not None
-    queue.release()
-    wait_until(lambda: len(queue) == 1, "it did not come to that")
-
-
 def test_a_get_waits_for_what_comes(host: Node, guest: Node) -> None:
     queue, here = guest.queue("q"), host.queue("q")
     assert queue.get(timeout=0.01) is None
@@ -307,24 +278,6 @@ def test_a_get_waits_for_what_comes(host: Node, guest: Node) -> None:
     assert delivery is not None
     assert delivery.body == b"late"
     wait_until(lambda: here.stats()["messages"] == 0, "the ack did not come")
-
-
-def test_a_consumer_gets_no_more_than_its_prefetch_and_more_when_it_may(guest: Node) -> None:
-    queue = guest.queue("q")
-    queue.publish_many([b"%d" % number for number in range(20)]).wait()
-    with queue.consume(prefetch=3, timeout=30, tag="mine") as consumer:
-        assert consumer.tag == "mine"
-        found = [next(consumer) for _ in range(3)]
-        assert queue.stats()["messages_unacknowledged"] == 3
-        assert consumer.receive(0.01) is None
-        consumer.set_prefetch(5)
-        found += [next(consumer) for _ in range(2)]
-        assert consumer.receive(0.01) is None
-        found[4].ack(multiple=True)
-        assert [next(consumer).body for _ in range(5)] == [b"5", b"6", b"7", b"8", b"9"]
-        consumer.cancel()
-        assert consumer.receive(1) is None
-    wait_until(lambda: len(queue) == 15, "it did not come to that")
 
 
 @pytest.mark.parametrize("prefetch", [0, 1000])
@@ -346,14 +299,6 @@ def test_what_a_consumer_does_not_take_waits_with_the_host(host: Node, guest: No
             left.discard(next(consumer).body)
 
 
-def test_a_consumer_that_acks_by_itself_loses_nothing_that_nobody_was_given(guest: Node) -> None:
-    queue = guest.queue("q")
-    queue.publish_many([b"%d" % number for number in range(20)]).wait()
-    with queue.consume(prefetch=10, timeout=30, auto_ack=True) as consumer:
-        assert [next(consumer).body for _ in range(7)] == [b"%d" % number for number in range(7)]
-    wait_until(lambda: queue.stats()["messages_ready"] == 13, "it did not come to that")
-
-
 def test_a_consumer_that_is_forgotten_gives_back_what_it_had(guest: Node) -> None:
     queue = guest.queue("q")
     queue.publish_many([b"0", b"1"]).wait()
@@ -366,70 +311,6 @@ def test_a_consumer_that_is_forgotten_gives_back_what_it_had(guest: Node) -> Non
     del delivery
     gc.collect()
     wait_until(lambda: queue.stats()["messages_ready"] == 1, "it did not come to that")
-
-
-def test_handles_of_a_shared_directory_are_equal_in_host_and_guest(host: Node, guest: Node) -> None:
-    for node in (host, guest):
-        queue, exchange, topic = node.queue("q"), node.exchange("e", "fanout"), node.topic("t")
-        assert queue in node.queues()
-        assert len({queue, exchange, topic, node.queue("q"), node.exchange("e"), node.topic("t")}) == 3
-
-
-def test_refusals_are_those_of_the_node(host: Node, guest: Node) -> None:
-    queue = guest.queue("q")
-    with pytest.raises(PreconditionFailedError, match=r"durable is True \(asked for: False\)"):
-        guest.queue("q", durable=False)
-    with pytest.raises(NotFoundError, match="no queue 'none'"):
-        guest.queue("none", passive=True)
-    with pytest.raises(PreconditionFailedError):
-        guest.queue("r", arguments={"x-max-length": "many"})
-    with pytest.raises(NotFoundError):
-        guest.exchange("none")
-    queue.publish(b"").wait()
-    with pytest.raises(PreconditionFailedError):
-        queue.delete(if_empty=True)
-    with queue.consume(exclusive=True), pytest.raises(AccessRefusedError):
-        queue.consume()
-    only = guest.queue("only", exclusive=True)
-    with pytest.raises(ResourceLockedError):
-        host.queue("only", passive=True)
-    only.publish(b"").wait()
-    assert queue.delete() == 1
-    with pytest.raises(QueueDownError):
-        queue.publish(b"").wait()
-    assert guest.queue("q").publish(b"again").wait() is None
-
-
-def test_a_consumer_ends_with_its_queue(host: Node, guest: Node) -> None:
-    with guest.queue("q").consume(timeout=30) as consumer:
-        host.delete_queue("q")
-        with pytest.raises(QueueDownError, match="deleted"):
-            next(consumer)
-
-
-def test_exchanges_route_what_a_guest_publishes(guest: Node) -> None:
-    topic = guest.exchange("t", "topic")
-    fan = guest.exchange("f", "fanout")
-    left, right = guest.queue("left"), guest.queue("right")
-    guest.bind(left, topic, "a.#")
-    guest.bind("right", "t", "*.b")
-    guest.bind(fan, topic, "#")
-    guest.bind(right, fan)
-    assert (guest.exchange("t").type, guest.exchange("t").name) == ("topic", "t")
-    topic.publish(b"both", "a.b", mandatory=True).wait()
-    guest.unbind(right, fan)
-    topic.publish_many([b"one", b"two"], "a.c").wait()
-    topic.publish(b"nobody", "x").wait()
-    with pytest.raises(UnroutableError):
-        topic.publish(b"nobody", "x.y", mandatory=True).wait()
-    guest.publish_to(["left", "right"], b"to both").wait()
-    assert bodies(left) == [b"both", b"one", b"two", b"to both"]
-    assert bodies(right) == [b"both", b"to both"]
-    with pytest.raises(NotFoundError):
-        guest.publish_to(["left", "none"], b"")
-    guest.delete_exchange("t")
-    with pytest.raises(NotFoundError):
-        topic.publish(b"").wait()
 
 
 def test_a_guest_looks_at_the_node(host: Node, guest: Node) -> None:
@@ -941,18 +822,6 @@ def test_what_does_not_survive_the_host_is_declared_again(host: Node, guest: Nod
         assert bodies(transient) == bodies(own) == [b"there again"]
     left = {"transient", own.name}
     wait_until(lambda: {one.name for one in guest.queues()} == left, "the queue that deletes itself is there")
-
-
-def test_a_closed_handle_says_so(host: Node, guest: Node) -> None:
-    queue = guest.queue("q")
-    confirm = queue.publish(b"on its way")
-    consumer = queue.consume()
-    guest.close()
-    confirm.wait()
-    for use in (lambda: queue.publish(b""), queue.get, lambda: len(queue), lambda: next(consumer)):
-        with pytest.raises(ClosedError):
-            use()  # type: ignore[operator]
-    wait_until(lambda: len(host.queue("q")) == 1, "it did not come to that")
 
 
 # ── processes ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -24,10 +24,7 @@ from warren.errors import (
     BlockedError,
     DataError,
     MemberError,
-    MessageError,
     QueueLostError,
-    QueueRangeError,
-    TopicNameError,
     TransactionError,
     WrongProcessError,
 )
@@ -108,22 +105,6 @@ def test_a_message_that_is_damaged_is_said_where_its_turn_comes(host: Node, gues
         with pytest.raises(DataError, match="from message 1 on") as caught:
             reader.read()
         assert (caught.value.path, caught.value.offset) == (str(log), place.physical_offset)
-
-
-def test_refusals_are_those_of_the_node(guest: Node) -> None:
-    with pytest.raises(TopicNameError):
-        guest.topic("no topic")
-    topic = guest.topic("t", queues=1)
-    with pytest.raises(QueueRangeError):
-        topic.append(b"", queue=1)
-    with pytest.raises(MessageError):
-        topic.append(b"", key="two words")
-    with pytest.raises(LookupError):
-        topic.get(0, 0)
-    with pytest.raises(TopicNameError):
-        topic.reader("no group")
-    assert guest.topic("t", queues=3).queues == topic.queues == 3
-    assert topic.append(b"", queue=2).wait().queue_id == 2
 
 
 def test_appenders_wait_while_an_alarm_is_set(host: Node, guest: Node) -> None:

@@ -78,6 +78,12 @@ async def done(result: Any) -> Any:
     return result.wait() if isinstance(result, warren.AppendConfirm | AppendManyConfirm) else result
 
 
+def begun(verb: Any, *arguments: Any) -> asyncio.Task[Any]:
+    """Call a handle's verb that waits: in a task, or in a thread."""
+    awaitable = type(verb.__self__).__module__.startswith("warren.aio")
+    return asyncio.create_task(done(verb(*arguments)) if awaitable else asyncio.to_thread(verb, *arguments))
+
+
 async def listed(found: Any) -> list[Any]:
     return [one async for one in found] if hasattr(found, "__aiter__") else list(found)
 
