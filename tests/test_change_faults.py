@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import warren
-from tests.support.node_changes import CHANGES, looked_at, prepare
+from tests.support.disk_fault_tools import CHANGES, looked_at, prepare
 from tests.support.runtime_tools import BIG, DATA, HandNode, bodies, hand_node
 from warren.actors.engines.declared.changes import Change
 from warren.actors.engines.declared.definitions import Definitions

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.classic_v2_tools import (
+from tests.support.classic_tools import ENTRIES as V1_ENTRIES
+from tests.support.classic_tools import (
     V2QueueOnDisk,
     bodies_at,
     findings_at,
@@ -19,7 +20,6 @@ from tests.support.classic_v2_tools import (
     msg_id,
 )
 from tests.support.effort import times
-from tests.support.vhost_on_disk import ENTRIES as V1_ENTRIES
 from warren.queue_index.index import index_v2_format as v2
 from warren.queue_index.index.record_format import ACK, DELIVER
 from warren.salvage.classic.classic_converting import ClassicConvertingDirectory

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.classic_v2_tools import V2QueueOnDisk, bodies_at, findings_at, message, messages_at, msg_id
+from tests.support.classic_tools import V2QueueOnDisk, bodies_at, findings_at, message, messages_at, msg_id
 from tests.support.effort import times
 from warren.queue_index.index import index_v2_format as v2
 from warren.salvage.classic.classic_v2 import ClassicV2Directory

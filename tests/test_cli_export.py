@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.classic_v2_tools import V2QueueOnDisk
-from tests.support.classic_v2_tools import msg_id as v2_msg_id
+from tests.support.classic_tools import QueueOnDisk, V2QueueOnDisk, VhostOnDisk, encoded_message
+from tests.support.classic_tools import msg_id as v2_msg_id
 from tests.support.cli_tools import warren
-from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk, encoded_message
 from warren import cli
 from warren.commands.exporting import opened_writer
 from warren.commands.running import EXIT_BROKEN_PIPE

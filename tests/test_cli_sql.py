@@ -20,9 +20,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import warren as package
+from tests.support.classic_tools import VhostOnDisk
 from tests.support.cli_tools import warren
 from tests.support.pipeline_tools import GOLDEN, RABBITMQ, ROCKETMQ, rabbitmq_node, read_rows, rocketmq_node
-from tests.support.vhost_on_disk import VhostOnDisk
 from warren import cli
 from warren.commands import sql as command
 from warren.sql.answers import as_json, as_text

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import warren as embedded
+from tests.support.classic_tools import QueueOnDisk, VhostOnDisk, encoded_message
 from tests.support.cli_tools import warren
 from tests.support.effort import times
-from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk, encoded_message
 from warren.msg_store.rdq.rdq_format import encode_record
 from warren.queue_index.index import directory as disk
 from warren.queue_index.index.record_format import ACK, BODY, DELIVER, journal_publish_head, segment_publish_head

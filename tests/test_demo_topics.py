@@ -41,7 +41,7 @@ from examples.demo.summary import Check
 from examples.demo.topic_checking import GroupCheck, Orders, QueuePosition, compare_found, compare_lags
 from examples.demo.topics import TopicPlayed, play
 from tests.support import rocketmq_golden as golden
-from tests.support.topic_log import RECORD
+from tests.support.topic_tools import RECORD
 from warren.msg_store.commit_log.packed_records import packed_again
 from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
 from warren.values.topic_record import StoredMessage

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support import rocketmq_golden as golden
+from tests.support.classic_tools import VhostOnDisk
 from tests.support.cli_tools import warren
 from tests.support.rabbitmq_golden import GOLDEN
-from tests.support.vhost_on_disk import VhostOnDisk
 from warren import engine
 from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.properties import Properties, encode_properties

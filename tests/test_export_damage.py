@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from tests.support.classic_v2_tools import V2QueueOnDisk
+from tests.support.classic_tools import QueueOnDisk, V2QueueOnDisk, VhostOnDisk
 from tests.support.cli_tools import warren
 from tests.support.disk_fault_tools import RefusingFileSystem
 from tests.support.rabbitmq_golden import GOLDEN
-from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk
 from warren.commands.output import LINES
 from warren.queue_index.index.record_format import DELIVER, JOURNAL
 from warren.salvage import source

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk
+from tests.support.classic_tools import QueueOnDisk, VhostOnDisk
 from warren.msg_store.rdq.hole_search import WINDOW_BYTES, search
 from warren.msg_store.rdq.rdq_format import HEADER, OVERHEAD_BYTES, encode_record, path_of
 from warren.msg_store.rdq.store_reader import StoreReader

@@ -3,7 +3,7 @@
 One directory goes through all the kills, each at a random moment: most in the middle of the work, some while the node
 is still being opened, so that recoveries are killed and recovered, too. The work is a mixed load: queues and topics,
 messages that are delayed, that are retried, that have keys; memory is short, so that messages are paged out; files are
-small, so that they are compacted and rolled over (:mod:`tests.support.kill_child`). After every kill the parent opens a
+small, so that they are compacted and rolled over (:mod:`tests.support.killing`). After every kill the parent opens a
 copy of what was left and compares it with what the process had reported (:mod:`tests.support.kill_ledgers`).
 Another seed: ``WARREN_SEED=7 pytest tests/test_kill.py``.
 """
@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.effort import new_seed, times
-from tests.support.kill_child import Nursery
 from tests.support.kill_ledgers import Ledger
-from tests.support.killing import each_kill
+from tests.support.killing import Nursery, each_kill
 from tests.support.tried import Count, Tried
 
 KILLS = times(36, quick=5, nightly=700)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.classic_v2_tools import V2QueueOnDisk, msg_id
+from tests.support.classic_tools import V2QueueOnDisk, msg_id
 from warren.queue_index.index.terms import bodies_of
 from warren.queue_index.message import amqp10
 from warren.queue_index.message.amqp10 import NULL, encode_section

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.classic_tools import QueueOnDisk, VhostOnDisk
 from tests.support.cli_tools import warren
-from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk
 from warren.queue_index.index import directory as disk
 from warren.salvage import source
 from warren.storage.filesystem import RealFileSystem

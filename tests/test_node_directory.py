@@ -12,7 +12,7 @@ import pytest
 
 import warren
 import warren.aio
-from tests.support.node_changes import CHANGES, looked_at, prepare
+from tests.support.disk_fault_tools import CHANGES, looked_at, prepare
 from tests.support.runtime_tools import BIG, DATA, HandNode, bodies, forget_actors, hand_node, queue_path, store_path
 from warren.actors.engines.errors import NotFoundError, PreconditionFailedError
 from warren.actors.node.node_errors import ForeignDirectoryError, VhostDownError

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.classic_tools import VhostOnDisk
 from tests.support.cli_tools import warren
 from tests.support.rabbitmq_golden import QUORUM, V1, V2, archives, name_of
-from tests.support.vhost_on_disk import VhostOnDisk
 from warren.arrow.parquet_export import MESSAGES, RECORDS, parquet_rows
 from warren.pipeline.spark_schemas import exported_columns, exported_schema
 from warren.salvage.export import Selection, export_source, export_to

@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.testing import assertDataFrameEqual
 
+from tests.support.classic_tools import VhostOnDisk
 from tests.support.cli_tools import warren
 from tests.support.effort import times
 from tests.support.pipeline_tools import (
@@ -29,7 +30,6 @@ from tests.support.pipeline_tools import (
     rabbitmq_node,
     rocketmq_node,
 )
-from tests.support.vhost_on_disk import VhostOnDisk
 from warren.msg_store.commit_log.commit_log_format import MESSAGE_MAGIC, decode
 from warren.pipeline.jobs import export_plan
 from warren.pipeline.jobs.export import record_rows, rows

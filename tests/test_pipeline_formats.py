@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 from typer.testing import CliRunner
 
+from tests.support.classic_tools import VhostOnDisk
 from tests.support.pipeline_tools import (
     GOLDEN,
     Row,
@@ -32,7 +33,6 @@ from tests.support.pipeline_tools import (
     reported_on_one_machine,
 )
 from tests.support.rabbitmq_golden import QUORUM, V2, archives
-from tests.support.vhost_on_disk import VhostOnDisk
 from warren.cli import app
 from warren.pipeline.jobs import compact, verify
 from warren.pipeline.jobs.inspect import QUEUE, STORE_FILE

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.classic_tools import QueueOnDisk, VhostOnDisk
 from tests.support.pipeline_tools import Row, check_messages, read_rows
-from tests.support.vhost_on_disk import QueueOnDisk, VhostOnDisk
 from warren.cli import app
 from warren.msg_store.rdq import hole_search, store_reader
 from warren.msg_store.rdq.rdq_format import HEADER, encode_record

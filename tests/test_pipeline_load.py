@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from tests.support.broker import Broker, Message
+from tests.support.classic_tools import VhostOnDisk
 from tests.support.cli_tools import warren
 from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, exported, lines, rabbitmq_node, read_rows, rocketmq_node
-from tests.support.vhost_on_disk import VhostOnDisk
 from warren.pipeline.jobs import rows_in
 from warren.pipeline.jobs.load import build, engine_settings
 from warren.storage.errors import WarrenError

@@ -25,9 +25,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tests.support.classic_tools import ENTRIES, QueueOnDisk, VhostOnDisk
 from tests.support.effort import every, times
 from tests.support.pipeline_tools import RABBITMQ, Row, check_messages, noted, rabbitmq_node, read_batches, read_rows
-from tests.support.vhost_on_disk import ENTRIES, QueueOnDisk, VhostOnDisk
 from warren.msg_store.rdq.rdq_format import encode_record, scan
 from warren.pipeline.source import WarrenSource
 from warren.pipeline.spark_schemas import as_spark

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from tests.support.effort import times
 from tests.support.pipeline_tools import ROCKETMQ, rocketmq_node
-from tests.support.topic_log import RECORD
+from tests.support.topic_tools import RECORD
 from warren.actors.engines.topics.store_opening import load_store
 from warren.cli import app
 from warren.msg_store.commit_log.commit_log import Batch

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEq
 from tests.support import rocketmq_golden as golden
 from tests.support.effort import every, times
 from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, Row, noted, rabbitmq_node, read_rows, rocketmq_node
-from tests.support.topic_log import RECORD
+from tests.support.topic_tools import RECORD
 from warren.actors.engines.topics.store_opening import load_store
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import Host, Record, decode_properties, encode, encode_blank

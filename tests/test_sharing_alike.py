@@ -224,7 +224,7 @@ def test_a_node_that_was_closed_says_so(role: str, tmp_path: Path) -> None:
         queue.publish_many([b"1"] * 9).wait(LONG_S)
         batch, deliveries = queue.get_many(2), [queue.get() for _ in range(7)]
         one, two, three, four, five, six, seven = (delivery for delivery in deliveries if delivery is not None)
-        confirm, consumer = queue.publish(b"on its way"), queue.consume()
+        confirm, consumer = queue.publish(b"on its way"), node.queue("empty").consume()
         node.close()
         confirm.wait(LONG_S)
         verbs: tuple[Callable[[], object], ...] = (
@@ -246,7 +246,7 @@ def test_a_node_that_was_closed_says_so(role: str, tmp_path: Path) -> None:
             lambda: queue.publish(b""),
             queue.get,
             lambda: len(queue),
-            lambda: next(consumer),
+            consumer.receive,
         )
         for verb in verbs:
             with pytest.raises(ClosedError, match="is closed"):

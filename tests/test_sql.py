@@ -17,6 +17,7 @@ import pytest
 
 import warren
 import warren.sql
+from tests.support.classic_tools import VhostOnDisk, encoded_message
 from tests.support.pipeline_tools import (
     GOLDEN,
     RABBITMQ,
@@ -28,7 +29,6 @@ from tests.support.pipeline_tools import (
     rocketmq_node,
 )
 from tests.support.rabbitmq_golden import QUORUM, V2, archives
-from tests.support.vhost_on_disk import VhostOnDisk, encoded_message
 from warren.msg_store.rdq.store_reader import StoreReader
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.sql.dataset import TableDataset

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.topic_log import Log, batch
+from tests.support.topic_tools import Log, batch
 from warren.actors.engines.topics import names
 from warren.actors.engines.topics.errors import QueueRangeError, TopicNameError
 from warren.actors.engines.topics.record_copies import copy_of, merged, real_place, with_properties

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rocketmq_golden import SCENARIOS, records
-from tests.support.topic_log import HERE, THERE, Log, batch
+from tests.support.topic_tools import HERE, THERE, Log, batch
 from warren.actors.engines.topics.errors import DelayError, TopicNameError
 from warren.actors.engines.topics.names import DELAY, HALF_TOPIC, REAL_QUEUE_ID, REAL_TOPIC, SCHEDULE_TOPIC
 from warren.actors.engines.topics.retry import sent_back

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.effort import times
-from tests.support.topic_store_machine import (
+from tests.support.topic_tools import (
     SETTINGS,
     TopicStoreMachine,
 )

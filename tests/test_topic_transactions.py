@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.support.effort import times
 from tests.support.rocketmq_golden import SCENARIOS, records
-from tests.support.topic_log import HERE, THERE, Log, batch
+from tests.support.topic_tools import HERE, THERE, Log, batch
 from warren.actors.engines.topics.errors import TopicNameError, TransactionError
 from warren.actors.engines.topics.names import HALF_TOPIC, OP_TOPIC
 from warren.actors.engines.topics.record_copies import with_properties

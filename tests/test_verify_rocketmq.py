@@ -17,7 +17,7 @@ import pytest
 
 from tests.support import rocketmq_golden as golden
 from tests.support.cli_tools import warren
-from tests.support.topic_log import HERE, batch
+from tests.support.topic_tools import HERE, batch
 from warren.actors.engines.topics.store_opening import load_store
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.msg_store.commit_log.commit_log_format import PREPARED, Record, header_bytes

@@ -1,5 +1,5 @@
 """A topic store: the CommitLog rolls, ConsumeQueues and the index follow it, in parts; stops, kills, power
-losses and recoveries. What must hold is what the machine of :mod:`tests.support.topic_store_machine` asks for."""
+losses and recoveries. What must hold is what the machine of :mod:`tests.support.topic_tools` asks for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from tests.crash_points import recording as recorded
-from tests.support.topic_store_machine import Ghost, Sent, TopicStoreMachine
+from tests.support.topic_tools import Ghost, Sent, TopicStoreMachine
 from warren.actors.engines.topics.topic_store import FOR_EVER_MS
 from warren.msg_store.commit_log.commit_log import Record
 from warren.msg_store.commit_log.commit_log_format import ROLLBACK, TRANSACTION_MASK

@@ -22,8 +22,7 @@ from tests.real_disk.ledgers import new_ledger
 from tests.real_disk.loop_mounts import make_ext4, mounted, run, unmount
 from tests.real_disk.power_loss import FailingDisk, PowerLoss
 from tests.real_disk.write_log import Counter, Record, read_log
-from tests.support.kill_child import Nursery
-from tests.support.killing import lines_until_killed
+from tests.support.killing import Nursery, lines_until_killed
 
 DISK_BYTES = 48 << 20
 WATCHDOG_S = 120

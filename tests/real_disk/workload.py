@@ -1,12 +1,12 @@
 """The processes that work on the recorded disk, and tell with each line how many records its log has by then.
 
-Run as a program this is a nursery (:mod:`tests.support.kill_child`), whose requests have ``workload``, one of
+Run as a program this is a nursery (:mod:`tests.support.killing`), whose requests have ``workload``, one of
 :data:`WORKLOADS`, and ``counter``, the path of the log's counter. A line is ``RECORDS WORDS…``. The number is read
 before the line is written: before what is announced begins, and after what is reported was done. So a disk that has
 lost its power at record n must have what was reported with a number up to n, and has nothing but what was announced
 with one.
 
-``queues`` is the load of :mod:`tests.support.queue_load`, ``topics`` that of :mod:`tests.support.topic_load`,
+``queues`` is the load of :mod:`tests.support.kill_loads`, ``topics`` that of :mod:`tests.support.kill_loads`,
 ``changes`` reports what :class:`Changes` does, and ``shared`` the same from two processes, whose host is killed.
 """
 
@@ -28,9 +28,8 @@ from typing import Any
 import warren
 from tests.real_disk.kernel import end_with_parent
 from tests.real_disk.write_log import Counter
-from tests.support import kill_child
-from tests.support.queue_load import QueueLoad
-from tests.support.topic_load import TopicLoad
+from tests.support import killing
+from tests.support.kill_loads import QueueLoad, TopicLoad
 from warren.actors.runtime.future import Confirm
 from warren.errors import NotFoundError, PreconditionFailedError, TransactionError
 from warren.handles.transaction import Transaction
@@ -40,7 +39,7 @@ OTHERS = 100_000
 """So far from those of the first process the numbers of a second one begin."""
 
 SETTINGS: dict[str, Any] = {
-    **kill_child.SETTINGS,
+    **killing.SETTINGS,
     "vm_memory_high_watermark": 1.0,
     "segment_entry_count": 64,
     "msg_store_file_size_limit": 20_000,
@@ -249,12 +248,12 @@ def run(report: int, request: dict[str, Any]) -> None:
         CHANGES[workload](report, request, counter).run()
         return
 
-    def load(node: warren.Node, started: dict[str, int]) -> kill_child.Load:
+    def load(node: warren.Node, started: dict[str, int]) -> killing.Load:
         made = LOADS[workload](report, node, started)
         made.counter = counter
         return made
 
-    kill_child.work(request, [load], SETTINGS, lambda word: os.write(report, f"{counter.value} {word}\n".encode()))
+    killing.work(request, [load], SETTINGS, lambda word: os.write(report, f"{counter.value} {word}\n".encode()))
 
 
 IMPORTED_ONCE = (
@@ -272,4 +271,4 @@ if __name__ == "__main__":
     for module in IMPORTED_ONCE:
         importlib.import_module(module)
     with contextlib.suppress(KeyboardInterrupt):
-        kill_child.serve(socket.socket(fileno=0), run)
+        killing.serve(socket.socket(fileno=0), run)

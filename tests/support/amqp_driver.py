@@ -25,8 +25,7 @@ import attrs
 from pamqp.base import Frame as Method
 
 from tests.support.amqp_link import KINDS, Link, LinkChannel, Record
-from tests.support.amqp_values import REPLY_TO
-from tests.support.differential_program import Program, Step, named
+from tests.support.differential_program import REPLY_TO, Program, Step, named
 from tests.support.management_tools import Api
 from warren.amqp.methods import method_of
 from warren.queue_index.properties import Properties, encode_properties

@@ -13,9 +13,10 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.support.amqp_values import (
+from tests.support.differential_program import (
     CONTENT,
     EXPIRATIONS,
+    FAR_MS,
     HEADERS,
     KEYS,
     MATCHES,
@@ -25,8 +26,9 @@ from tests.support.amqp_values import (
     REPLY_TO,
     TYPES,
     WRONG,
+    Program,
+    Step,
 )
-from tests.support.differential_program import FAR_MS, Program, Step
 
 Arguments = dict[str, Any]
 

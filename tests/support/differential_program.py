@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import attrs
 
+from warren.queue_index.message.amqp_tables import LongInteger
+
 OWNERS: Final = 3
 SHORT_MS: Final = 1_000
 """A time to live that a ``wait`` outlives, and nothing else."""
@@ -41,9 +43,9 @@ class Step:
 
 Program = tuple[Step, ...]
 
-_TYPES: Final = ("direct", "fanout", "headers", "topic")
-_KEYS: Final = ("a", "b", "a.b", "a.c", "b.c.d", "")
-_PATTERNS: Final = ("a", "b", "*", "#", "a.*", "*.b", "a.#", "#.d", "*.*", "")
+TYPES: Final = ("direct", "fanout", "headers", "topic")
+KEYS: Final = ("a", "b", "a.b", "a.c", "b.c.d", "")
+PATTERNS: Final = ("a", "b", "*", "#", "a.*", "*.b", "a.#", "#.d", "*.*", "")
 _HEADERS: Final[tuple[Mapping[str, Any], ...]] = ({}, {"h": 1}, {"h": "x"}, {"h": 1, "i": True}, {"i": False})
 
 
@@ -144,7 +146,7 @@ class Author:
         return {
             "owner": rng.randrange(OWNERS),
             "exchange": name,
-            "type": rng.choice(_TYPES),
+            "type": rng.choice(TYPES),
             "durable": rng.random() < 0.7,
             "auto_delete": rng.random() < 0.15,
             "internal": rng.random() < 0.08,
@@ -159,7 +161,7 @@ class Author:
         return self.rng.choice(self.queues) if self.rng.random() < 0.97 else "@nowhere"
 
     def _key(self, exchange: str) -> str:
-        return self._any_queue() if not exchange else self.rng.choice(_KEYS)
+        return self._any_queue() if not exchange else self.rng.choice(KEYS)
 
     def _binding(self) -> dict[str, Any]:
         rng = self.rng
@@ -173,7 +175,7 @@ class Author:
             "to_exchange": to_exchange,
             "destination": self._any_exchange() if to_exchange else self._any_queue(),
             "source": source,
-            "key": rng.choice(_PATTERNS),
+            "key": rng.choice(PATTERNS),
             "arguments": arguments,
         }
 
@@ -337,3 +339,61 @@ def shortened(program: Program, differs: Callable[[Program], bool]) -> Program:
         if size == 1:
             return program
         size = max(size // 2, 1)
+
+
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
+
+PREDECLARED: Final = ("amq.direct", "amq.fanout", "amq.headers", "amq.match", "amq.topic")
+HEADERS: Final[tuple[Mapping[str, Any], ...]] = (
+    {},
+    {"h": 1},
+    {"h": "x"},
+    {"h": 1, "i": True},
+    {"i": False},
+    {"h": None},
+    {"x-h": 1, "h": 1.5},
+    {"h": LongInteger(1), "i": [1, "two", {"three": 3}]},
+    {"h": b"\xff\0"},
+)
+MATCHES: Final = ("all", "any", "all-with-x", "any-with-x")
+NUMBERS: Final = ("x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-max-priority")
+WRONG_NUMBERS: Final = (-1, "10", 1.5, None, True, 1 << 40, 0, 256, {}, [])
+WRONG: Final[Mapping[str, tuple[Any, ...]]] = {
+    **dict.fromkeys(NUMBERS, WRONG_NUMBERS),
+    "x-overflow": ("drop-tail", 1, ""),
+    "x-queue-mode": ("eager", 5),
+    "x-dead-letter-exchange": (5, None, ["@x0"]),
+    "x-dead-letter-routing-key": (5, "a"),
+    "x-dead-letter-strategy": ("at-most-once", "sometimes"),
+    "x-single-active-consumer": ("true", 1),
+    "x-queue-type": ("classic", 1),
+    "x-queue-master-locator": ("client-local",),
+    "x-max-in-memory-length": (1, -1),
+    "x-max-in-memory-bytes": (1,),
+    "x-quorum-initial-group-size": (1,),
+    "x-max-age": ("1h",),
+    "x-stream-max-segment-size-bytes": (1000,),
+    "x-queue-version": (3, "1", 1),
+    "x-unknown": (1, "two", None),
+}
+NAMES: Final = (
+    "amq.",
+    "amq.own",
+    "with\nnewline",
+    "\N{LATIN SMALL LETTER U WITH DIAERESIS}",
+    "x" * 255,
+    "amq.gen-own",
+)
+EXPIRATIONS: Final = ("", "abc", "-1", "1.5", "12abc", "4294967296", " 1", f"+{FAR_MS}", "\N{ARABIC-INDIC DIGIT ONE}")
+CONTENT: Final[Mapping[str, tuple[Any, ...]]] = {
+    "content_type": ("text/plain", ""),
+    "content_encoding": ("utf-8",),
+    "correlation_id": ("c1",),
+    "message_id": ("m1",),
+    "timestamp": (0, 1_700_000_000),
+    "type": ("t",),
+    "app_id": ("a",),
+    "cluster_id": ("k",),
+    "user_id": ("guest",),
+    "reply_to": ("@q0", REPLY_TO),
+}

@@ -100,7 +100,7 @@ def add(found: End) -> None:
 
 def all_ends() -> dict[str, End]:
     """The table with all programs: importing their modules puts them into it."""
-    for module in ("loops", "processes", "programs", "threads", "verbs"):
+    for module in ("loops", "workers", "programs", "verbs"):
         importlib.import_module(f"tests.support.ends_of_{module}")
     return ENDS
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 import warren
 from tests.support.ends import QUEUE, TOPIC, End, Kept, Program, add, body_of, name_of
 from tests.support.ends_of_programs import ERROR
-from tests.support.ends_of_threads import start
+from tests.support.ends_of_workers import start
 from warren.actors.runtime.future import Future
 
 

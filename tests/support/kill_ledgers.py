@@ -36,9 +36,22 @@ from typing import Any, ClassVar, Protocol
 import attrs
 
 import warren
-from tests.support import queue_load, topic_load
-from tests.support.kill_child import SETTINGS
-from tests.support.kill_loads import DEAD, JOBS, LATER, RETRIED
+from tests.support.kill_loads import (
+    DEAD,
+    GROUPS,
+    JOBS,
+    LATER,
+    QUEUE_STREAMS,
+    QUEUES,
+    RETRIED,
+    TOPIC,
+    TOPIC_QUEUES,
+    TOPIC_STREAMS,
+    key_of,
+    name_of,
+    record_name_of,
+)
+from tests.support.killing import SETTINGS
 
 
 @attrs.define
@@ -82,12 +95,12 @@ class QueueLedger:
 
 @attrs.define
 class QueuesLedger:
-    """What all processes have reported of the load :mod:`tests.support.queue_load`."""
+    """What all processes have reported of the load :mod:`tests.support.kill_loads`."""
 
     kind: ClassVar = "queues"
 
-    queues: dict[str, QueueLedger] = attrs.Factory(lambda: {name: QueueLedger() for name in queue_load.QUEUES})
-    started: dict[str, int] = attrs.Factory(lambda: dict.fromkeys(queue_load.STREAMS, 0))
+    queues: dict[str, QueueLedger] = attrs.Factory(lambda: {name: QueueLedger() for name in QUEUES})
+    started: dict[str, int] = attrs.Factory(lambda: dict.fromkeys(QUEUE_STREAMS, 0))
     """The first number of each stream that was not begun to be published."""
     round_began: dict[str, int] = attrs.Factory(dict)
     confirmed_count: int = 0
@@ -103,7 +116,7 @@ class QueuesLedger:
             case "c":
                 names = {f"{words[0]}:{number}" for number in range(int(words[1]), int(words[2]) + 1)}
                 self.confirmed_count += len(names)
-                for queue in queue_load.STREAMS[words[0]][0]:
+                for queue in QUEUE_STREAMS[words[0]][0]:
                     self.queues[queue].confirmed |= names
             case "d":
                 for name, _, flag in (word.partition("=") for word in words[1:]):
@@ -123,10 +136,10 @@ class QueuesLedger:
         for name, ledger in self.queues.items():
             taken = there[name].get_many(1 << 20) if name in there else []
             assert all(one.redelivered for one in taken), "from before a kill, and does not say redelivered"
-            found = [queue_load.name_of(one.body) for one in taken]
+            found = [name_of(one.body) for one in taken]
             published = {
                 f"{stream}:{number}"
-                for stream, (targets, _) in queue_load.STREAMS.items()
+                for stream, (targets, _) in QUEUE_STREAMS.items()
                 if name in targets
                 for number in range(self.round_began[stream], self.started[stream])
             }
@@ -141,11 +154,11 @@ Name = tuple[str, int]
 
 @attrs.define
 class TopicsLedger:
-    """What all processes have reported of the load :mod:`tests.support.topic_load`."""
+    """What all processes have reported of the load :mod:`tests.support.kill_loads`."""
 
     kind: ClassVar = "topics"
 
-    started: dict[str, int] = attrs.Factory(lambda: dict.fromkeys(topic_load.STREAMS, 0))
+    started: dict[str, int] = attrs.Factory(lambda: dict.fromkeys(TOPIC_STREAMS, 0))
     """The first number of each stream that was not begun to be appended."""
     round_began: dict[str, int] = attrs.Factory(dict)
     confirmed: set[Name] = attrs.Factory(set)
@@ -175,18 +188,18 @@ class TopicsLedger:
 
     def check(self, node: warren.Node, rng: random.Random) -> None:
         """Look at what a kill has left."""
-        topic = node.topic(topic_load.TOPIC, queues=topic_load.QUEUES)
+        topic = node.topic(TOPIC, queues=TOPIC_QUEUES)
         with topic.reader("check", broadcast=True) as reader:
             records = reader.read(1 << 30)
-        queues: dict[int, list[Name]] = {queue_id: [] for queue_id in range(topic_load.QUEUES)}
+        queues: dict[int, list[Name]] = {queue_id: [] for queue_id in range(TOPIC_QUEUES)}
         for record in records:
-            assert record.key == topic_load.key_of(*topic_load.name_of(record.body))
+            assert record.key == key_of(*record_name_of(record.body))
             assert record.queue_offset == len(queues[record.queue_id])
-            queues[record.queue_id].append(topic_load.name_of(record.body))
+            queues[record.queue_id].append(record_name_of(record.body))
         self.check_queues(queues)
         for name in rng.sample(sorted(self.left), min(LOOKED_UP, len(self.left))):
-            assert [topic_load.name_of(one.body) for one in topic.find(topic_load.key_of(*name))] == [name]
-        for group in topic_load.GROUPS:
+            assert [record_name_of(one.body) for one in topic.find(key_of(*name))] == [name]
+        for group in GROUPS:
             committed = topic.groups().get(group, {}).get("committed", {})
             assert all(place <= self.handed_out.get((group, queue), 0) for queue, place in committed.items())
 
@@ -199,7 +212,7 @@ class TopicsLedger:
         found = [name for names in queues.values() for name in names]
         here = set(found)
         assert len(here) == len(found), "a message occurs twice"
-        begun = {(s, n) for s in topic_load.STREAMS for n in range(self.round_began[s], self.started[s])}
+        begun = {(s, n) for s in TOPIC_STREAMS for n in range(self.round_began[s], self.started[s])}
         assert not here - self.left - begun, "messages that nobody appended"
         assert not (lost := (self.confirmed | self.left) - here), f"confirmed and lost: {sorted(lost)[:20]}"
         self.left, self.confirmed = here, set()
