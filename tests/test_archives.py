@@ -31,7 +31,6 @@ from warren.storage.errors import DataError, StorageError
 
 SOUND = GOLDEN / "02-crash-small-mixed.tar.gz"
 ROCKETMQ = GOLDEN / "rocketmq" / "basic-clean.tar.gz"
-MODIFIED = 1_600_000_000
 
 
 def zip_of(tar: bytes) -> bytes:

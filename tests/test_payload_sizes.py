@@ -12,8 +12,6 @@ from tests.support.waiting import events
 from warren.storage.memory import MemoryFileSystem
 
 HUGE = 0x7FFFFFFF
-SIZES_AT = 2 + 16 + 8
-"""Behind a segment's head, the id and the expiry."""
 COUNT = 40
 
 

@@ -40,8 +40,6 @@ TIMES = 20
 """The factor by which it may wait longer than without an attack, because the machine may be busy."""
 QUIET = 50
 """How often it is served before the attack, to measure that."""
-LEFT_BYTES = 160 << 20
-"""What the memory allocator of a server may keep for later after all attacks."""
 
 pytestmark = pytest.mark.slow
 

@@ -13,12 +13,10 @@ from tests.support.rabbitmq_golden import GOLDEN
 from warren.salvage.archives.archive import unpack
 
 V1: Final = "10-crash-restart-clean"
-V1_SEGMENTS: Final = "05-clean-segments-2048"
 V2: Final = "rabbitmq-3.10.8-cqv2/13-crash-restart-clean"
 QUORUM: Final = "rabbitmq-3.10.8-quorum/09-crash-restart-clean"
 QUORUM_SNAPSHOT: Final = "rabbitmq-3.10.8-quorum/03-clean-wal-segments-snapshot"
 TOPICS: Final = "rocketmq/basic-clean"
-TOPICS_CRASHED: Final = "rocketmq/crash-recovery"
 
 MEMORY_DIRECTORY: Final = "/dev/shm" if os.path.isdir("/dev/shm") else None
 """Where files cost no disk."""

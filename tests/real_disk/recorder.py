@@ -35,7 +35,6 @@ _BIG_WRITES, _MAX_PAGES = 1 << 5, 1 << 22
 _KEEP_CACHE = 1 << 1
 """Reads are answered from the page cache, which writes go through."""
 _VALID_S = 3600
-_HOLE_KEEPING_SIZE = 3
 
 _IN = struct.Struct("<IIQQIIIHH")
 """len, opcode, unique, nodeid, uid, gid, pid, total_extlen, padding."""

@@ -43,7 +43,6 @@ SMALL: Final[dict[str, Any]] = {
 
 _NUMBERS: Final = re.compile(r"[0-9A-Z]{16,}|\d+")
 
-CAUSE_LASTS_S: Final = 30.0
 BACK_WITHIN_S: Final = 150.0
 """The longest wait between two tries, twice over."""
 
