@@ -1,4 +1,4 @@
-"""The pictures of the results, in the style of the simulation's pictures (:mod:`warren.simulation.picture_style`).
+"""The pictures of the results, in the style of the simulation's pictures (:mod:`warren.simulation.pictures.style`).
 
 ``python -m benchmarks.plot`` draws all of them again from the kept results, without measuring anything.
 """
@@ -17,20 +17,9 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks.figures import Figure, Memory, Results
-from warren.simulation.panels import STATES
-from warren.simulation.picture_style import (
-    AMBER,
-    BLUE,
-    GREY,
-    INK,
-    PALE,
-    RED,
-    WIDE_INCHES,
-    save_png,
-    style,
-    value_axis,
-)
-from warren.simulation.picture_words import count_text
+from warren.simulation.pictures.panels import STATES
+from warren.simulation.pictures.style import AMBER, BLUE, GREY, INK, PALE, RED, WIDE_INCHES, save_png, style, value_axis
+from warren.simulation.pictures.words import count_text
 
 PROJECT: Final = Path(__file__).parent.parent
 RESULTS: Final = PROJECT / "benchmarks" / "results"

@@ -22,8 +22,8 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 from tests.support.broker import Broker  # noqa: E402
 from tests.support.recorder.paging_comparison import Curves, difference, load, observed, save, simulated  # noqa: E402
 from tests.support.recorder.paging_recorder import Looking, Recording, Workload, record, settings  # noqa: E402
-from warren.simulation.panels import STATES  # noqa: E402
-from warren.simulation.picture_style import (  # noqa: E402
+from warren.simulation.pictures.panels import STATES  # noqa: E402
+from warren.simulation.pictures.style import (  # noqa: E402
     AMBER,
     BLUE,
     INK,
@@ -33,7 +33,7 @@ from warren.simulation.picture_style import (  # noqa: E402
     style,
     value_axis,
 )
-from warren.simulation.picture_words import bytes_text, count_text  # noqa: E402
+from warren.simulation.pictures.words import bytes_text, count_text  # noqa: E402
 
 DATA: Final = HERE.parent / "tests" / "data" / "simulation-broker"
 OUT: Final = HERE / "simulation-rabbitmq.png"

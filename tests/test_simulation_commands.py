@@ -294,7 +294,7 @@ def test_a_sweep_is_told_and_written(scenario: Path, tmp_path: Path) -> None:
 def test_a_point_that_fails_is_said_with_its_values_and_exit_code_1(
     scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("warren.simulation.outcome")
+    module = importlib.import_module("warren.simulation.grid")
     real: Callable[..., Any] = module.simulate
 
     def failing(scenario: Any) -> Any:

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from warren.simulation import ConsumerSpec, NodeSpec, PublisherSpec, QueueSpec, Result, Scenario, Simulation
-from warren.simulation.scenario import INSTANT_DISK, Disk, Event, Outage
+from warren.simulation.scenarios.node_spec import INSTANT_DISK, Disk
+from warren.simulation.scenarios.scenario import Event, Outage
 
 STORED = 5000
 QUICK = NodeSpec(memory="50MB", monitor_interval=0.5, report_interval=1.0, disk=INSTANT_DISK)
@@ -72,7 +73,7 @@ def test_the_memory_alarm_blocks_publishers_until_consumers_have_made_room(when_
     alarms = spans(result, "memory-alarm")
     assert max(end - begin for begin, end in alarms) >= 0.5
     assert result.summary["node"]["alarm_s"] == pytest.approx(sum(end - begin for begin, end in alarms))
-    assert not simulation.node.blocked
+    assert not simulation.node.gate.is_closed
     rows = result.queue("q")
     for begin, end in alarms:
         inside = (rows["time_s"] - 0.5 >= begin) & (rows["time_s"] <= end)

@@ -22,14 +22,14 @@ from matplotlib.image import imread
 from warren.simulation import ConsumerSpec, Event, NodeSpec, PublisherSpec, QueueSpec, Result, Scenario, simulate
 from warren.simulation.compare import compare, views_of
 from warren.simulation.heatmap import Grid, draw_sweep
-from warren.simulation.node import Mark
-from warren.simulation.panels import STATES, draw_latency, draw_states, draw_target
-from warren.simulation.picture_data import QueueView, spans, that_matter, view_of
-from warren.simulation.picture_style import Column, Panel, compose, compose_each, save_png, style
-from warren.simulation.picture_words import TimeScale, bytes_text, count_text, time_text
+from warren.simulation.node.simulated_node import Mark
+from warren.simulation.pictures.panels import STATES, draw_latency, draw_states, draw_target
+from warren.simulation.pictures.ribbon import rows_of
+from warren.simulation.pictures.style import Column, Panel, compose, compose_each, save_png, style
+from warren.simulation.pictures.view import QueueView, spans, that_matter, view_of
+from warren.simulation.pictures.words import TimeScale, bytes_text, count_text, time_text
 from warren.simulation.plots import TITLES, draw, left_out_text, overview_of
 from warren.simulation.report import table_section, write_report
-from warren.simulation.ribbon import rows_of
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -28,8 +28,9 @@ import pytest
 
 from tests.support.effort import times
 from warren.simulation import ConsumerSpec, NodeSpec, PublisherSpec, QueueSpec, Scenario, Simulation
-from warren.simulation.scenario import INSTANT_DISK, Service
-from warren.simulation.units import NS
+from warren.simulation.scenarios.node_spec import INSTANT_DISK
+from warren.simulation.scenarios.scenario import Service
+from warren.simulation.scenarios.units import NS
 
 MU = 1000.0
 

@@ -20,11 +20,10 @@ from warren.actors.node.node_actor import Probes
 from warren.handles.queue import Queue
 from warren.recording import RecordedNode, node_path, read_record
 from warren.simulation import ConsumerSpec, Disk, Result, Scenario, ScenarioError, simulate
-from warren.simulation.consumption import Consumption
-from warren.simulation.recorded import recorded_consumption, recorded_rate
 from warren.simulation.recorded_answer import recorded_result
 from warren.simulation.replay import record_scenario, recorded_node
-from warren.simulation.sizes import ConstantSize, EmpiricalSize
+from warren.simulation.scenarios.recorded import Consumption, recorded_consumption, recorded_rate
+from warren.simulation.scenarios.sizes import ConstantSize, EmpiricalSize
 from warren.simulation.toml_file import load_scenario, scenario_from_toml
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import RABBITMQ_3_10

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests.support.effort import times
 from tests.support.simulated_and_real import MB, Pair
-from warren.simulation.scenario import Profile
+from warren.simulation.scenarios.node_spec import Profile
 
 SMALL, EMBEDDED, STORED = 100, 3000, 5000
 PROFILES: tuple[Profile, ...] = ("default", "rabbitmq-3.10")

@@ -21,8 +21,19 @@ from hypothesis import strategies as st
 
 from tests.support.waiting import wait_until
 from warren.simulation import ConsumerSpec, NodeSpec, PublisherSpec, QueueSpec, Scenario, ScenarioError, simulate
-from warren.simulation.grid import MOST_POINTS, Axis, axes_of, points_of, shown, shown_values
-from warren.simulation.outcome import ADDED_UP, OF_NODE, WORST, Outcome, run_point
+from warren.simulation.grid import (
+    ADDED_UP,
+    MOST_POINTS,
+    OF_NODE,
+    WORST,
+    Axis,
+    Outcome,
+    axes_of,
+    points_of,
+    run_point,
+    shown,
+    shown_values,
+)
 from warren.simulation.processes import on_processes
 from warren.simulation.sweep import Sweep, run_grid, sweep
 
@@ -264,7 +275,7 @@ def test_a_point_that_fails_while_it_runs_is_a_row_with_its_error(processes: int
 
 def test_the_scenarios_own_errors_are_the_points() -> None:
     [point] = points_of(SMALL, axes_of({"seed": [1]}))
-    with patch("warren.simulation.outcome.simulate", side_effect=ScenarioError("node: it cannot be")):
+    with patch("warren.simulation.grid.simulate", side_effect=ScenarioError("node: it cannot be")):
         outcome = run_point(point)
     assert outcome == Outcome(0, None, "node: it cannot be")
 

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warren.simulation import ConsumerSpec, NodeSpec, PublisherSpec, QueueSpec, Result, Scenario, simulate, timeline
-from warren.simulation.latencies import Latencies
-from warren.simulation.publication import NO_TIME
-from warren.simulation.timeline import QUEUE_COLUMNS
-from warren.simulation.units import NS
+from warren.simulation.node.publication import NO_TIME
+from warren.simulation.scenarios.units import NS
+from warren.simulation.timeline import QUEUE_COLUMNS, Latencies
 
 GROUP = Scenario(
     length=8,

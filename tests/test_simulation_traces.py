@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from tests.support.effort import times
 from warren.simulation import PublisherSpec, QueueSpec, Scenario, ScenarioError, Trace, simulate
+from warren.simulation.scenarios.traces import read_trace
 from warren.simulation.toml_file import scenario_from_table
-from warren.simulation.traces import read_trace
 
 MOMENTS = [datetime.datetime(2026, 3, 2, 9, minute, tzinfo=datetime.UTC) for minute in range(3)]
 

@@ -8,6 +8,7 @@ import shutil
 from importlib import resources
 from pathlib import Path
 
+import attrs
 import pytest
 
 import warren
@@ -16,7 +17,7 @@ from warren.salvage.inspect import inspect_source
 from warren.salvage.source import open_source
 from warren.simulation import ConsumerSpec, PublisherSpec, QueueSpec, Scenario, ScenarioError, simulate
 from warren.simulation.toml_file import load_scenario
-from warren.simulation.whatif import queues_of_directory, with_queues
+from warren.simulation.whatif import merged, queues_of_directory
 from warren.storage.errors import DataError, StorageError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -189,7 +190,7 @@ def test_a_directorys_messages_are_there_at_the_start_and_consumed() -> None:
         publishers=[PublisherSpec(queue="new", rate=1)],
         consumers=[ConsumerSpec(queue="orders")],
     )
-    whole = with_queues(scenario, queues_of_directory(MIXED))
+    whole = attrs.evolve(scenario, queues=merged(scenario.queues, queues_of_directory(MIXED)))
     assert [(spec.name, spec.messages) for spec in whole.queues] == [("orders", 31), ("new", 0), ("audit", 15)]
     assert whole.queues[0].arguments == {"x-max-length": 100}
     queues = simulate(whole).summary["queues"]
@@ -224,4 +225,4 @@ def test_a_group_that_has_a_queue_of_the_directory_is_refused() -> None:
     found = (QueueSpec(name="audit-2", messages=5),)
     scenario = Scenario(queues=[QueueSpec(name="audit", count=3)])
     with pytest.raises(ScenarioError, match=r"queues\[0\]: 'audit-2' of the group 'audit' is in the directory, too"):
-        with_queues(scenario, found)
+        merged(scenario.queues, found)

@@ -15,7 +15,7 @@ On a full disk bodies stay in the store's buffer, and can be read there. No more
 notified that what they handed over is not safe.
 
 The hosts are :class:`warren.actors.node.store_actor.MessageStoreActor` and
-:class:`warren.simulation.store.SimulatedStore`.
+:class:`warren.simulation.node.simulated_store.SimulatedStore`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from benchmarks.peers.outcome import Outcome, Points
 from benchmarks.peers.page import GROWTH_PICTURE, PICTURE, title_of
 from benchmarks.peers.works import WORKS_BY_NAME
 from benchmarks.plot import DOCS, FOOT, HEAD, RIGHT, Page, legend, named_rows
-from warren.simulation.picture_style import (
+from warren.simulation.pictures.style import (
     AMBER,
     BLUE,
     GREEN,
@@ -28,7 +28,7 @@ from warren.simulation.picture_style import (
     save_png,
     style,
 )
-from warren.simulation.picture_words import bytes_text, count_text
+from warren.simulation.pictures.words import bytes_text, count_text
 
 _COLOURS: Final = {
     "warren": BLUE,

@@ -31,11 +31,11 @@ from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.runtime.future import Future
 from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.simulation import NodeSpec, QueueSpec, Scenario
-from warren.simulation.node import SimulatedNode
-from warren.simulation.publication import Publication
-from warren.simulation.scenario import INSTANT_DISK, Profile
-from warren.simulation.sizes import body
-from warren.simulation.workload import envelope
+from warren.simulation.node.publication import Publication
+from warren.simulation.node.simulated_node import SimulatedNode
+from warren.simulation.node.workload import envelope
+from warren.simulation.scenarios.node_spec import INSTANT_DISK, Profile
+from warren.simulation.scenarios.sizes import body
 from warren.storage.counted import CountedFileSystem, DiskAccount
 from warren.storage.settings import PROFILES
 from warren.verbs.steps import call
@@ -339,9 +339,9 @@ class Pair:
     def _simulated_node(self) -> dict[str, Any]:
         node, total = self.simulated, DiskAccount()
         for queue in node.queues.values():
-            total.add(queue.account)
+            total.add(queue.disk.account)
         for store in (node.persistent, node.transient):
-            total.add(store.account)
+            total.add(store.disk.account)
         return {
             "monitor": _monitor(node.monitor, {queue: name for name, queue in node.queues.items()}),
             "used": node.used_bytes,

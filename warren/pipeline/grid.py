@@ -17,8 +17,7 @@ from collections.abc import Callable, Sequence
 
 from warren.pipeline.jobs.parallel import map_parallel
 from warren.pipeline.jobs.running import running
-from warren.simulation.grid import Point
-from warren.simulation.outcome import Outcome, run_point
+from warren.simulation.grid import Outcome, Point, run_point
 
 
 def on_spark(points: Sequence[Point], progress: Callable[[int], None], *, master: str | None = None) -> list[Outcome]:

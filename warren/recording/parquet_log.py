@@ -82,7 +82,7 @@ class ParquetLog:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        arrays = [_array(pa, self._columns[name], kind) for name, kind in self._kinds.items()]
+        arrays = [_array(pa, self._columns[field.name], field.type) for field in self._schema]
         table = pa.Table.from_arrays(arrays, schema=self._schema)
         self._columns, self.waiting = _columns(self._kinds), 0
         sink = _Sink(self._file.size())
@@ -214,10 +214,17 @@ class _Sink(io.RawIOBase):
         return len(data)
 
 
+def arrow_types() -> dict[str, pa.DataType]:
+    """Return the types of the kinds of columns."""
+    import pyarrow as pa
+
+    return {"f8": pa.float64(), "i8": pa.int64(), "bool": pa.bool_(), "str": pa.string()}
+
+
 def _schema(kinds: Mapping[str, str], metadata: Mapping[str, str]) -> pa.Schema:
     import pyarrow as pa
 
-    types = {"f8": pa.float64(), "i8": pa.int64(), "bool": pa.bool_(), "str": pa.string()}
+    types = arrow_types()
     return pa.schema([(name, types[kind]) for name, kind in kinds.items()], metadata=dict(metadata))
 
 
@@ -226,9 +233,7 @@ def _columns(kinds: Mapping[str, str]) -> dict[str, Any]:
     return {name: factories[kind]() for name, kind in kinds.items()}
 
 
-def _array(pa: Any, column: Any, kind: str) -> pa.Array:
+def _array(pa: Any, column: Any, type_: pa.DataType) -> pa.Array:
     if isinstance(column, array):
-        return pa.Array.from_buffers(
-            {"f8": pa.float64(), "i8": pa.int64()}[kind], len(column), [None, pa.py_buffer(column)]
-        )
-    return pa.array(column, {"bool": pa.bool_(), "str": pa.string()}[kind])
+        return pa.Array.from_buffers(type_, len(column), [None, pa.py_buffer(column)])
+    return pa.array(column, type_)

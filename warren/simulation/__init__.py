@@ -17,24 +17,14 @@ SimPy drives the time (``pip install "warrenmq[sim]"``). What is real and what i
 
 from __future__ import annotations
 
-from warren.simulation.curves import Bursts, Constant, Daily, Trace
 from warren.simulation.result import Result
 from warren.simulation.running import Simulation, simulate
-from warren.simulation.scenario import (
-    RABBITMQ_MEMORY,
-    ConsumerSpec,
-    Disk,
-    Event,
-    MessageMemory,
-    NodeSpec,
-    Outage,
-    PublisherSpec,
-    QueueSpec,
-    Scenario,
-)
-from warren.simulation.sizes import ConstantSize, EmpiricalSize, LognormalSize
+from warren.simulation.scenarios.curves import Bursts, Constant, Daily, Trace
+from warren.simulation.scenarios.node_spec import RABBITMQ_MEMORY, Disk, MessageMemory, NodeSpec
+from warren.simulation.scenarios.scenario import ConsumerSpec, Event, Outage, PublisherSpec, QueueSpec, Scenario
+from warren.simulation.scenarios.sizes import ConstantSize, EmpiricalSize, LognormalSize
+from warren.simulation.scenarios.units import ScenarioError
 from warren.simulation.toml_file import load_scenario
-from warren.simulation.units import ScenarioError
 
 __all__ = [
     "RABBITMQ_MEMORY",

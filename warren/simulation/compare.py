@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from warren.simulation.picture_data import View, that_matter, view_of
-from warren.simulation.picture_style import Column, compose, compose_each, save_png, style
-from warren.simulation.picture_words import TimeScale, bytes_text, count_text, share_text, short, time_text
+from warren.simulation.pictures.style import Column, compose, compose_each, save_png, style
+from warren.simulation.pictures.view import View, that_matter, view_of
+from warren.simulation.pictures.words import TimeScale, bytes_text, count_text, share_text, short, time_text
 from warren.simulation.plots import OF_NODE, OVERVIEW, TITLES, column_for
 from warren.simulation.report import EXPLAINED, inline, picture_section, table_section, write_page
-from warren.simulation.result import Result
+from warren.simulation.result import Result, of_queues
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,8 +126,8 @@ def _rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Row]:
     def of_node(what: str, key: str, text: Callable[[float], str]) -> Row:
         return Row(what, a["node"][key], b["node"][key], text)
 
-    def of_queues(what: str, key: str, text: Callable[[float], str], combine: Callable[[Any], Any]) -> Row:
-        return Row(what, _of_all(a, key, combine), _of_all(b, key, combine), text)
+    def of_all(what: str, key: str, text: Callable[[float], str], combine: Callable[[Any], Any]) -> Row:
+        return Row(what, of_queues(a, key, combine), of_queues(b, key, combine), text)
 
     return [
         of_node("most memory used", "max_used_bytes", bytes_text),
@@ -136,25 +136,20 @@ def _rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Row]:
         of_node("first memory alarm at", "first_alarm_s", time_text),
         of_node("memory alarms", "alarms", count_text),
         of_node("publishers blocked", "alarm_s", time_text),
-        of_queues("published", "published", count_text, sum),
-        of_queues("delivered", "delivered", count_text, sum),
-        of_queues("ready at most, in one queue", "max_ready", count_text, max),
-        of_queues("ready at the end", "ready", count_text, sum),
-        of_queues("in RAM at most, of one queue", "max_ram_bytes", bytes_text, max),
-        of_queues("latency p50, of the slowest queue", "latency_p50_s", time_text, max),
-        of_queues("latency p99, of the slowest queue", "latency_p99_s", time_text, max),
-        of_queues("largest latency", "latency_max_s", time_text, max),
+        of_all("published", "published", count_text, sum),
+        of_all("delivered", "delivered", count_text, sum),
+        of_all("ready at most, in one queue", "max_ready", count_text, max),
+        of_all("ready at the end", "ready", count_text, sum),
+        of_all("in RAM at most, of one queue", "max_ram_bytes", bytes_text, max),
+        of_all("latency p50, of the slowest queue", "latency_p50_s", time_text, max),
+        of_all("latency p99, of the slowest queue", "latency_p99_s", time_text, max),
+        of_all("largest latency", "latency_max_s", time_text, max),
         of_node("written to disk", "disk_write_bytes", bytes_text),
         of_node("read from disk", "disk_read_bytes", bytes_text),
         of_node("syncs", "disk_syncs", count_text),
         of_node("disk at work", "disk_busy", share_text),
         of_node("turns of queues", "turns", count_text),
     ]
-
-
-def _of_all(summary: Mapping[str, Any], key: str, combine: Callable[[Any], Any]) -> float | None:
-    values = [queue[key] for queue in summary["queues"].values() if queue[key] is not None]
-    return combine(values) if values else None
 
 
 def _numbers(names: tuple[str, str], rows: Sequence[Row]) -> str:

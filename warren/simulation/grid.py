@@ -2,7 +2,7 @@
 
 An *axis* is a key with its values, for example ``node.paging_ratio`` with 0.3 and 0.5. A *point* is one value of each
 axis, and the scenario that has these values. The last axis changes fastest. All points have the same seed, so two
-points differ only in what was varied.
+points differ only in what was varied. :func:`run_point` simulates a point; the result is its *outcome*.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from __future__ import annotations
 import itertools
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 
-from warren.simulation.scenario import Scenario
+from warren.simulation.result import of_queues
+from warren.simulation.running import simulate
+from warren.simulation.scenarios.scenario import Scenario
+from warren.simulation.scenarios.units import ScenarioError
 from warren.simulation.toml_file import scenario_from_table, table_of, vary
-from warren.simulation.units import ScenarioError
+from warren.storage.errors import WarrenError
 
 MOST_POINTS: Final = 10_000
 _OPENING: Final = {"[": "]", "{": "}"}
@@ -143,3 +146,52 @@ def points_of(
         except ScenarioError as error:
             raise ScenarioError(f"{shown_values(values)}: {error}") from None
     return tuple(points)
+
+
+# ── outcomes ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Done = Callable[[int], None]
+"""Called with the number of finished points whenever one more is finished."""
+
+OF_NODE: Final = {
+    "first_paging_s": "f8", "first_alarm_s": "f8", "alarms": "i8", "alarm_s": "f8", "max_used_bytes": "i8",
+    "max_ratio": "f8", "max_disk_bytes": "i8", "disk_read_bytes": "i8", "disk_write_bytes": "i8", "disk_busy": "f8",
+}  # fmt: skip
+"""Columns that are the summary's numbers of the node, and their kinds."""
+
+ADDED_UP: Final = ("published", "delivered", "acked", "refused", "ready", "unacked")
+"""Columns that are counts of messages of all queues together."""
+
+WORST: Final = {
+    "max_ready": "i8", "publishers_held_s": "f8", "latency_p50_s": "f8", "latency_p99_s": "f8", "latency_max_s": "f8",
+}  # fmt: skip
+"""Columns that are the largest number of any queue, or of any group that the timeline adds up."""
+
+
+@attrs.frozen
+class Outcome:
+    """The outcome of a point."""
+
+    number: int
+    summary: Mapping[str, Any] | None
+    """The contents of summary.json; ``None`` if the point failed."""
+    error: str | None = None
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the row's numbers: an empty dict if the point failed, ``None`` for what did not happen."""
+        if self.summary is None:
+            return {}
+        node, queues = self.summary["node"], list(self.summary["queues"].values())
+        numbers: dict[str, Any] = {name: node[name] for name in OF_NODE}
+        numbers |= {name: sum(queue[name] for queue in queues) for name in ADDED_UP}
+        return numbers | {name: of_queues(self.summary, name, max) for name in WORST}
+
+
+def run_point(point: Point) -> Outcome:
+    """Simulate a point in this process. An error becomes its outcome, so that the others can go on."""
+    try:
+        return Outcome(point.number, simulate(point.scenario).summary)
+    except WarrenError as error:
+        return Outcome(point.number, None, str(error))
+    except Exception as error:  # any error is reported with the point's values
+        return Outcome(point.number, None, f"{type(error).__name__}: {error}")

@@ -23,8 +23,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
 
-from warren.simulation.picture_style import BLUE, GREY, GRID, INK, PALE, WIDE_INCHES, save_png, style, value_axis
-from warren.simulation.picture_words import bytes_text, count_text, share_text, short, time_text
+from warren.simulation.pictures.style import BLUE, GREY, GRID, INK, PALE, WIDE_INCHES, save_png, style, value_axis
+from warren.simulation.pictures.words import bytes_text, count_text, share_text, short, time_text
 
 if TYPE_CHECKING:
     import pandas as pd

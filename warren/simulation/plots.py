@@ -1,6 +1,6 @@
 """The pictures of one result: ``overview.png`` with the main panels, and a PNG file for each aspect.
 
-The overview shows the fullest queue. The others show up to :data:`~warren.simulation.picture_data.MOST_QUEUES` queues
+The overview shows the fullest queue. The others show up to :data:`~warren.simulation.pictures.view.MOST_QUEUES` queues
 and say how many they leave out.
 """
 
@@ -14,10 +14,10 @@ from typing import Final
 import attrs
 from matplotlib.figure import Figure
 
-from warren.simulation.panels import column_of, node_panels, queue_panels
-from warren.simulation.picture_data import QueueView, View, view_of
-from warren.simulation.picture_style import WIDE_INCHES, Column, Panel, compose, save_png, style
-from warren.simulation.picture_words import count_text, short
+from warren.simulation.pictures.panels import column_of, node_panels, queue_panels
+from warren.simulation.pictures.style import WIDE_INCHES, Column, Panel, compose, save_png, style
+from warren.simulation.pictures.view import QueueView, View, view_of
+from warren.simulation.pictures.words import count_text, short
 from warren.simulation.result import Result
 
 TITLES: Final = {
@@ -45,7 +45,7 @@ class Picture:
     note: str = ""
 
     def figure(self, *, title: str = "", width_inches: float = WIDE_INCHES) -> Figure:
-        """Return the figure. Call it within :func:`~warren.simulation.picture_style.style`."""
+        """Return the figure. Call it within :func:`~warren.simulation.pictures.style.style`."""
         note = self.note if title else ""  # a report says both itself
         return compose([self.column], title=title, note=note, width_inches=width_inches)
 

@@ -20,9 +20,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from warren.simulation.grid import Point
-from warren.simulation.outcome import Done, Outcome, run_point
-from warren.simulation.units import ScenarioError
+from warren.simulation.grid import Done, Outcome, Point, run_point
+from warren.simulation.scenarios.units import ScenarioError
 
 MOST_PROCESSES: Final = 1024
 _LOOK_FOR_PARENT_S: Final = 2.0

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from warren.recording import RecordedNode
-from warren.simulation.node import Mark, MarkKind
-from warren.simulation.recorded import opened_record
-from warren.simulation.result import DTYPES, Result
-from warren.simulation.summary import of_node
-from warren.simulation.timeline import NODE_COLUMNS, QUEUE_COLUMNS
+from warren.simulation.node.simulated_node import Mark, MarkKind
+from warren.simulation.result import DTYPES, Result, of_node
+from warren.simulation.scenarios.recorded import opened_record
+from warren.simulation.timeline import MESSAGE_COUNTS, NODE_COLUMNS, QUEUE_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_COUNTED: Final = ("published", "delivered", "acked", "requeued", "refused", "dead_lettered", "turns")
+_COUNTED: Final = (*MESSAGE_COUNTS, "turns")
 
 
 def recorded_result(path: str | os.PathLike[str] | RecordedNode) -> Result:

@@ -3,8 +3,8 @@
 :func:`record_scenario` makes a scenario of a record: the node's limits; the queues with the messages that they had when
 the record began; publishers that publish as many messages of the recorded sizes as were published; and consumers that
 take, ack and give back as many as were taken, acked and given back. It is a scenario like any other: change the node or
-the consumers, and see what would have happened. :mod:`warren.simulation.recorded` makes its parts, for other scenarios;
-:mod:`warren.simulation.recorded_answer` turns the record itself into a result.
+the consumers, and see what would have happened. :mod:`warren.simulation.scenarios.recorded` makes its parts, for other
+scenarios; :mod:`warren.simulation.recorded_answer` turns the record itself into a result.
 
 A replay cannot repeat what a record does not have: the order of operations within an interval (they are spread evenly);
 expiration and priority of single messages; dead letters on their way (they were recorded as publishes where they
@@ -23,11 +23,11 @@ import numpy as np
 
 from warren.actors.engines.node_settings import NodeSettings
 from warren.recording import RecordedNode
-from warren.simulation.node_spec import MessageMemory, NodeSpec
-from warren.simulation.recorded import LEAST_SPAN_S, Floats, RecordedQueue, known_queue, opened_record
-from warren.simulation.scenario import ConsumerSpec, PublisherSpec, QueueSpec, Scenario
-from warren.simulation.sizes import ConstantSize, EmpiricalSize, Size
-from warren.simulation.units import ScenarioError
+from warren.simulation.scenarios.node_spec import MessageMemory, NodeSpec
+from warren.simulation.scenarios.recorded import LEAST_SPAN_S, Floats, RecordedQueue, known_queue, opened_record
+from warren.simulation.scenarios.scenario import ConsumerSpec, PublisherSpec, QueueSpec, Scenario
+from warren.simulation.scenarios.sizes import ConstantSize, EmpiricalSize, Size
+from warren.simulation.scenarios.units import ScenarioError
 from warren.storage.settings import PROFILES, Settings
 
 _NOT_REPLAYED: Final = ("x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-expires")

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from warren.salvage.names import printable
-from warren.simulation.picture_data import View, view_of
-from warren.simulation.picture_style import (
+from warren.simulation.pictures.style import (
     BLUE,
     GREEN,
     GRID,
@@ -32,9 +31,10 @@ from warren.simulation.picture_style import (
     style,
     svg_text,
 )
-from warren.simulation.picture_words import bytes_text, count_text, share_text, short, time_text
+from warren.simulation.pictures.view import View, view_of
+from warren.simulation.pictures.words import bytes_text, count_text, share_text, short, time_text
 from warren.simulation.plots import Picture, pictures_of
-from warren.simulation.result import Result
+from warren.simulation.result import Result, of_queues
 
 REPORT_FILE: Final = "report.html"
 MOST_ROWS: Final = 20
@@ -103,7 +103,7 @@ def cards_of(summary: Mapping[str, Any], view: View) -> list[tuple[str, str, str
     ratio = node["max_ratio"]
     paged = node["first_paging_s"] is not None
     alarms = node["alarms"]
-    worst = max((queue["latency_p99_s"] for queue in queues if queue["latency_p99_s"] is not None), default=None)
+    worst = of_queues(summary, "latency_p99_s", max)
     return [
         (
             "most memory used",

@@ -9,16 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from warren.simulation.consumption import Consumption
-from warren.simulation.curves import Curve
-from warren.simulation.node import SimulatedNode
-from warren.simulation.replayed_consumer import ReplayedConsumer
-from warren.simulation.result import Result
-from warren.simulation.scenario import Event, PublisherSpec, Scenario
-from warren.simulation.summary import summarize
+from warren.simulation.node.replayed_consumer import ReplayedConsumer
+from warren.simulation.node.simulated_node import SimulatedNode
+from warren.simulation.node.workload import SimulatedConsumer, SimulatedPublisher
+from warren.simulation.result import Result, summarize
+from warren.simulation.scenarios.curves import Curve
+from warren.simulation.scenarios.recorded import Consumption
+from warren.simulation.scenarios.scenario import Event, PublisherSpec, Scenario
+from warren.simulation.scenarios.units import moment, ns
 from warren.simulation.timeline import Line, Timeline
-from warren.simulation.units import moment, ns
-from warren.simulation.workload import SimulatedConsumer, SimulatedPublisher
 from warren.storage.call_arguments import checked
 
 Progress = Callable[[float], None]

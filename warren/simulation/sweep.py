@@ -17,10 +17,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from warren.simulation.grid import Axis, Point, axes_of, points_of, shown, shown_values
-from warren.simulation.outcome import ADDED_UP, OF_NODE, WORST, Done, Outcome
+from warren.recording.parquet_log import arrow_types
+from warren.simulation.grid import (
+    ADDED_UP,
+    OF_NODE,
+    WORST,
+    Axis,
+    Done,
+    Outcome,
+    Point,
+    axes_of,
+    points_of,
+    shown,
+    shown_values,
+)
 from warren.simulation.result import write_json
-from warren.simulation.scenario import Scenario
+from warren.simulation.scenarios.scenario import Scenario
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +87,7 @@ class Sweep:
 
         rows = [outcome.numbers() for outcome in self.outcomes]
         kinds = {**OF_NODE, **dict.fromkeys(ADDED_UP, "i8"), **WORST}
-        types = {"i8": pa.int64(), "f8": pa.float64()}
+        types = arrow_types()
         columns = {"point": pa.array([point.number for point in self.points], pa.int64())}
         columns |= {axis.key: _column(axis, self.points) for axis in self.axes}
         columns |= {name: pa.array([row.get(name) for row in rows], types[kind]) for name, kind in kinds.items()}

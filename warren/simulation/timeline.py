@@ -18,10 +18,9 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.simulation.latencies import Latencies
-from warren.simulation.node import SimulatedNode
-from warren.simulation.simulated_queue import SimulatedQueue
-from warren.simulation.units import NS
+from warren.simulation.node.simulated_node import SimulatedNode
+from warren.simulation.node.simulated_queue import SimulatedQueue
+from warren.simulation.scenarios.units import NS
 from warren.storage.counted import DiskAccount
 
 QUEUE_COLUMNS: Final = {
@@ -50,9 +49,9 @@ _NOW: Final = (
     "message_bytes", "message_bytes_ram", "ram_bytes", "blocked_publishers", "waiting_messages", "asleep",
 )  # fmt: skip
 """What a queue has, as it is at a row's moment."""
-_COUNTED: Final = ("published", "delivered", "acked", "requeued", "refused", "dead_lettered", "turns", "held_ns")
-_DISK: Final = ("disk_reads", "disk_read_bytes", "disk_writes", "disk_write_bytes", "disk_syncs")
-_WHOLE: Final = (*_NOW, *_COUNTED, *_DISK)
+MESSAGE_COUNTS: Final = ("published", "delivered", "acked", "requeued", "refused", "dead_lettered")
+DISK_COUNTS: Final = ("disk_reads", "disk_read_bytes", "disk_writes", "disk_write_bytes", "disk_syncs")
+_WHOLE: Final = (*_NOW, *MESSAGE_COUNTS, "turns", "held_ns", *DISK_COUNTS)
 """The columns of a matrix of integers; those after :data:`_NOW` are counted since the start."""
 _ADDED: Final = ("target_ram_count", "ingress_rate", "egress_rate", "ack_ingress_rate", "ack_egress_rate")
 _FLOATS: Final = (*_ADDED, "duration_s", "latency_p50_s", "latency_p99_s")
@@ -61,6 +60,67 @@ _FROM_COUNTED: Final = len(_NOW)
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+
+_BUCKETS_A_DECADE: Final = 200
+_SMALLEST_S: Final = 1e-6
+_DECADES: Final = 12
+
+
+@attrs.define(eq=False)
+class Latencies:
+    """How long messages of a queue or group waited, from the moment they were to be published to their delivery.
+
+    The latencies are counted in buckets, 200 a decade, so each is known to 1.2 %; their sum and the largest are exact.
+    During a step, the deliveries are only collected; at its end the latencies of all of them are computed together.
+    """
+
+    counts: Ints | None = None
+    """By bucket; ``None`` before the first."""
+    count: int = 0
+    sum_ns: int = 0
+    largest_ns: int = 0
+    _ids: list[bytes] = attrs.Factory(list)
+    _taken_ns: list[Ints] = attrs.Factory(list)
+    """Of the step so far: messages' ids, and when they were delivered."""
+
+    def add(self, ids: bytes, taken_ns: Ints) -> None:
+        """Note delivered messages. ``ids``: 16 bytes each; the first half is the time (the other all ones: unknown)."""
+        self._ids.append(ids)
+        self._taken_ns.append(taken_ns)
+
+    def end_step(self) -> tuple[float, float]:
+        """Return the p50 and p99 (seconds) of the step; NaN if nothing was delivered."""
+        if not self._ids:
+            return math.nan, math.nan
+        halves = np.frombuffer(b"".join(self._ids), ">i8").astype(np.int64)
+        values = (np.concatenate(self._taken_ns) - halves[::2])[halves[1::2] >= 0]
+        self._ids, self._taken_ns = [], []
+        if not len(values):
+            return math.nan, math.nan
+        self.count += len(values)
+        self.sum_ns += int(values.sum())
+        self.largest_ns = max(self.largest_ns, int(values.max()))
+        most = _DECADES * _BUCKETS_A_DECADE
+        decades = np.log10(np.maximum(values / NS, _SMALLEST_S) / _SMALLEST_S)
+        buckets = np.minimum(np.ceil(decades * _BUCKETS_A_DECADE), most).astype(np.int64)
+        counts = np.bincount(buckets, minlength=most + 1)
+        self.counts = counts if self.counts is None else self.counts + counts
+        p50, p99 = np.percentile(values, (50, 99)) / NS
+        return float(p50), float(p99)
+
+    def quantile(self, share: float) -> float:
+        """Return the seconds within which that share of all messages was delivered; NaN if there were none."""
+        if self.counts is None:
+            return math.nan
+        bucket = int(np.searchsorted(np.cumsum(self.counts), share * self.count))
+        if not bucket:
+            return 0.0
+        middle_s = _SMALLEST_S * 10 ** ((bucket - 0.5) / _BUCKETS_A_DECADE)
+        return min(middle_s, self.largest_ns / NS)  # the last bucket's middle may lie above all that is in it
+
+    @property
+    def mean_s(self) -> float:
+        return self.sum_ns / self.count / NS if self.count else math.nan
 
 
 @attrs.define(eq=False)
@@ -171,9 +231,9 @@ class Timeline:
 
     def _take_node(self, step: Ints) -> None:
         node, now_ns = self._node, self._node.time.now_ns()
-        disk = DiskAccount(*(int(self._sums[:, _AT[name]].sum()) for name in _DISK))
+        disk = DiskAccount(*(int(self._sums[:, _AT[name]].sum()) for name in DISK_COUNTS))
         for store in (node.persistent, node.transient):
-            disk.add(store.account)
+            disk.add(store.disk.account)
         step_account, self._disk = disk.since(self._disk), disk
         elapsed_ns, self._at_ns = max(now_ns - self._at_ns, 1), now_ns
         busy_ns, self._disk_busy_ns = node.disk.busy_ns - self._disk_busy_ns, node.disk.busy_ns
@@ -208,7 +268,7 @@ def _infinite(value: float | None) -> float:
 
 def _seen(queue: SimulatedQueue, ram_bytes: int) -> tuple[list[int], list[float]]:
     """Return a queue's rows of both matrices."""
-    process, counters, disk = queue.process, queue.counters, queue.account
+    process, counters, disk = queue.process, queue.counters, queue.disk.account
     backing = process.backing
     q1 = q2 = delta = q3 = q4 = ram = ram_acks = size = size_in_ram = 0
     ingress = egress = ack_ingress = ack_egress = 0.0

@@ -1,4 +1,4 @@
-"""Scenario files: TOML with the names of :mod:`warren.simulation.scenario`.
+"""Scenario files: TOML with the names of :mod:`warren.simulation.scenarios.scenario`.
 
     length = "10min"
 
@@ -17,8 +17,8 @@ A *table* here is such a file's contents as Python has them: mappings, lists, te
 changes tables (:func:`vary`), and a scenario that was built in Python has one (:func:`table_of`). Files of rates are
 looked for beside the scenario's. :data:`EXAMPLE` is a file with every key, and what each means.
 
-A file is right as a whole or not taken at all: :class:`~warren.simulation.units.ScenarioError` names the file, the key
-and the reason.
+A file is right as a whole or not taken at all: :class:`~warren.simulation.scenarios.units.ScenarioError` names the
+file, the key and the reason.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from typing import Any, Final
 
 import attrs
 
-from warren.simulation.curves import Bursts, Constant, Daily
-from warren.simulation.forms import inside, nearest, part, parts, under
-from warren.simulation.node_spec import NodeSpec
-from warren.simulation.scenario import QueueSpec, Scenario
-from warren.simulation.sizes import ConstantSize, EmpiricalSize, LognormalSize
-from warren.simulation.units import ScenarioError
+from warren.simulation.scenarios.curves import Bursts, Constant, Daily
+from warren.simulation.scenarios.forms import inside, nearest, part, parts, under
+from warren.simulation.scenarios.node_spec import NodeSpec
+from warren.simulation.scenarios.scenario import QueueSpec, Scenario
+from warren.simulation.scenarios.sizes import ConstantSize, EmpiricalSize, LognormalSize
+from warren.simulation.scenarios.units import ScenarioError
 from warren.simulation.whatif import merged
 from warren.storage.errors import did_you_mean, shown
 

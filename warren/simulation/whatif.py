@@ -27,9 +27,9 @@ from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.source import Source, open_place
 from warren.salvage.vhost import Vhost
-from warren.simulation.scenario import QueueSpec, Scenario
-from warren.simulation.sizes import LARGEST, ConstantSize
-from warren.simulation.units import ScenarioError
+from warren.simulation.scenarios.scenario import QueueSpec
+from warren.simulation.scenarios.sizes import LARGEST, ConstantSize
+from warren.simulation.scenarios.units import ScenarioError
 from warren.storage.errors import StorageError, WarrenError
 from warren.storage.own_files import DEFINITIONS_FILE, DEFINITIONS_LOG
 
@@ -233,18 +233,11 @@ def _arguments(queues: Any) -> Iterator[tuple[tuple[str, str], Arguments]]:
 # ── into a scenario ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def with_queues(scenario: Scenario, queues: Sequence[QueueSpec]) -> Scenario:
-    """Return the scenario with these queues at its start.
-
-    A queue that both have keeps the scenario's settings and gets the directory's messages. The others are added. If
-    publishers or consumers of a scenario file name queues that only the directory has, read the file with them:
-    ``load_scenario(path, queues=…)``.
-    """
-    return attrs.evolve(scenario, queues=merged(scenario.queues, queues))
-
-
 def merged(own: Sequence[QueueSpec], directory_queues: Sequence[QueueSpec]) -> tuple[QueueSpec, ...]:
-    """Return the queues of a scenario and of a directory, each once."""
+    """Return the queues of a scenario and of a directory, each once.
+
+    A queue that both have keeps the scenario's settings and gets the directory's messages.
+    """
     from_directory = {spec.name: spec for spec in directory_queues}
     merged: list[QueueSpec] = []
     for index, spec in enumerate(own):

@@ -20,7 +20,7 @@ waits to be delivered again, and what dead letters are on their way, each once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 
@@ -41,7 +41,7 @@ from warren.queue_index.queue.variable_queue import VariableQueue
 class QueueProcess(QueueEarly):
     """One queue. See the module's prose."""
 
-    single_below_bytes: ClassVar[int] = 1 << 62
+    single_below_bytes: int = attrs.field(default=1 << 62, kw_only=True)
     """A single message whose body is smaller than this is stored encoded, together with the message before it.
 
     That takes the least memory, unless many messages share one body object, as simulated ones do.

@@ -8,7 +8,7 @@ A *turn* handles what waits in the queue's inbox, and ends in three steps:
 3. :meth:`QueueTurn.finish` sets the timers, if the turn had something to do.
 
 The two hosts are :class:`warren.actors.queue.queue_actor.QueueActor` and
-:class:`warren.simulation.simulated_queue.SimulatedQueue`. A host has the inbox, runs the turns, and implements
+:class:`warren.simulation.node.simulated_queue.SimulatedQueue`. A host has the inbox, runs the turns, and implements
 :class:`~warren.actors.engines.queue.queue_turn_host.QueueTurnHost`. The clock is passed in; there is no thread, file or
 randomness here.
 

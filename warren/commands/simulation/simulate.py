@@ -27,7 +27,7 @@ from warren.storage.errors import WarrenError
 if TYPE_CHECKING:
     from warren.simulation.compare import Comparison
     from warren.simulation.result import Result
-    from warren.simulation.scenario import Scenario
+    from warren.simulation.scenarios.scenario import Scenario
 
 _EXIT_SOME_FAILED: Final = 1
 _NEEDED: Final = ("simpy", "pandas", "pyarrow", "matplotlib")

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from warren.actors.engines.queue.effects import Delivered
-from warren.simulation.consumption import Consumption
-from warren.simulation.simulated_queue import SimulatedQueue
-from warren.simulation.units import NS, ns
+from warren.simulation.node.simulated_queue import SimulatedQueue
+from warren.simulation.scenarios.recorded import Consumption
+from warren.simulation.scenarios.units import NS, ns
 
 if TYPE_CHECKING:
-    from warren.simulation.node import SimulatedNode
+    from warren.simulation.node.simulated_node import SimulatedNode
 
 PIECES: Final = 20
 _BEFORE_END_NS: Final = 1000

@@ -14,16 +14,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.simulation.forms import (
-    by,
-    each,
-    formed,
-    inside,
-    line,
-    named,
-    pairs,
-)
-from warren.simulation.units import DAY_S, ScenarioError, clock, period
+from warren.simulation.scenarios.forms import by, each, formed, inside, line, named, number, pairs
+from warren.simulation.scenarios.units import DAY_S, ScenarioError, clock, period
 from warren.storage.errors import shown
 
 Arrivals = Literal["constant", "poisson"]
@@ -37,9 +29,7 @@ SHORTEST_BURST_S: Final = 0.001
 
 def per_second(value: Any) -> float:
     """Return a rate in messages a second."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= _FASTEST:
-        raise ScenarioError(f" must be 0 … 1e9 messages a second, not {shown(value)}")
-    return float(value)
+    return number(value, 0.0, _FASTEST, "0 … 1e9 messages a second")
 
 
 def _time_of_day(value: Any) -> float:

@@ -15,8 +15,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.simulation.forms import by, each, formed, inside, named, number, only_key, pairs, table_with
-from warren.simulation.units import ScenarioError, amount
+from warren.simulation.scenarios.forms import by, each, formed, inside, named, number, only_key, pairs, table_with
+from warren.simulation.scenarios.units import ScenarioError, amount
 from warren.storage.errors import shown
 
 Sizes = npt.NDArray[np.int64]

@@ -7,8 +7,8 @@ from typing import Any
 
 import simpy
 
-from warren.simulation.scenario import Disk
-from warren.simulation.units import NS, ns
+from warren.simulation.scenarios.node_spec import Disk
+from warren.simulation.scenarios.units import NS, ns
 from warren.storage.counted import DiskAccount
 from warren.storage.errors import NoRoomError
 
@@ -41,6 +41,22 @@ class DiskTime:
         self._free_at_ns = max(now, self._free_at_ns) + cost_ns
         self._given_ns += cost_ns
         yield self._env.timeout(self._free_at_ns - now)
+
+
+class DiskUser:
+    """Something that makes the disk work, and waits for it."""
+
+    def __init__(self, disk: DiskTime) -> None:
+        self.account = DiskAccount()
+        self._disk = disk
+        self._waited_for = DiskAccount()
+
+    def wait(self) -> Generator[Any, Any, None]:
+        """Wait as long as the disk needs for what has been done since the last wait."""
+        cost_ns = self._disk.cost_ns(self.account.since(self._waited_for))
+        if cost_ns:
+            self._waited_for = self.account.copy()
+            yield from self._disk.use(cost_ns)
 
 
 class NeverFull:

@@ -26,9 +26,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from warren.simulation.curves import Trace, per_second
-from warren.simulation.forms import inside, line, one_of
-from warren.simulation.units import LONGEST_S, ScenarioError
+from warren.simulation.scenarios.curves import Trace, per_second
+from warren.simulation.scenarios.forms import inside, line, one_of
+from warren.simulation.scenarios.units import LONGEST_S, ScenarioError
 from warren.storage.errors import shown
 
 Gaps = Literal["error", "hold", "zero"]

@@ -14,9 +14,9 @@ import attrs
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from warren.simulation.picture_data import Span, View
-from warren.simulation.picture_style import AMBER, GREEN, GREY, INK, PALE, PLUM, RED
-from warren.simulation.picture_words import short
+from warren.simulation.pictures.style import AMBER, GREEN, GREY, INK, PALE, PLUM, RED
+from warren.simulation.pictures.view import Span, View
+from warren.simulation.pictures.words import short
 
 _MOST_LINES: Final = 6
 """Spans of a kind whose beginnings and ends have lines."""

@@ -15,10 +15,10 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.simulation.node import Mark
-from warren.simulation.picture_words import TimeScale
+from warren.simulation.node.simulated_node import Mark
+from warren.simulation.pictures.words import TimeScale
 from warren.simulation.result import Result
-from warren.simulation.timeline import QUEUE_COLUMNS
+from warren.simulation.timeline import DISK_COUNTS, MESSAGE_COUNTS, QUEUE_COLUMNS
 
 MOST_POINTS: Final = 900
 MOST_BARS: Final = 180
@@ -38,10 +38,6 @@ _ENDS: Final = {
     "disk-alarm": "disk-alarm-ends",
     "event": "event-ends",
 }
-_COUNTED: Final = (
-    "published", "delivered", "acked", "requeued", "refused", "dead_lettered", "turns",
-    "disk_reads", "disk_read_bytes", "disk_writes", "disk_write_bytes", "disk_syncs",
-)  # fmt: skip
 
 
 @attrs.frozen
@@ -250,7 +246,7 @@ def _rates(columns: Columns, shares: Sequence[str] = ()) -> Columns:
     last = np.concatenate((ends[edges[1:] - 1], ends[-1:])) if rows else np.zeros(0)
     elapsed = np.maximum(last - begins, 1e-9)
     rates: Columns = {"time_s": np.concatenate((begins, last[-1:]))}
-    for name in _COUNTED:
+    for name in (*MESSAGE_COUNTS, "turns", *DISK_COUNTS):
         if name in columns:
             rates[name] = np.add.reduceat(columns[name].astype(np.float64), edges) / elapsed
     steps = np.diff(np.concatenate(([0.0], ends)))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from warren.simulation.curves import Bursts, Constant, Daily, Trace, daily_points, per_second
-from warren.simulation.forms import file_path, inside, only_key, record_file, table_with
-from warren.simulation.units import ScenarioError, period
+from warren.simulation.scenarios.curves import Bursts, Constant, Daily, Trace, daily_points, per_second
+from warren.simulation.scenarios.forms import file_path, inside, only_key, record_file, table_with
+from warren.simulation.scenarios.recorded import recorded_rate
+from warren.simulation.scenarios.units import ScenarioError, period
 
 Rate = Constant | Bursts | Daily | Trace
 
@@ -18,7 +19,7 @@ def rate_of(value: Any) -> Rate:
     ==============================================  ===============================================================
     ``bursts = {base, peak, every, lasting, first}``  see :class:`Bursts`
     ``daily = [["00:00", 10], …]``                  see :class:`Daily`
-    ``trace = "file.csv"``                          see :mod:`warren.simulation.traces`, for what can stand beside it
+    ``trace = "file.csv"``                          see :func:`~.traces.read_trace`, for what can stand beside it
     ``record = "file.parquet", queue = "orders"``   what a running node recorded of a queue
     ==============================================  ===============================================================
     """
@@ -53,7 +54,7 @@ def _bursts(table: Any) -> Bursts:
 
 
 def _trace(table: Mapping[str, Any]) -> Trace:
-    from warren.simulation.traces import read_trace
+    from warren.simulation.scenarios.traces import read_trace
 
     with inside("trace"):
         path = file_path(table["trace"])
@@ -62,8 +63,6 @@ def _trace(table: Mapping[str, Any]) -> Trace:
 
 
 def _record(table: Mapping[str, Any]) -> Rate:
-    from warren.simulation.recorded import recorded_rate
-
     path, queue = record_file(table)
     with inside("record: "):
         return recorded_rate(path, queue)

@@ -1,9 +1,9 @@
 """Scenarios: a node, its queues, publishers, consumers and events.
 
-A scenario is checked when it is made: :class:`~warren.simulation.units.ScenarioError` names the key and the reason.
-Times are in seconds and sizes in bytes. A text with a unit (``"10min"``, ``"2GB"``) is accepted too, and a table for
-each part of a scenario. :mod:`warren.simulation.toml_file` reads scenarios from files, with the same names. The node is
-in :mod:`warren.simulation.node_spec`.
+A scenario is checked when it is made: :class:`~warren.simulation.scenarios.units.ScenarioError` names the key and the
+reason. Times are in seconds and sizes in bytes. A text with a unit (``"10min"``, ``"2GB"``) is accepted too, and a
+table for each part of a scenario. :mod:`warren.simulation.toml_file` reads scenarios from files, with the same names.
+The node is in :mod:`warren.simulation.scenarios.node_spec`.
 """
 
 from __future__ import annotations
@@ -19,31 +19,28 @@ import attrs
 
 from warren.actors.engines.declared.arguments import MAX_PRIORITY, QueueDeclaration
 from warren.actors.engines.errors import ArgumentsError
-from warren.simulation import forms
-from warren.simulation.consumption import Consumption
-from warren.simulation.curves import Arrivals, Bursts, Constant, per_second
-from warren.simulation.forms import by, formed, inside, named, number, one_of, part, parts, share, truth, whole
-from warren.simulation.node_spec import INSTANT_DISK, RABBITMQ_MEMORY, Disk, MessageMemory, NodeSpec, Profile, watermark
-from warren.simulation.rates import Rate, rate_of
-from warren.simulation.sizes import ConstantSize, Size, size_of
-from warren.simulation.units import DAY_S, ScenarioError, clock, moment, period
+from warren.simulation.scenarios import forms
+from warren.simulation.scenarios.curves import Arrivals, Bursts, Constant, per_second
+from warren.simulation.scenarios.forms import (
+    by,
+    formed,
+    inside,
+    named,
+    number,
+    one_of,
+    part,
+    parts,
+    share,
+    truth,
+    whole,
+)
+from warren.simulation.scenarios.node_spec import NodeSpec, watermark
+from warren.simulation.scenarios.rates import Rate, rate_of
+from warren.simulation.scenarios.recorded import Consumption, recorded_consumption
+from warren.simulation.scenarios.sizes import ConstantSize, Size, size_of
+from warren.simulation.scenarios.units import DAY_S, ScenarioError, clock, moment, period
 from warren.storage.call_arguments import checked_class
 from warren.storage.errors import shown
-
-__all__ = [
-    "INSTANT_DISK",
-    "RABBITMQ_MEMORY",
-    "ConsumerSpec",
-    "Disk",
-    "Event",
-    "MessageMemory",
-    "NodeSpec",
-    "Outage",
-    "Profile",
-    "PublisherSpec",
-    "QueueSpec",
-    "Scenario",
-]
 
 MOST_QUEUES: Final = 1_000_000
 MOST_ROWS: Final = 10_000_000
@@ -129,7 +126,12 @@ class QueueSpec:
 
     @property
     def declarations(self) -> list[QueueDeclaration]:
-        return [self._declaration(name) for name in self.names]
+        """The queues as they are declared, without ``x-expires``: a simulated queue stays to the end, used or not."""
+        declarations = [self._declaration(name) for name in self.names]
+        if "x-expires" not in self.arguments:
+            return declarations
+        arguments = {key: value for key, value in declarations[0].arguments.items() if key != "x-expires"}
+        return [attrs.evolve(declaration, arguments=arguments) for declaration in declarations]
 
 
 @checked_class
@@ -170,8 +172,6 @@ def _consumption_of(value: Any) -> Consumption:
     """Return the consumption for a value: a consumption, or ``{record = "file.parquet", queue = "orders"}``."""
     if isinstance(value, Consumption):
         return value
-    from warren.simulation.recorded import recorded_consumption
-
     path, queue = forms.record_file(value)
     with inside(": "):
         return recorded_consumption(path, queue)

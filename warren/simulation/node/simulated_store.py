@@ -14,8 +14,8 @@ from warren.actors.engines.credit import GrantedCredit, StoreTickets
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.store_turn import StoreTurn
 from warren.msg_store.rdq.message_store import MessageStore
-from warren.simulation.disk_time import DiskTime, NeverFull
-from warren.simulation.virtual_time import Event, VirtualTime
+from warren.simulation.node.disk_time import DiskTime, DiskUser, NeverFull
+from warren.simulation.node.virtual_time import Event, VirtualTime
 from warren.storage.counted import CountedFileSystem, DiskAccount
 from warren.storage.pieces import Whole
 
@@ -32,20 +32,18 @@ class SimulatedStore(NeverFull):
         settings: NodeSettings,
     ) -> None:
         self.store = store
-        self.account = DiskAccount()
+        self.disk = DiskUser(disk)
         self.turns = StoreTurn[StoreLink](self, store, sync=settings.sync)
         self._files = files
         self._time = time
-        self._disk = disk
         self._turn_requested = Event(time.env)
         self._has_work = False
         self._timers_due: list[Callable[[], object]] = []
-        self._paid = DiskAccount()
         time.env.process(self._live())
 
     def charging(self) -> Any:
         """Return a block in which a queue makes the store work. The disk's work in it is charged to the store."""
-        return self._files.charging(self.account)
+        return self._files.charging(self.disk.account)
 
     def want_turn(self) -> None:
         """Have a turn as soon as the last one is over."""
@@ -56,7 +54,7 @@ class SimulatedStore(NeverFull):
         """Begin the simulation. What was handed over before is safe and cost nothing."""
         self.turns.forget_the_past()
         self._has_work = False
-        self.account = DiskAccount()
+        self.disk.account = DiskAccount()
 
     def _live(self) -> Generator[Any, Any, None]:
         while True:
@@ -69,10 +67,7 @@ class SimulatedStore(NeverFull):
                 for call in due:
                     call()
                 reports = self.turns.make_safe()
-            cost_ns = self._disk.cost_ns(self.account.since(self._paid))
-            if cost_ns:
-                self._paid = self.account.copy()
-                yield from self._disk.use(cost_ns)
+            yield from self.disk.wait()
             for progress in reports:
                 progress.client.tell(progress.taken_ticket, progress.safe_ticket)
             self.turns.finish()

@@ -10,8 +10,8 @@ import attrs
 from warren.actors.engines.memory_readings import memory_limit_bytes
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.settings_file import engine_settings
-from warren.simulation.forms import by, formed, named, nearest, one_of, part, table, truth
-from warren.simulation.units import ScenarioError, amount, period
+from warren.simulation.scenarios.forms import by, formed, named, nearest, one_of, part, table, truth
+from warren.simulation.scenarios.units import ScenarioError, amount, period
 from warren.storage.call_arguments import checked_class
 from warren.storage.errors import SettingsError, shown
 from warren.storage.settings import Settings

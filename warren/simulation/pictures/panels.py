@@ -1,7 +1,7 @@
 """The panels of the pictures: each draws one aspect of a run into a pair of axes.
 
-:mod:`warren.simulation.plots` puts panels together to pictures. :mod:`warren.simulation.ribbon` draws the moments that
-all panels show.
+:mod:`warren.simulation.plots` puts panels together to pictures. :mod:`warren.simulation.pictures.ribbon` draws the
+moments that all panels show.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.axes import Axes
 
-from warren.simulation.picture_data import Columns, Floats, QueueView, View
-from warren.simulation.picture_style import (
+from warren.simulation.pictures.ribbon import draw_moments, draw_ribbon, rows_of
+from warren.simulation.pictures.style import (
     AMBER,
     BLUE,
     GREEN,
@@ -31,8 +31,8 @@ from warren.simulation.picture_style import (
     latency_axis,
     value_axis,
 )
-from warren.simulation.picture_words import bytes_text, count_text, share_text, short, time_text
-from warren.simulation.ribbon import draw_moments, draw_ribbon, rows_of
+from warren.simulation.pictures.view import Columns, Floats, QueueView, View
+from warren.simulation.pictures.words import bytes_text, count_text, share_text, short, time_text
 
 STATES: Final = (
     ("q4", "Q4", BLUE),

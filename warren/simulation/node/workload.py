@@ -19,14 +19,14 @@ import numpy.typing as npt
 from warren.actors.engines.queue.consumers import Consumer
 from warren.actors.engines.queue.effects import Delivered
 from warren.actors.engines.queue.queue_turn import BUFFER
-from warren.simulation.curves import Curve
-from warren.simulation.node import SimulatedNode
-from warren.simulation.publication import Publication, envelope
-from warren.simulation.scenario import ConsumerSpec, PublisherSpec
-from warren.simulation.simulated_queue import SimulatedQueue
-from warren.simulation.sizes import ConstantSize, Sizes, bodies, body
-from warren.simulation.units import NS, ns
-from warren.simulation.virtual_time import Event
+from warren.simulation.node.publication import Publication, envelope
+from warren.simulation.node.simulated_node import SimulatedNode
+from warren.simulation.node.simulated_queue import SimulatedQueue
+from warren.simulation.node.virtual_time import Event
+from warren.simulation.scenarios.curves import Curve
+from warren.simulation.scenarios.scenario import ConsumerSpec, PublisherSpec
+from warren.simulation.scenarios.sizes import ConstantSize, Sizes, bodies, body
+from warren.simulation.scenarios.units import NS, ns
 
 CATCH_UP_RATE: Final = 50_000
 """Messages a second at which a publisher sends what was held back, unless its own rate is half of that or more."""
@@ -137,7 +137,7 @@ class SimulatedPublisher:
 
     @property
     def _free(self) -> bool:
-        if self._node.blocked or self._queue.full:
+        if self._node.gate.is_closed or self._queue.full:
             return False
         return not self._spec.confirms or self._unconfirmed < self._spec.confirms
 
@@ -148,8 +148,8 @@ class SimulatedPublisher:
         queue.behind[self] = None
         self._node.changed[queue] = None
         while not self._free:
-            if self._node.blocked:
-                yield self._node.gate.wait()
+            if self._node.gate.is_closed:
+                yield self._node.gate.opens.wait()
             elif queue.full:
                 yield queue.room.wait()
             else:

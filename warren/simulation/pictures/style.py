@@ -27,7 +27,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from warren.simulation.picture_words import TimeScale, count_text, time_text
+from warren.simulation.pictures.words import TimeScale, count_text, time_text
 
 INK: Final = "#1f2a30"
 PALE: Final = "#6b7780"

@@ -12,9 +12,9 @@ disk and requeues.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from warren.actors.engines.credit import PublisherCredit
 from warren.actors.engines.declared.arguments import QueueDeclaration
@@ -28,15 +28,15 @@ from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.engines.queue.queue_turn import QueueTurn
 from warren.actors.engines.queue.queue_turn_host import Receiver
 from warren.actors.engines.queue.sync_group import SyncGroup
-from warren.actors.runtime.pool import TURN_ENTRIES
+from warren.actors.runtime.pooled_actor import TURN_ENTRIES
 from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.queue_index.message.msg_ids import MsgIds
 from warren.queue_index.queue.variable_queue import QueueFiles
-from warren.simulation.disk_time import DiskTime, NeverFull
-from warren.simulation.publication import NO_TIME, Behind, Counters, Publication, Token
-from warren.simulation.store import StoreLink
-from warren.simulation.virtual_time import Event, QueueTimers, VirtualTime
-from warren.storage.counted import CountedFileSystem, DiskAccount
+from warren.simulation.node.disk_time import DiskTime, DiskUser, NeverFull
+from warren.simulation.node.publication import NO_TIME, Behind, Counters, Publication, Token
+from warren.simulation.node.simulated_store import StoreLink
+from warren.simulation.node.virtual_time import Event, QueueTimers, VirtualTime
+from warren.storage.counted import CountedFileSystem
 from warren.storage.record_log import RecordLog
 
 
@@ -61,25 +61,14 @@ class QueueNode(Protocol):
     def tell_monitor(self, work: Callable[[], None]) -> None: ...
 
 
-class _Process(QueueProcess):
-    """A queue that stays to the simulation's end, used or not.
-
-    Simulated bodies of one size are one object: large ones stay so. (Encoded, each would take its own memory.)
-    """
-
-    __slots__ = ()
-    single_below_bytes = 65_536
-    is_auto_delete_due = False
-
-    def expires_at_us(self) -> int | None:
-        return None
-
+_ENCODED_BELOW_BYTES: Final = 65_536
+"""Simulated bodies of one size are one object. Larger ones stay so; encoded, each would take its own memory."""
 
 Work = tuple[Callable[..., object], tuple[Any, ...]]
 """What is to be called in a turn, and its arguments."""
 
 
-class SimulatedQueue(NeverFull):
+class SimulatedQueue:
     """One queue of a simulated node."""
 
     def __init__(
@@ -89,46 +78,28 @@ class SimulatedQueue(NeverFull):
         *,
         parts_of: Callable[[int | None], QueueFiles],
         links: list[StoreLink],
-        durable: bool,
-        terms: RecoveryTerms | None = None,
+        terms: Mapping[int, RecoveryTerms] | None = None,
         messages: int = 0,
     ) -> None:
-        """``terms`` and ``messages``: what is there at the start, as a clean stop left it."""
+        """``terms`` (of levels) and ``messages``: what is there at the start, as a clean stop left it."""
         self.name = declaration.name
         self.declaration = declaration
-        self.account = DiskAccount()
+        self.disk = DiskUser(node.disk)
         self.counters = Counters()
         self.blocked_publishers = 0
         self.behind: dict[Behind, None] = {}
         """Its publishers that have messages which should be published by now."""
-        self.ready_area = self.unacked_area = 0
-        """Messages times nanoseconds."""
         self._node = node
-        self._time = node.time
         node.changed[self] = None
         self._links = links
-        backing = Backing(
-            parts_of,
-            durable=durable,
-            max_priority=declaration.max_priority,
-            terms=None if terms is None else {0: terms},
-        )
         limited = declaration.max_length is not None or declaration.max_length_bytes is not None
         self._refuses = limited and declaration.overflow != "drop-head"
         self._messages_at_start = messages
-        self.msg_ids = MsgIds(NO_TIME)
-        returned_path = f"/node/warren.queues/vhost/{len(node.queues)}/returned.log"
-        keeps_counts = durable and not node.wakes_idle_queues  # RabbitMQ's classic queues do not
-        self.process = _Process(
-            declaration,
-            backing,
-            wall_clock=node.time.wall_us,
-            returned_log=(lambda _: RecordLog(node.files, returned_path, "returned")) if keeps_counts else None,
-            sync=node.settings.sync != "os",
-        )
+        self.process = _process(node, declaration, parts_of, terms)
+        self.occupancy = Occupancy(self.process)
         self._turns = QueueTurn(
             host=self,
-            output=self,
+            output=_Output(node, self),
             process=self.process,
             stores=links,
             name=self.name,
@@ -147,9 +118,7 @@ class SimulatedQueue(NeverFull):
         """Rung when publishers may look again whether there is room."""
         self._wake = Event(node.time.env)
         self._hurry = False
-        self._paid = DiskAccount()
         self._timers = QueueTimers(node.time)
-        self._area_at_ns = 0
         self._turns.arm_deadline()
         node.time.env.process(self._live())
 
@@ -183,22 +152,19 @@ class SimulatedQueue(NeverFull):
         return any(link.credit.blocked for link in self._links)
 
     def _live(self) -> Generator[Any, Any, None]:
-        files, disk, account = self._node.files, self._node.disk, self.account
+        files, account = self._node.files, self.disk.account
         while True:
             if not (self._inbox or self._control or self._hurry):
                 yield self._wake.wait()
                 continue
             files.account = account
             effects = self._turn()
-            cost_ns = disk.cost_ns(account.since(self._paid))
-            if cost_ns:
-                self._paid = account.copy()
-                yield from disk.use(cost_ns)
-                files.account = account
+            yield from self.disk.wait()
+            files.account = account
             self._end_turn(effects)
 
     def _turn(self) -> Effects:
-        self._measure()
+        self.occupancy.measure(self._node.time.now_ns())
         self._node.changed[self] = None
         self.counters.turns += 1
         control, inbox = self._control, self._inbox
@@ -222,19 +188,6 @@ class SimulatedQueue(NeverFull):
         if self._node.check_invariants:
             self.process.check_invariants()
 
-    def _measure(self) -> None:
-        """Account for the number of messages since the last turn."""
-        now = self._time.now_ns()
-        if now > self._area_at_ns:
-            elapsed = now - self._area_at_ns
-            self.ready_area += elapsed * len(self.process)
-            self.unacked_area += elapsed * self.process.unacked
-            self._area_at_ns = now
-
-    def finish(self) -> None:
-        """Account for the time since the last turn, at the end of the simulation."""
-        self._measure()
-
     @property
     def waiting_messages(self) -> int:
         """The messages that its publishers hold back."""
@@ -257,14 +210,13 @@ class SimulatedQueue(NeverFull):
         count = len(publication.bodies)
         self.weight -= count
         self.counters.published += count
-        token = publication.token
-        if token is None and self._node.promises_to_all:
-            token = lambda _: None  # noqa: E731  # another object each time
-        backing = self.process.backing
+        token, backing = publication.token, self.process.backing
         level = backing.level(backing.level_of(publication.priority)) if self._refuses else None
         first = 0 if level is None else level.state.next_seq_id
         if self._node.calls_by_message:
             backing.level(backing.level_of(publication.priority)).state.calls_since_reduce += count - 1
+        if token is None and self._node.promises_to_all:
+            token = partial(_nothing)
         self._turns.publish(
             publication.envelope,
             publication.ids,
@@ -312,13 +264,20 @@ class SimulatedQueue(NeverFull):
         """Remove every ready message."""
         self._turns.purge()
 
+    def dead_letters_safe(self, number: int) -> None:
+        """Tell it that a batch of dead letters is safe at its target, from outside a turn."""
+        self.tell(self._turns.dead_letters_safe, number, control=True)
+
+    def report_answered(self, duration_s: float | None) -> None:
+        """Tell it the memory monitor's answer to its report, from outside a turn."""
+        self.tell(self._turns.set_duration_target, duration_s, control=True)
+
     def told_duration(self, duration_s: float | None) -> None:
         """Take in the duration from a round of the memory monitor. If it wakes idle queues, this counts as work."""
         self._turns.worked |= self._node.wakes_idle_queues
         self._turns.set_duration_target(duration_s)
 
-    # ── what the turn has for others (:class:`~warren.actors.engines.queue.queue_turn_host.QueueTurnHost`)
-    # ─────────────────
+    # ── the host of its turns (:class:`~warren.actors.engines.queue.queue_turn_host.QueueTurnHost`) ─────────────
 
     def has_more(self) -> bool:
         return bool(self._control or self._inbox)
@@ -335,26 +294,75 @@ class SimulatedQueue(NeverFull):
     def cancel_timers(self) -> None:
         self._timers.cancel()
 
-    def account_memory(self) -> None:
-        self._node.account(self)
-
     def rested(self) -> None:
         """Do nothing: the scenario defines what a queue takes at rest."""
 
+
+def _nothing(_: bool) -> None:
+    """Be the token of a publish without one. Each needs an object of its own."""
+
+
+def _process(
+    node: QueueNode,
+    declaration: QueueDeclaration,
+    parts_of: Callable[[int | None], QueueFiles],
+    terms: Mapping[int, RecoveryTerms] | None,
+) -> QueueProcess:
+    """Return the engine of a queue."""
+    returned_path = f"/node/warren.queues/vhost/{len(node.queues)}/returned.log"
+    keeps_counts = declaration.durable and not node.wakes_idle_queues  # RabbitMQ's classic queues do not
+    return QueueProcess(
+        declaration,
+        Backing(parts_of, durable=declaration.durable, max_priority=declaration.max_priority, terms=terms),
+        wall_clock=node.time.wall_us,
+        returned_log=(lambda _: RecordLog(node.files, returned_path, "returned")) if keeps_counts else None,
+        sync=node.settings.sync != "os",
+        single_below_bytes=_ENCODED_BELOW_BYTES,
+    )
+
+
+class Occupancy:
+    """How many messages a queue had over time, as sums of messages times nanoseconds."""
+
+    def __init__(self, process: QueueProcess) -> None:
+        self.ready = self.unacked = 0
+        self._process = process
+        self._measured_ns = 0
+
+    def measure(self, now_ns: int) -> None:
+        """Add the time since the last call, in which the queue had as many messages as now."""
+        if now_ns > self._measured_ns:
+            elapsed_ns = now_ns - self._measured_ns
+            self.ready += elapsed_ns * len(self._process)
+            self.unacked += elapsed_ns * self._process.unacked
+            self._measured_ns = now_ns
+
+
+class _Output(NeverFull):
+    """Where the results of one queue's turns go
+    (:class:`~warren.actors.engines.queue.queue_turn_host.QueueTurnOutput`)."""
+
+    def __init__(self, node: QueueNode, queue: SimulatedQueue) -> None:
+        self._node = node
+        self._queue = queue
+        self._msg_ids = MsgIds(NO_TIME)
+
+    def account_memory(self) -> None:
+        self._node.account(self._queue)
+
     def report(self, duration_s: float | None, *, pageable: bool, resting: bool) -> None:
         """Report to the memory monitor. Its answer comes like any message."""
-        monitor = self._node.monitor
+        monitor, queue = self._node.monitor, self._queue
 
         def report() -> None:
-            if self not in monitor:
-                monitor.register(self)
-            answer_s = monitor.report(self, duration_s, pageable=pageable, resting=resting)
-            self.tell(self._turns.set_duration_target, answer_s, control=True)
+            if queue not in monitor:
+                monitor.register(queue)
+            queue.report_answered(monitor.report(queue, duration_s, pageable=pageable, resting=resting))
 
         self._node.tell_monitor(report)
 
     def leave_monitor(self) -> None:
-        self._node.tell_monitor(lambda: self._node.monitor.deregister(self))
+        self._node.tell_monitor(lambda: self._node.monitor.deregister(self._queue))
 
     def confirmed(self, token: Token) -> None:
         token(True)
@@ -367,18 +375,18 @@ class SimulatedQueue(NeverFull):
             queues = self._node.queues
             return [(name, queues[name]) for name in letter.routing_keys if name in queues]
 
-        letters = list(copies(batch, self.msg_ids, targets))
+        letters = list(copies(batch, self._msg_ids, targets))
         left = len(letters)
 
         def arrived(_: bool) -> None:  # one that a full queue refuses is lost, as in the runtime
             nonlocal left
             left -= 1
             if not left:
-                self.tell(self._turns.dead_letters_safe, batch.number, control=True)
+                self._queue.dead_letters_safe(batch.number)
 
-        self.counters.dead_lettered += len(batch.publications)
+        self._queue.counters.dead_lettered += len(batch.publications)
         if not letters:
-            self.tell(self._turns.dead_letters_safe, batch.number, control=True)
+            self._queue.dead_letters_safe(batch.number)
         for _, target, letter, msg_id in letters:
             token = partial(arrived)
             target.publish(Publication(letter.envelope, msg_id, [letter.body], None, letter.priority, token))

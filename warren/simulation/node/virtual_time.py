@@ -7,7 +7,7 @@ from typing import Any
 
 import simpy
 
-from warren.simulation.units import ns
+from warren.simulation.scenarios.units import ns
 
 
 class VirtualTime:

@@ -2,7 +2,7 @@
 
 The rules are the runtime's own objects (:mod:`warren.actors.engines.memory_monitor`, ``alarms``); what the memory
 monitor's actor does with them is done here in virtual time. Memory is what the scenario says a message takes in each
-state (:class:`~warren.simulation.scenario.MessageMemory`), accounted queue by queue at the end of each turn.
+state (:class:`~warren.simulation.scenarios.scenario.MessageMemory`), accounted queue by queue at the end of each turn.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.queue_index.message.msg_ids import MsgIds
 from warren.queue_index.queue.body_store import StoreClient
 from warren.queue_index.queue.variable_queue import QueueFiles, VariableQueue
-from warren.simulation.disk_time import DiskTime
-from warren.simulation.publication import NO_TIME, envelope
-from warren.simulation.scenario import NodeSpec, QueueSpec, Scenario
-from warren.simulation.simulated_queue import SimulatedQueue
-from warren.simulation.sizes import bodies
-from warren.simulation.store import SimulatedStore, StoreLink
-from warren.simulation.units import NS
-from warren.simulation.virtual_time import Event, VirtualTime
+from warren.simulation.node.disk_time import DiskTime
+from warren.simulation.node.publication import NO_TIME, envelope
+from warren.simulation.node.simulated_queue import SimulatedQueue
+from warren.simulation.node.simulated_store import SimulatedStore, StoreLink
+from warren.simulation.node.virtual_time import Event, VirtualTime
+from warren.simulation.scenarios.node_spec import NodeSpec
+from warren.simulation.scenarios.scenario import QueueSpec, Scenario
+from warren.simulation.scenarios.sizes import bodies
+from warren.simulation.scenarios.units import NS
 from warren.storage.counted import CountedFileSystem, DiskAccount
 
 _VHOST: Final = "/"
@@ -56,6 +57,34 @@ class Mark:
     queue: str | None = None
 
 
+class Gate:
+    """Where publishers wait as long as an alarm blocks them."""
+
+    def __init__(self, time: VirtualTime) -> None:
+        self.opens = Event(time.env)
+        self._time = time
+        self._closed_ns = 0
+        self._closed_at_ns: int | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed_at_ns is not None
+
+    @property
+    def closed_ns(self) -> int:
+        """How long it has been closed until now, in all."""
+        since_ns = 0 if self._closed_at_ns is None else self._time.now_ns() - self._closed_at_ns
+        return self._closed_ns + since_ns
+
+    def update(self, *, closed: bool) -> None:
+        """Close it, or open it and let go the publishers that wait."""
+        if closed and not self.is_closed:
+            self._closed_at_ns = self._time.now_ns()
+        elif self.is_closed and not closed:
+            self._closed_ns, self._closed_at_ns = self.closed_ns, None
+            self.opens.set()
+
+
 class SimulatedNode:
     """One node. Its processes start with it; :attr:`time` drives them."""
 
@@ -71,7 +100,7 @@ class SimulatedNode:
         self.wakes_idle_queues = spec.wakes_idle_queues
         self.calls_by_message = spec.profile == "rabbitmq-3.10"
         """A RabbitMQ's queue takes each message in a call of its own, and reduces memory use in every 1001st."""
-        self.promises_to_all = spec.profile != "rabbitmq-3.10"
+        self.promises_to_all = not self.calls_by_message
         """The runtime makes all messages safe, awaited or not; RabbitMQ only those whose publisher asks for it."""
         self.check_invariants = check_invariants
         self.monitor = MemoryMonitor(
@@ -87,12 +116,8 @@ class SimulatedNode:
         self.changed: dict[SimulatedQueue, None] = {}
         """Queues that something has happened to since the timeline's last row."""
         self.sync_group = SyncGroup(self.settings.sync_interval_ms)
-        self.gate = Event(self.time.env)
-        """Rung when the last alarm is over."""
+        self.gate = Gate(self.time)
         self.marks: list[Mark] = []
-        self.alarm_ns = 0
-        """How long publishers were blocked."""
-        self._alarm_since_ns: int | None = None
         self._paged: set[str] = set()
         self._for_monitor: list[Callable[[], None]] = []
         self._ids_at_start = MsgIds(NO_TIME)
@@ -138,13 +163,13 @@ class SimulatedNode:
         terms = None
         if spec.messages:
             parts = parts_of(None if declaration.max_priority is None else 0)
-            terms = self._filled(parts, declaration, spec, links, np.random.default_rng([seed, len(self.queues)]))
+            rng = np.random.default_rng([seed, len(self.queues)])
+            terms = {0: self._filled(parts, declaration, spec, links, rng)}
         queue = SimulatedQueue(
             self,
             declaration,
             parts_of=parts_of,
             links=links,
-            durable=declaration.durable,
             terms=terms,
             messages=spec.messages,
         )
@@ -213,11 +238,6 @@ class SimulatedNode:
     # ── memory and disk ─────────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def blocked(self) -> bool:
-        """Whether an alarm blocks publishers."""
-        return self._alarm_since_ns is not None
-
-    @property
     def free_bytes(self) -> int:
         """The bytes that are free on the disk."""
         disk = self.spec.disk
@@ -236,10 +256,8 @@ class SimulatedNode:
         Persistent bodies are written when they come, so the last ones are those that queues still have in RAM.
         Transient bodies are written when they leave it.
         """
-        persistent, transient = (
-            min(simulated_store.store.growing_bytes, most_bytes)
-            for simulated_store in (self.persistent, self.transient)
-        )
+        stores = (self.persistent, self.transient)
+        persistent, transient = (min(simulated.store.growing_bytes, most_bytes) for simulated in stores)
         return transient + max(persistent - self.bodies.read(), 0)
 
     def _stored_bodies(self) -> int:
@@ -298,17 +316,9 @@ class SimulatedNode:
             self.mark("memory-alarm" if begins else "memory-alarm-ends", "memory alarm")
         else:
             self.mark("disk-alarm" if begins else "disk-alarm-ends", "disk alarm")
-        now = self.time.now_ns()
-        if event.publishers_blocked and self._alarm_since_ns is None:
-            self._alarm_since_ns = now
-        elif not event.publishers_blocked and self._alarm_since_ns is not None:
-            self.alarm_ns += now - self._alarm_since_ns
-            self._alarm_since_ns = None
-            self.gate.set()
+        self.gate.update(closed=event.publishers_blocked)
 
     def finish(self) -> None:
         """End the simulation."""
-        if self._alarm_since_ns is not None:
-            self.alarm_ns += self.time.now_ns() - self._alarm_since_ns
         for queue in self.queues.values():
-            queue.finish()
+            queue.occupancy.measure(self.time.now_ns())

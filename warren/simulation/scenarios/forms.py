@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar, cast, get_args
 import attrs
 import numpy as np
 
-from warren.simulation.units import ScenarioError
+from warren.simulation.scenarios.units import ScenarioError
 from warren.storage.errors import shown
 
 T = TypeVar("T")
@@ -158,10 +158,10 @@ def each(values: Any, form: Callable[[Any], T]) -> tuple[T, ...]:
 # ── single values ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def number(value: Any, least: float, most: float) -> float:
-    """Return a finite number of that range."""
+def number(value: Any, least: float, most: float, words: str = "") -> float:
+    """Return a finite number of that range. ``words``: what an error calls the range."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ScenarioError(f" must be a number, {least:g} … {most:g}, not {shown(value)}")
+        raise ScenarioError(f" must be {words or f'a number, {least:g} … {most:g}'}, not {shown(value)}")
     return float(value)
 
 
@@ -174,9 +174,7 @@ def whole(value: Any, least: int, most: int = MOST) -> int:
 
 def share(value: Any) -> float:
     """Return a number from 0.0 to 1.0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
-        raise ScenarioError(f" must be 0.0 … 1.0, not {shown(value)}")
-    return float(value)
+    return number(value, 0.0, 1.0, "0.0 … 1.0")
 
 
 def one_of(value: Any, choices: Any) -> Any:
