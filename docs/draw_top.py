@@ -21,7 +21,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 import warren
-from warren.top.attached import Attached
+from warren.top.attached import attached
 from warren.top.picture import picture
 from warren.top.queue_page import queue_page
 
@@ -64,7 +64,7 @@ def run_node(path: str) -> None:
 
 def draw(path: str) -> dict[str, str]:
     """The list, and the page of the queue ``orders``, with the rates of a second."""
-    with Attached(path) as node:
+    with attached(path) as node:
         time.sleep(RUN_S)
         node.snapshot()
         time.sleep(1)

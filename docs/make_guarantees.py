@@ -305,7 +305,7 @@ PROMISES: Final = (
         Shown(
             "another user at the socket",
             "sharing::another_user_is_dropped",
-            "status_server::another_user_s_process_is_dropped_whatever_the_socket_s_mode",
+            "guest_listener::another_user_s_process_is_dropped_whatever_the_socket_s_mode",
         ),
         Shown("links in the place of files", "links::a_link_in_the_place_of_any_file_of_a_node"),
     ),

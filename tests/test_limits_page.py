@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from warren.actors.engines.declared import texts
-from warren.actors.node import status_server
 from warren.amqp.connection import CHANNEL_MAX, FRAME_MAX
 from warren.management import http_protocol
 from warren.management.settings import ManagementSettings
@@ -45,8 +44,6 @@ SERVER, MANAGEMENT = ServerSettings(), ManagementSettings()
         ("time for the head of a request", MANAGEMENT.management_tcp_request_timeout),
         ("time for the rest of a request", http_protocol.BODY_TIMEOUT_S),
         ("size of a request's body", MANAGEMENT.management_max_http_body_size),
-        ("size of a request of `warren top`", status_server.MAX_REQUEST_BYTES),
-        ("visitors of a node that is not shared", status_server.MAX_VISITORS),
         ("length of a name", texts.MAX_SHORT_STRING_BYTES),
         ("tables and lists in each other", texts.MAX_LEVELS),
         ("a [condition on messages", MAX_CHARACTERS),

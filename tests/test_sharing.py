@@ -49,7 +49,7 @@ from warren.errors import (
 )
 from warren.handles.node import Node
 from warren.server import Server, own_calls
-from warren.top.attached import Attached
+from warren.top.attached import attached
 
 
 def bodies(queue: warren.Queue, count: int = 100) -> list[bytes]:
@@ -489,11 +489,11 @@ def test_coroutines_use_the_same_connection(host: Node, guest: Node) -> None:
 
 def test_warren_top_finds_a_shared_node(host: Node, guest: Node) -> None:
     guest.queue("q").publish(b"").wait()
-    with Attached(host.path) as attached:
-        assert [one["name"] for one in attached.snapshot()["queues"]] == ["q"]
+    with attached(host.path) as node:
+        assert [one["name"] for one in node.snapshot()["queues"]] == ["q"]
         with pytest.raises(warren.WarrenError):
-            attached.ask(want="nothing of the sort")
-        assert attached.queue("/", "q")["queue"]["name"] == "q"
+            node.ask(want="nothing of the sort")
+        assert node.queue("/", "q")["queue"]["name"] == "q"
 
 
 # ── access to the socket ─────────────────────────────────────────────────────────────────────────────────────────────

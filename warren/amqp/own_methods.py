@@ -130,6 +130,8 @@ when a host or guest without the change would misbehave; then both must be of on
 PROTOCOL_PROPERTY: Final = "warren_protocol"
 """The host sends it in ``connection.start``, with the number; other servers do not."""
 VERSION_PROPERTY: Final = "warren_version"
+COMMANDS_PROPERTY: Final = "warren_commands"
+"""True among the properties of a guest that only asks about the node: a command, whose connection is not listed."""
 
 HANDING_OVER: Final = "the host of the node hands over"
 """As the reason of a ``connection.blocked``: send nothing more, end your half of the socket, and read its other half to

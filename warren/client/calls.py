@@ -110,7 +110,8 @@ def _is_utf8(text: str) -> bool:
     return text.isascii() or not any("\udc80" <= character <= "\udcff" for character in text)
 
 
-def _plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a call's arguments for a field table. Raises :class:`MessageError`."""
     try:
         return {name: plain(value) for name, value in arguments.items()}
     except RecursionError:
@@ -120,7 +121,7 @@ def _plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def check_fits(arguments: Mapping[str, Any]) -> None:
     """Raise :class:`MessageError` if they do not fit into a field table: an error when they are sent would get lost."""
     try:
-        write_table(_plain_arguments(arguments))
+        write_table(plain_arguments(arguments))
     except (TypeError, ValueError) as error:
         raise MessageError(f"it cannot be sent to the process that hosts the node: {error}") from None
 
@@ -171,4 +172,4 @@ def result_of(answer: Method) -> Any:
 
 def call(remote: Asker, verb: str, /, **arguments: Any) -> Steps[Any]:
     """Call a verb in the host's process. Raises what it raises."""
-    return result_of((yield from remote.ask(Call(verb, _plain_arguments(arguments)))))
+    return result_of((yield from remote.ask(Call(verb, plain_arguments(arguments)))))

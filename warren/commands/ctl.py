@@ -18,8 +18,7 @@ from warren.commands.options import JsonOption, NodePath, UsageError
 from warren.commands.output import print_json, report_error
 from warren.ctl.text import plain, shown
 from warren.ctl.verb import DEFAULT_VHOST, Verb
-from warren.ctl.verbs import EX_DATAERR, EX_UNAVAILABLE, EX_USAGE, VERBS, answer
-from warren.handles.node import Node
+from warren.ctl.verbs import EX_DATAERR, EX_UNAVAILABLE, EX_USAGE, VERBS
 from warren.salvage.names import printable
 from warren.storage.errors import WarrenError, did_you_mean
 
@@ -111,10 +110,7 @@ def _do(
     if not (quiet or as_json or arguments.get("file") == "-"):
         print(printable(_sentence(verb, arguments)), flush=True)
     with _with_file(name, arguments) as sent, looking_at(path) as node:
-        if isinstance(node, Node):
-            reply = answer(node._running, {"verb": name, "arguments": sent})
-        else:
-            reply = node.ask(want="ctl", patience_s=_PATIENCE_S, verb=name, arguments=sent)
+        reply = node.ask(want="ctl", patience_s=_PATIENCE_S, verb=name, arguments=sent)
     if "refused" in reply:
         raise _RefusedError(reply["refused"], reply["exit_code"])
     if "warning" in reply:

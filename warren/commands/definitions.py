@@ -10,10 +10,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from warren.actors.engines.declared.definitions_json import Imported
-from warren.commands.opening import looking_at, opened_node, vhost_of
+from warren.commands.opening import looking_at, opened_node
 from warren.commands.options import AdoptOption, NodePath, UsageError
 from warren.commands.output import print_json, report_error
-from warren.handles.node import Node
 from warren.salvage.names import printable
 from warren.storage.errors import StorageError
 
@@ -47,12 +46,7 @@ def definitions(
         raise UsageError("either --export or --import")
     if import_from is None:
         with looking_at(path, adopt=adopt) as node:
-            if isinstance(node, Node):
-                if vhost is not None:
-                    vhost_of(node, vhost)
-                exported = node.definitions(vhost)
-            else:
-                exported = node.ask(want="definitions", vhost=vhost)
+            exported = node.ask(want="definitions", vhost=vhost)
         _write(json.dumps(exported, indent=2) + "\n", export)
         return
     document = _read(import_from)

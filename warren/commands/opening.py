@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from warren.actors.clock import HandClock
 from warren.actors.engines.errors import NotFoundError
@@ -22,12 +23,14 @@ from warren.hosting.data_directory import Kind, refuse_part
 from warren.hosting.open_nodes import Opening
 from warren.hosting.running_broker import BrokerRunningError, refuse_running_broker
 from warren.hosting.running_node import RunningNode
-from warren.storage.errors import DirectoryLockedError, StorageError
+from warren.storage.errors import DirectoryLockedError, StorageError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.lock_file import LOCK_FILE, SHARED, lock_holder
 from warren.storage.overlay import OverlayFileSystem
-from warren.top.attached import Attached, NotAttachedError
 from warren.verbs.vhost_verbs import VhostVerbs
+
+if TYPE_CHECKING:
+    from warren.top.attached import Attached
 
 
 def check_directory(path: str, *, adopt: bool = False, make: bool = False) -> bool:
@@ -92,41 +95,44 @@ def _guest(path: str, locked: str) -> Node:
 
 
 @contextmanager
-def looking_at(path: str, *, attach: bool = False, adopt: bool = False) -> Iterator[Attached | Node]:
+def looking_at(path: str, *, attach: bool = False, adopt: bool = False) -> Iterator[Attached]:
     """The node that runs in a directory, or (without ``attach``) a node of our own if no node runs.
 
     A RabbitMQ's directory (``adopt``) is only looked at: the node's files are the directory's as they would be.
     """
+    from warren.top.attached import NotAttachedError, attached, of_own
+
     is_ours = check_directory(path, adopt=adopt)
-    try:
-        attached = Attached(path)
-    except NotAttachedError as error:
-        if attach:
-            raise
-        if not is_ours:
-            with _overlaid(path) as node:
-                yield node
-            return
+    with ExitStack() as opened:
         try:
-            node = open_node(path)
-        except BrokerRunningError:
-            raise
-        except DirectoryLockedError as locked:
-            raise DirectoryLockedError(f"{locked}, and cannot be looked at: {error}") from locked
-        with node:
-            yield node
-        return
-    with attached:
-        yield attached
+            node = opened.enter_context(attached(path))
+        except NotAttachedError as error:
+            if attach:
+                raise
+            if is_ours:
+                node = of_own(opened.enter_context(_own(path, error))._running)
+            else:
+                node = of_own(opened.enter_context(_overlaid(path)))
+        yield node
+
+
+def _own(path: str, not_attached: WarrenError) -> Node:
+    """Open the node of a directory."""
+    try:
+        return open_node(path)
+    except BrokerRunningError:
+        raise
+    except DirectoryLockedError as locked:
+        raise DirectoryLockedError(f"{locked}, and cannot be looked at: {not_attached}") from locked
 
 
 @contextmanager
-def _overlaid(path: str) -> Iterator[Node]:
+def _overlaid(path: str) -> Iterator[RunningNode]:
     """A node over a directory that is not changed: all in this thread, and time stands still."""
     refuse_running_broker(path)
     files = OverlayFileSystem(RealFileSystem())
     try:
-        running = RunningNode(
+        yield RunningNode(
             os.path.abspath(path),
             Config.of(None),
             files=files,
@@ -135,7 +141,6 @@ def _overlaid(path: str) -> Iterator[Node]:
             random=os.urandom,
             adopt=True,
         )
-        yield Node(running)
     finally:
         files.close()
 

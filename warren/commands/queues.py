@@ -22,11 +22,10 @@ from warren.commands.options import (
 )
 from warren.commands.output import plain_table, print_json, print_text
 from warren.commands.vhosts import VhostOptions
-from warren.handles.node import Node
 from warren.salvage.names import printable
 from warren.top.numbers import size
 from warren.top.picture import topic_lags
-from warren.top.snapshots import Row, Snapshots
+from warren.top.snapshots import Row
 from warren.values.messages import DelayedMessage
 
 _COUNTS = ("ready", "unacked", "consumers", "bytes")
@@ -44,8 +43,7 @@ def queues(
     Exit code 0; queues that are down are listed as that.
     """
     with looking_at(path, adopt=adopt) as node:
-        take = Snapshots(node._running).take if isinstance(node, Node) else node.snapshot
-        snapshot = take("name", None, vhost)
+        snapshot = node.snapshot("name", None, vhost)
     rows: list[Row] = snapshot["queues"]
     down: dict[str, str] = snapshot["down_vhosts"]
     topics: dict[str, Any] = snapshot.get("topics") or {"down": None, "rows": []}

@@ -17,8 +17,8 @@ import attrs
 
 from warren.actors.clock import SystemClock
 from warren.actors.engines.memory_readings import keep_one_heap
+from warren.actors.node.guest_listener import GuestListener
 from warren.actors.node.node_context import shared_files
-from warren.actors.node.status_server import Session, StatusServer
 from warren.actors.runtime.pool import ThreadPool
 from warren.config import Config, check_names
 from warren.handles.exchange import Exchange
@@ -265,25 +265,20 @@ def _start(path: str, config: Config, adopt: bool, *, shared: bool = False) -> R
         clock=SystemClock(),
         random=os.urandom,
         adopt=adopt,
-        start_status=_start_status if config.node.attach and not shared else None,
+        start_listener=_start_listener if config.node.attach and not shared else None,
         shared=shared,
     )
 
 
-def _start_status(running: RunningNode) -> StatusServer | None:
-    """Answer other processes of the directory's user at the node's socket."""
-
-    def new_session() -> Session:
-        from warren.top.snapshots import Snapshots
-
-        return Snapshots(running).answer
+def _start_listener(running: RunningNode) -> GuestListener | None:
+    """Let other processes of the directory's user in."""
 
     def let_in(connection: socket.socket) -> None:
         from warren.server.guests import let_in
 
         let_in(running, connection)
 
-    return StatusServer.start(running.path, new_session, let_in)
+    return GuestListener.start(running.path, let_in)
 
 
 def _serve_directory(running: RunningNode) -> RunningNode:

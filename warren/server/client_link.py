@@ -28,6 +28,8 @@ class ClientLink:
         self.vhost = ""
         self.is_owner = False
         """Whether this client has all permissions."""
+        self.is_commands = False
+        """Whether it is the connection of a command that only asks about the node; it is not listed."""
         self.capabilities: dict[str, Any] = {}
         self.writable = True
         """Whether the client takes more data."""

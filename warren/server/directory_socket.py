@@ -1,8 +1,8 @@
 """DirectorySocket: the server's end of the socket in a data directory, for processes of the directory's user.
 
 A client's user is checked (``SO_PEERCRED``): other users' processes, except root's, are dropped. No password is needed,
-and every client may do everything. The first bytes choose the protocol: AMQP 0-9-1, with methods of our own
-(:mod:`warren.amqp.own_methods`), or, for ``warren top``, lines of JSON (:mod:`warren.actors.node.status_server`).
+and every client may do everything. The protocol is AMQP 0-9-1, with methods of our own
+(:mod:`warren.amqp.own_methods`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Final, cast
 import attrs
 
 from warren.actors.node.node_socket import NodeSocket, may_come_in, peer_of
-from warren.actors.node.status_server import MAX_REQUEST_BYTES, Session, answer
 from warren.amqp.own_methods import MAX_BODY_BYTES
 from warren.server.connection import Admission, ClientConnection
 from warren.server.peer import Peer
@@ -100,17 +99,12 @@ class DirectorySocket:
 
 
 class _Guest(asyncio.Protocol):
-    """A client that has not sent anything yet; then one that speaks lines."""
+    """A client that has not sent anything yet."""
 
     def __init__(self, place: DirectorySocket) -> None:
         self._place = place
         self._transport: asyncio.Transport | None = None
         self._process = 0
-        self._session: Session | None = None
-        self._received = bytearray()
-        self._busy = False
-        self._writable = True
-        """Whether it reads its answers; otherwise nothing more is written."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -123,49 +117,15 @@ class _Guest(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._transport is None:
             return
-        self._place.no_stranger(self._transport)
-        if self._session is None and not self._received and not data.startswith(b"{"):
-            place = self._place
-            connection = ClientConnection(
-                place.server, place.admission, lambda _: place.describe(self._process), place.settings
-            )
-            self._transport.set_protocol(connection)
-            connection.connection_made(self._transport)
-            if not self._transport.is_closing():
-                connection.data_received(data)
-            return
-        self._received += data
-        if len(self._received) > MAX_REQUEST_BYTES:
-            self._transport.abort()
-        else:
-            self._answer_next()
-
-    def _answer_next(self) -> None:
-        end = self._received.find(b"\n")
-        if end < 0 or self._busy or not self._writable:
-            return
-        if self._session is None:
-            from warren.top.snapshots import Snapshots
-
-            self._session = Snapshots(self._place.server.node).answer
-        line = bytes(self._received[:end])
-        del self._received[: end + 1]
-        self._busy = True
-        future = self._place.server.loop.run_in_executor(None, answer, self._session, line)
-        future.add_done_callback(self._answered)
-
-    def _answered(self, answered: asyncio.Future[bytes]) -> None:
-        self._busy = False
-        if self._transport is not None and not self._transport.is_closing() and not answered.cancelled():
-            self._transport.write(answered.result())
-            self._answer_next()
-
-    def pause_writing(self) -> None:
-        self._writable = False
-
-    def resume_writing(self) -> None:
-        self._writable = True
-        self._answer_next()
+        place = self._place
+        place.no_stranger(self._transport)
+        connection = ClientConnection(
+            place.server, place.admission, lambda _: place.describe(self._process), place.settings
+        )
+        self._transport.set_protocol(connection)
+        connection.connection_made(self._transport)
+        if not self._transport.is_closing():
+            connection.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:

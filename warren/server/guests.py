@@ -17,7 +17,7 @@ FOR_GUESTS: Final = ServerSettings(port=None, consumer_timeout=None)
 
 
 def let_in(node: RunningNode, connection: socket.socket) -> None:
-    """Serve a guest; called by one thread, the status server's."""
+    """Serve a guest; called by one thread, the listener's."""
     server = next(
         (service for service in node.hosted if isinstance(service, Server) and service.settings is FOR_GUESTS), None
     )

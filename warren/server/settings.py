@@ -123,6 +123,11 @@ class ServerSettings:
         self.plain_addresses, self.tls_addresses  # noqa: B018 - raise what is wrong with them
 
     @property
+    def listens(self) -> bool:
+        """Whether it listens anywhere."""
+        return bool(self.plain_addresses or self.tls_addresses or self.directory is not None)
+
+    @property
     def plain_addresses(self) -> list[tuple[str, int]]:
         """Where to listen for plain connections."""
         return self._addresses("listeners_tcp", self.port)

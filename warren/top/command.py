@@ -17,13 +17,12 @@ from warren.client.errors import HostUnresponsiveError
 from warren.commands.opening import looking_at
 from warren.commands.options import AdoptOption, NodePath, OnlyVhostOption
 from warren.commands.output import print_json
-from warren.handles.node import Node
 from warren.storage.errors import WarrenError
 from warren.top.attached import NotAttachedError
 from warren.top.keys import Keyboard, View
 from warren.top.picture import heading_lines, is_coloured, picture
 from warren.top.queue_page import missing_page, queue_page
-from warren.top.snapshots import Snapshot, Snapshots
+from warren.top.snapshots import Snapshot
 
 _ROWS_WITHOUT_TERMINAL: Final = 100
 _WIDTH_WITHOUT_TERMINAL: Final = 120
@@ -63,21 +62,22 @@ def top(
     If a node runs in the directory, this attaches to it. Otherwise it opens one until it ends.
     """
     with looking_at(path, attach=attach, adopt=adopt) as node:
-        source = Snapshots(node._running) if isinstance(node, Node) else node
-        take = source.take if isinstance(source, Snapshots) else source.snapshot
-        note = OWN_NOTE if isinstance(node, Node) else ""
         if as_json:
-            print_json(take(str(sort), limit, vhost))
+            print_json(node.snapshot(str(sort), limit, vhost))
             return
         console = Console(highlight=False)
         if not console.is_terminal:
             console.width = _WIDTH_WITHOUT_TERMINAL
         view = _View(
-            console, lambda order, most: take(order, _fewer(limit, most), vhost), source.queue, note, str(sort)
+            console,
+            lambda order, most: node.snapshot(order, _fewer(limit, most), vhost),
+            node.queue,
+            OWN_NOTE if node.is_own else "",
+            str(sort),
         )
         try:
             if once or not console.is_terminal:
-                take("name", 0, vhost)  # a rate needs two snapshots
+                node.snapshot("name", 0, vhost)  # a rate needs two snapshots
                 time.sleep(interval)
                 view.print()
             else:
