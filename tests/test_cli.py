@@ -9,16 +9,18 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
+import attrs
 import pytest
+import typer
 import typer.main
 from typer.testing import CliRunner
 
 import warren
 from warren.cli import app
-from warren.commands.loading import ListedCommand, prepared
-from warren.commands.options import UsageError, pairs, parse_settings
+from warren.commands.loading import ListedCommand, as_command, prepared
+from warren.commands.options import JsonOption, NodePath, UsageError, pairs, parse_settings
 from warren.commands.running import EXIT_BROKEN_PIPE
 from warren.storage.errors import SettingsError
 
@@ -99,6 +101,25 @@ def test_a_parameter_that_converts_its_values_in_another_way_is_left_to_do_so() 
     """Up to version 0.28 Typer's parameters have no conversion of their own that could be spared."""
     option = SimpleNamespace(is_flag=True, metavar=None)
     assert prepared(prepared([option])) == [SimpleNamespace(is_flag=True, metavar="")]
+
+
+@attrs.frozen(kw_only=True)
+class Choice:
+    names: Annotated[list[str] | None, typer.Option("--name")] = None
+    limit: Annotated[int, typer.Option("--limit", min=0)] = 5
+
+
+def test_options_that_belong_together_come_as_one_value() -> None:
+    calls: list[tuple[str, Choice, bool]] = []
+
+    def choose(path: NodePath, *, choice: Choice, as_json: JsonOption = False) -> None:
+        calls.append((path, choice, as_json))
+
+    command = as_command("choose", choose)
+    assert [param.name for param in command.params] == ["path", "names", "limit", "as_json"]
+    command(["data", "--name", "a", "--json"], standalone_mode=False)
+    command(["data", "--limit", "7"], standalone_mode=False)
+    assert calls == [("data", Choice(names=["a"]), True), ("data", Choice(limit=7), False)]
 
 
 def test_a_groups_help_imports_none_of_its_commands() -> None:

@@ -12,9 +12,8 @@ import typer
 from warren.actors.engines.declared.definitions_json import Imported
 from warren.commands.opening import looking_at, opened_node
 from warren.commands.options import AdoptOption, NodePath, UsageError
-from warren.commands.output import print_json, report_error
+from warren.commands.output import naming_errors, print_json, report_error
 from warren.salvage.names import printable
-from warren.storage.errors import StorageError
 
 _ALWAYS: Final = ("vhosts", "policies", "exchanges", "queues", "bindings")
 _SOMETIMES: Final = ("users", "permissions", "topic_permissions", "parameters", "global_parameters")
@@ -59,22 +58,17 @@ def _write(text: str, out: str | None) -> None:
     if out in (None, "-"):
         sys.stdout.write(text)
         return
-    try:
-        with open(str(out), "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise StorageError(f"{out}: {error.strerror or error}") from error
+    with naming_errors(str(out)), open(str(out), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _read(source: str) -> dict[str, Any]:
-    try:
+    with naming_errors(source):
         if source == "-":
             data = sys.stdin.buffer.read()
         else:
             with open(source, "rb") as file:
                 data = file.read()
-    except OSError as error:
-        raise StorageError(f"{source}: {error.strerror or error}") from error
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:

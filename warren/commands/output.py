@@ -97,11 +97,17 @@ def opened(out: str | None, source: str | None) -> Iterator[Callable[[bytes | by
         return
     if source is not None:
         check_outside(out, source)
+    with naming_errors(out), _whole(out) as name, open(name, "wb") as file, _buffered(file.write) as write:
+        yield write
+
+
+@contextlib.contextmanager
+def naming_errors(path: str) -> Iterator[None]:
+    """Turn the system's errors in reading or writing a file into a :class:`StorageError` that names it."""
     try:
-        with _whole(out) as name, open(name, "wb") as file, _buffered(file.write) as write:
-            yield write
+        yield
     except OSError as error:
-        raise StorageError(f"{out}: {error.strerror or error}") from error
+        raise StorageError(f"{path}: {error.strerror or error}") from error
 
 
 def check_outside(out: str, source: str) -> None:
@@ -120,13 +126,12 @@ def opened_folder(out: str, source: str) -> Iterator[str]:
     target = os.path.realpath(out)
     partial = f"{target}.partial-{uuid.uuid4().hex[:8]}"
     try:
-        if os.path.lexists(target) and os.listdir(target):
-            raise StorageError(f"{out}: there is something in it; bodies go into a new folder, or an empty one")
-        os.makedirs(partial)
-        yield partial
-        os.replace(partial, target)
-    except OSError as error:
-        raise StorageError(f"{out}: {error.strerror or error}") from error
+        with naming_errors(out):
+            if os.path.lexists(target) and os.listdir(target):
+                raise StorageError(f"{out}: there is something in it; bodies go into a new folder, or an empty one")
+            os.makedirs(partial)
+            yield partial
+            os.replace(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -1,6 +1,7 @@
 """How commands run, and how they fail: what goes wrong is one line on stderr and exit code 2.
 
-A command is a function in a module of its own, with its arguments as Typer has them. Other exit codes are its own.
+A command is a function with its arguments as Typer has them; options that belong together may come as one value
+(:func:`warren.commands.loading.with_options`). Other exit codes are its own.
 """
 
 from __future__ import annotations

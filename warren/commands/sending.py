@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from warren.commands.options import UsageError
-from warren.commands.output import print_json
-from warren.storage.errors import StorageError
+from warren.commands.output import naming_errors, print_json
 
 _MANY: Final = 10_000
 """From this number of messages on, a terminal shows a progress bar."""
@@ -84,11 +83,8 @@ class Bodies:
         elif file is None:
             yield from _read(sys.stdin.buffer, lines=lines)
         else:
-            try:
-                with open(file, "rb") as source:
-                    yield from _read(source, lines=lines)
-            except OSError as error:
-                raise StorageError(f"{file}: {error.strerror or error}") from error
+            with naming_errors(file), open(file, "rb") as source:
+                yield from _read(source, lines=lines)
 
 
 def _read(source: IO[bytes], *, lines: bool) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 
 import attrs
 
+from warren.commands.output import naming_errors
 from warren.storage.errors import StorageError
 
 
@@ -51,25 +52,16 @@ def answer_folder(out: str, kind: Kind) -> Iterator[str]:
     partial = f"{target}.partial-{uuid.uuid4().hex[:8]}"
     new_directories = _missing_above(target)
     try:
-        with writing(out):
+        with naming_errors(out):
             os.makedirs(partial)
         yield partial
-        with writing(out):
+        with naming_errors(out):
             _move(partial, target, kind)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         for directory in new_directories:
             with suppress(OSError):  # there is something in it
                 os.rmdir(directory)
-
-
-@contextmanager
-def writing(out: str) -> Iterator[None]:
-    """Turn the system's errors in writing into a :class:`StorageError` that names ``out``."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"{out}: {error.strerror or error}") from error
 
 
 def _missing_above(target: str) -> list[str]:
@@ -89,10 +81,8 @@ def _check(out: str, kind: Kind) -> None:
         return
     if not os.path.isdir(out):
         raise StorageError(f"{out}: is there, and is no directory")
-    try:
+    with naming_errors(out):
         is_empty = not os.listdir(out)
-    except OSError as error:
-        raise StorageError(f"{out}: {error.strerror or error}") from error
     if not is_empty and not kind.is_in(out):
         raise StorageError(
             f"{out}: there is something in it, and no {kind.mark} of an earlier answer; --out wants a new directory, "

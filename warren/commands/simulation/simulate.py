@@ -18,8 +18,8 @@ import typer
 
 from warren.commands.loading import SCENARIO_NAMES
 from warren.commands.options import JsonOption, QueueOption, UsageError, distinct
-from warren.commands.output import print_json, print_text, report_error
-from warren.commands.simulation.answer_folder import Kind, answer_folder, writing
+from warren.commands.output import naming_errors, print_json, print_text, report_error
+from warren.commands.simulation.answer_folder import Kind, answer_folder
 from warren.commands.simulation.simulate_text import Summary, bar, comparison_lines, summary_lines, sweep_lines
 from warren.salvage.names import printable
 from warren.storage.errors import WarrenError
@@ -151,7 +151,7 @@ def _answer(scenario: Scenario, out: str | None, *, as_json: bool) -> None:
     def work(folder: str | None) -> Summary:
         result = _simulated(scenario)
         if folder is not None and out is not None:
-            with writing(out):
+            with naming_errors(out):
                 result.save(folder)
                 part("plots").draw(result, folder)
                 part("report").write_report(result, folder)
@@ -206,7 +206,7 @@ def compare(
 
     def work(folder: str | None) -> Comparison:
         results = [_result_of(path, seed) for path in (first, second)]
-        with writing(out or "."):
+        with naming_errors(out or "."):
             comparison: Comparison = part("compare").compare(*results, folder)
             if folder is not None:
                 part("result").write_json(os.path.join(folder, COMPARISON.mark), comparison.to_json())
@@ -265,7 +265,7 @@ def sweep(
         if len(failed) == len(swept.points):
             raise WarrenError(f"every point failed; the first one: {failed[0]}")
         if folder is not None and out is not None:
-            with writing(out):
+            with naming_errors(out):
                 swept.save(folder)
                 keys = [axis.key for axis in axes]
                 title = f"{printable(swept.name)}: {' and '.join(keys)}"

@@ -16,6 +16,7 @@ from warren.commands.opening import opened_node
 from warren.commands.options import GroupOption, JsonOption, NodePath, StorePath, UsageError
 from warren.commands.sending import BodyOptions
 from warren.commands.topics import topic_groups, topic_messages
+from warren.commands.topics.topic_groups import PlaceOptions
 from warren.commands.topics.topic_messages import AppendOptions
 
 _Topic = Annotated[str, typer.Option("--topic", "-t", metavar="T", help="Which topic.")]
@@ -74,12 +75,12 @@ def reset_offset_by_time(
     path: NodePath, group: GroupOption, topic: _Topic, timestamp: _Time, *, as_json: JsonOption = False
 ) -> None:
     """Like topic reset-offset: reset a group's offsets to a time."""
-    topic_groups.reset_offset(path, topic, group, to=timestamp, as_json=as_json)
+    topic_groups.reset_offset(path, topic, group, options=PlaceOptions(to=timestamp), as_json=as_json)
 
 
 def skip_accumulated_message(path: NodePath, group: GroupOption, topic: _Topic, *, as_json: JsonOption = False) -> None:
     """Like topic reset-offset --to latest: skip all messages that are there."""
-    topic_groups.reset_offset(path, topic, group, to="latest", as_json=as_json)
+    topic_groups.reset_offset(path, topic, group, options=PlaceOptions(to="latest"), as_json=as_json)
 
 
 def query_msg_by_key(

@@ -9,6 +9,7 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import attrs
 import typer
 from rich.text import Text
 
@@ -131,21 +132,39 @@ def lag(
     print_text([table, f"{sum(row['lag'] for row in rows):,} messages to read"])
 
 
-def reset_offset(
-    path: NodePath,
-    topic: TopicArgument,
-    group: GroupOption,
-    *,
+@attrs.frozen(kw_only=True)
+class PlaceOptions:
+    """Where in its queues a group goes on."""
+
     to: Annotated[
         str | None,
         typer.Option(
             metavar="PLACE", help="earliest, latest, or a time, as 2026-01-31T12:00 (local, if it names no zone)."
         ),
-    ] = None,
+    ] = None
     timestamp: Annotated[
         int | None, typer.Option("--timestamp", metavar="MS", min=0, help="To this time: milliseconds since 1970.")
-    ] = None,
-    offset: Annotated[int | None, typer.Option("--offset", metavar="N", min=0, help="To this queue offset.")] = None,
+    ] = None
+    offset: Annotated[int | None, typer.Option("--offset", metavar="N", min=0, help="To this queue offset.")] = None
+
+    def place(self) -> StartOffset | Moment:
+        """Return the place. Raises :class:`UsageError` unless one option is given."""
+        match self.to, self.timestamp, self.offset:
+            case str(text), None, None:
+                return place_of(text)
+            case None, int(timestamp_ms), None:
+                return timestamp_ms / 1000
+            case None, None, int(offset):
+                return offset
+        raise UsageError("give one of --to, --timestamp and --offset")
+
+
+def reset_offset(
+    path: NodePath,
+    topic: TopicArgument,
+    group: GroupOption,
+    *,
+    options: PlaceOptions,
     queue_id: Annotated[
         int | None, typer.Option("--queue-id", metavar="I", min=0, help="Only in this queue of the topic.")
     ] = None,
@@ -153,15 +172,7 @@ def reset_offset(
     as_json: JsonOption = False,
 ) -> None:
     """Reset a group's offsets in a topic. Its members may be running; what they have read no longer counts."""
-    if sum(option is not None for option in (to, timestamp, offset)) != 1:
-        raise UsageError("give one of --to, --timestamp and --offset")
-    place: StartOffset | Moment = 0
-    if to is not None:
-        place = place_of(to)
-    elif timestamp is not None:
-        place = timestamp / 1000
-    elif offset is not None:
-        place = offset
+    place = options.place()
     with opened_node(path) as node:
         topic_handle = topic_of(node, topic)
         group_names = [row["group"] for row in NodeTopics(node).groups(topic)]
