@@ -278,9 +278,9 @@ def test_looking_keeps_no_queue_awake_and_one_that_rests_is_not_asked() -> None:
         assert shot["queues"][0] == shot["queues"][0] | {"state": "hibernated", "ready": 1, "in_rate": 0.0}
         assert shot["totals"]["hibernated"] == 1
         actor = next(iter(hand.node._running.registry.vhost("/").queues.values())).actor
-        actor._turn_lock.acquire()  # a question to the actor would not be answered now
+        actor.turns.lock.acquire()  # a question to the actor would not be answered now
         assert looker.take()["queues"][0]["state"] == "hibernated"
-        actor._turn_lock.release()
+        actor.turns.lock.release()
         hand.node.queue("orders").publish(b"x").wait()
         awake = looker.take()["queues"][0]
         assert (awake["state"], awake["ready"], awake["published"]) == ("running", 2, 2)
@@ -292,11 +292,11 @@ def test_a_queue_that_does_not_answer_is_busy_with_the_numbers_it_had() -> None:
         looker = Snapshots(hand.node._running)
         looker.take()
         actor = next(iter(hand.node._running.registry.vhost("/").queues.values())).actor
-        actor._turn_lock.acquire()
+        actor.turns.lock.acquire()
         hand.node.vhost("/").queue("orders")  # what other threads do does not wait for it
         shown = looker.take()["queues"][0]
         unseen = Snapshots(hand.node._running).take()["queues"][0]
-        actor._turn_lock.release()
+        actor.turns.lock.release()
         assert (shown["state"], shown["ready"]) == ("busy", 1)
         assert (unseen["state"], unseen["ready"]) == ("busy", 0)
 
@@ -595,9 +595,9 @@ def test_a_page_of_a_queue_that_is_down_or_busy_says_why(monkeypatch: pytest.Mon
         looker = Snapshots(hand.node._running)
         looker.take()
         actor = entries["slow"].actor
-        actor._turn_lock.acquire()
+        actor.turns.lock.acquire()
         down, _, _, slow = screens(looker, monkeypatch, "\r", "escape", "down", "\r")[1:5]
-        actor._turn_lock.release()
+        actor.turns.lock.release()
         assert down.count("its journal is torn") > 10
         assert "x-expires 60000" in down
         assert "did not answer in time" in slow
