@@ -173,7 +173,7 @@ def count_chosen(source: Source, selection: Selection) -> int:
 
 
 def check_found(where: str, selection: Selection, there: Container[bytes], unread: Iterable[Finding]) -> None:
-    """Raises :class:`WarrenError` if a named queue is not in ``there``; ``unread``: where it may be."""
+    """Raise :class:`WarrenError` for a named queue that is not in ``there``; ``unread``: the places that may hold it."""
     missing = [queue for queue in selection.queues if from_text(queue) not in there]
     if missing:
         hint = "".join(f"; {finding.kind}: {finding.detail}" for finding in unread)

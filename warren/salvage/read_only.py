@@ -109,7 +109,7 @@ def below(place: str, name: str) -> str:
 
 
 def directories(files: FileSystem, place: str) -> list[str]:
-    """The directories in ``place``, by name; empty if it is none itself."""
+    """The directories in ``place``, by name; empty if ``place`` is not a directory."""
     if not files.is_directory(place):
         return []
     return [inner for name in files.list(place) if files.is_directory(inner := below(place, name))]

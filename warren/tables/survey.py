@@ -221,7 +221,7 @@ def _given(option: str) -> dict[str, Survey]:
 
 
 def remembered(node: Node, settings: Mapping[str, str], make: Callable[[], Survey]) -> Survey:
-    """The stored survey of a node; if there is none, store and return what ``make`` returns."""
+    """The stored survey of a node; without one, store and return what ``make`` returns."""
     folder = None if node.is_remote else private_folder("warren-surveys")
     if folder is None:
         return make()

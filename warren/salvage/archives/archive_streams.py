@@ -10,7 +10,7 @@ import bz2
 import lzma
 import zlib
 from collections.abc import Callable
-from typing import IO, Any, Final, Protocol
+from typing import IO, Final, Protocol
 
 from warren.storage.errors import DataError
 
@@ -117,7 +117,7 @@ class _Gzip:
 class _Plain:
     """The content of compressed streams that follow each other. Zeros after the last one are padding."""
 
-    def __init__(self, source: Readable, new: Callable[[], Any], read_bytes: int) -> None:
+    def __init__(self, source: Readable, new: Callable[[], Decompressor], read_bytes: int) -> None:
         self._source, self._new, self._read_bytes = source, new, read_bytes
         self._inner = new()
         self._compressed = b""
@@ -152,7 +152,7 @@ class _Plain:
         return True
 
 
-def _zstd(path: str) -> Callable[[], Any]:
+def _zstd(path: str) -> Callable[[], Decompressor]:
     """A function that makes a decompressor of the package zstandard."""
     try:
         import zstandard
@@ -160,7 +160,7 @@ def _zstd(path: str) -> Callable[[], Any]:
         reason = 'a .tar.zst, which needs the package zstandard: pip install "warrenmq[zstd]"'
         raise DataError(path, None, reason) from None
 
-    class Decompressor:
+    class Zstd:
         """zstandard's with the attributes of the others."""
 
         def __init__(self) -> None:
@@ -180,4 +180,4 @@ def _zstd(path: str) -> Callable[[], Any]:
             except zstandard.ZstdError as error:
                 raise zlib.error(str(error)) from None
 
-    return Decompressor
+    return Zstd

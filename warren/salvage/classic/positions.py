@@ -90,7 +90,6 @@ class Positions:
     file: QueueIndexFile
     in_file: SegmentEntries
     journal: QueueIndexFile
-    journal_columns: Columns
     in_journal: SegmentEntries
     """Without the facts of what was published, delivered and acked within the journal."""
     published_in_journal: Bools
@@ -119,7 +118,6 @@ class Positions:
             file=file,
             in_file=in_file,
             journal=journal.file,
-            journal_columns=columns,
             in_journal=in_journal,
             published_in_journal=published,
             facts=_together(in_file.facts, in_journal.facts),

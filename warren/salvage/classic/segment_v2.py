@@ -175,7 +175,7 @@ class SegmentV2:
         return v2.HEADER_SIZE + rel_seq * v2.ENTRY_SIZE
 
     def entry_offsets(self, rel_seqs: Ints) -> Ints:
-        """The offsets of these entries in the index file."""
+        """Where these entries begin in the index file."""
         return v2.HEADER_SIZE + rel_seqs * v2.ENTRY_SIZE
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────

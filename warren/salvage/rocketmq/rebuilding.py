@@ -33,7 +33,7 @@ class Rebuilt:
     """The result of a rebuild."""
 
     store: TopicStore
-    """Its queues and its index are in the new directory, its CommitLog is where it was."""
+    """Its queues and its index are in the new directory; its CommitLog is the old one."""
     records: int = 0
     damage: list[Finding] = attrs.Factory(list)
     """What of the CommitLog could not be read."""

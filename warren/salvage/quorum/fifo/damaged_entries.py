@@ -61,7 +61,7 @@ MAX_NAMED: Final = 10
 _COMPARED = 96
 """Bytes at an entry's start that are compared; the name of its command is among them."""
 _LEAST_LIKENESS = 0.6
-"""The share of these bytes that has to be equal."""
+"""How much of the compared bytes has to be equal, as a share."""
 _REQUEUE_ELEMENTS = 3
 """After its name, before the message's header and the message itself."""
 _VERSION, _TUPLE = b"\x83", b"h"

@@ -79,7 +79,7 @@ class Delayed:
         return sum(token in self._tokens for token in dict.fromkeys(tokens))
 
     def take_tokens(self, tokens: Sequence[bytes]) -> list[QueuedMessage]:
-        """Remove and return the messages of these tokens, in their order."""
+        """Remove and return the messages with these tokens, in the order of the tokens."""
         taken = [self._tokens.pop(token) for token in dict.fromkeys(tokens) if token in self._tokens]
         for waiting in taken:
             self._messages.remove(waiting)

@@ -132,7 +132,7 @@ class QuorumMachine:
 
     @property
     def members(self) -> tuple[tuple[str, str], ...]:
-        """(Server's name, node), as the log had them last; empty if it has none."""
+        """(Server's name, node) of each member, as the log had them last; empty if the log names no members."""
         return self._members
 
     @property

@@ -13,7 +13,15 @@ from typing import Final
 import attrs
 
 from warren.salvage.queue_directory import Finding
-from warren.salvage.quorum.fifo.commands import Checkout, Enqueue, MachineVersion, Pid, RegisterEnqueuer, Unknown
+from warren.salvage.quorum.fifo.commands import (
+    Checkout,
+    Command,
+    Enqueue,
+    MachineVersion,
+    Pid,
+    RegisterEnqueuer,
+    Unknown,
+)
 from warren.salvage.quorum.fifo.damaged_entries import DamagedEntries
 from warren.salvage.quorum.fifo.decoding import EntryDecoder
 from warren.salvage.quorum.fifo.machine import QuorumMachine
@@ -60,23 +68,20 @@ def replay(log: QuorumLog, config: QueueConfig | None, applied: int | None = Non
     unknown: set[str] = set()
     decode, apply = EntryDecoder().decode, machine.apply
     damaged = DamagedEntries(log, machine)
-    learn = damaged.learn
     for entry in log.entries():
         if not isinstance(entry, LogEntry):
             machine.after_hole()
-            effect = damaged.apply(entry) if isinstance(entry, BadEntry) else ""
-            missing.append(_missing(log, entry, effect))
+            missing.append(_missing(log, entry, damaged.apply(entry) if isinstance(entry, BadEntry) else ""))
             continue
         if missed is None and applied is not None and entry.index > applied:
             missed = dict.fromkeys(machine.pids())
         try:
             ts_ms, command = decode(entry.data)
             apply(entry.index, ts_ms, command)
-            learn(entry, command)
+            damaged.learn(entry, command)
             if missed is not None:
-                match command:
-                    case Enqueue(pid=bytes(pid)) | RegisterEnqueuer(pid=pid) | Checkout(consumer=(_, pid)):
-                        missed.setdefault(pid)
+                for pid in _processes_of(command):
+                    missed.setdefault(pid)
         except TermError as error:
             problems.append(_problem(UNREADABLE_ENTRY, entry, str(error)))
             machine.after_hole()
@@ -91,14 +96,12 @@ def replay(log: QuorumLog, config: QueueConfig | None, applied: int | None = Non
             machine.after_hole()
     outstanding = machine.outstanding_count
     machine.restart(missed or ())
-    snapshot = log.snapshot
-    members = machine.members or (snapshot.members if snapshot else ()) or (config.members if config else ())
     return Replayed(
         machine=machine,
         problems=tuple(problems),
         missing=tuple(missing),
         outstanding=outstanding,
-        members=members,
+        members=machine.members or _declared_members(log, config),
     )
 
 
@@ -111,6 +114,20 @@ def _beginning(log: QuorumLog, config: QueueConfig | None) -> QuorumMachine:
         return QuorumMachine.from_snapshot(snapshot.state(), settings, snapshot.machine_version)
     except (TermError, ValueError) as error:
         raise DataError(snapshot.path, None, f"the snapshot's state: {error}") from error
+
+
+def _processes_of(command: Command) -> tuple[Pid, ...]:
+    """The process of the publisher or the consumer that a command introduces, if any."""
+    match command:
+        case Enqueue(pid=bytes(pid)) | RegisterEnqueuer(pid=pid) | Checkout(consumer=(_, pid)):
+            return (pid,)
+        case _:
+            return ()
+
+
+def _declared_members(log: QuorumLog, config: QueueConfig | None) -> tuple[tuple[str, str], ...]:
+    """The members that the snapshot has, else those of the config."""
+    return (log.snapshot.members if log.snapshot else ()) or (config.members if config else ())
 
 
 def _missing(log: QuorumLog, entry: Hole | BadEntry, effect: str) -> Finding:
