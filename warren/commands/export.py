@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from typing import Annotated
 
 import attrs
 import typer
 
-from warren.commands.exporting import opened_writer
+from warren.commands.exporting import Output, opened_writer
 from warren.commands.nodes import NodeOption, opened_nodes
 from warren.commands.options import (
     EXIT_DAMAGE,
@@ -28,6 +29,7 @@ from warren.salvage.export import Exported, Selection, by_node, count_chosen, ex
 from warren.salvage.formats import Format
 from warren.salvage.names import from_text, printable
 from warren.salvage.progress_bars import counting_bar
+from warren.salvage.source import Source
 
 
 @attrs.frozen(kw_only=True)
@@ -83,7 +85,7 @@ def export(
     """
     selection = options.selection()  # raises what is wrong with it before anything is opened
     queue_names = () if selection.orphans else tuple(map(from_text, selection.queues))
-    findings, exported = FindingReporter(), Exported()
+    findings = FindingReporter()
     with ExitStack() as opened:
         nodes = opened.enter_context(opened_nodes(path, node)).require_chosen()
         sources = {name: opened.enter_context(closing(place.queues(queue_names))) for name, place in nodes.items()}
@@ -98,19 +100,7 @@ def export(
                 orphans=selection.orphans,
             )
         )
-        if len(sources) > 1 and output.format is not Format.JSONL:
-            raise UsageError(f"--format {output.format}: holds one node's messages; choose it with --node NAME")
-        advance_to = opened.enter_context(
-            counting_bar(
-                "Exporting",
-                lambda: sum(count_chosen(sources[name], part) for name, part in parts.items()),
-                is_shown=output.may_show,
-            )
-        )
-        for name, part in parts.items():
-            writer = output.writer if len(sources) == 1 else output.of_node(name)
-            remaining = None if selection.limit is None else selection.limit - exported.messages
-            exported.add(export_to(sources[name], attrs.evolve(part, limit=remaining), writer, findings, advance_to))
+        exported = _write_nodes(sources, parts, output, findings)
     findings.rest()
     if output.out is not None and as_json:
         counts = {"messages": exported.messages, "bytes": exported.payload_bytes, "problems": exported.problems}
@@ -121,3 +111,22 @@ def export(
         )
     if exported.problems:
         raise typer.Exit(EXIT_DAMAGE)
+
+
+def _write_nodes(
+    sources: Mapping[str, Source], parts: Mapping[str, Selection], output: Output, findings: FindingReporter
+) -> Exported:
+    """Write what is selected of each node; ``parts``: the selections, each with the limit of all nodes together."""
+    if len(sources) > 1 and output.format is not Format.JSONL:
+        raise UsageError(f"--format {output.format}: holds one node's messages; choose it with --node NAME")
+    exported = Exported()
+    with counting_bar(
+        "Exporting",
+        lambda: sum(count_chosen(sources[name], part) for name, part in parts.items()),
+        is_shown=output.may_show,
+    ) as advance_to:
+        for name, part in parts.items():
+            writer = output.writer if len(sources) == 1 else output.of_node(name)
+            remaining = None if part.limit is None else part.limit - exported.messages
+            exported.add(export_to(sources[name], attrs.evolve(part, limit=remaining), writer, findings, advance_to))
+    return exported
