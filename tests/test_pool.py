@@ -14,7 +14,7 @@ from pykka import ActorDeadError, ActorRef
 from pykka._envelope import Envelope
 
 from tests.support.runtime_tools import Do, Say, Scribe, forget_actors
-from tests.support.waiting import together, wait_until
+from tests.support.waiting import PATIENCE_S, together, wait_until
 from warren.actors.runtime.future import Confirm, CountDown, Future
 from warren.actors.runtime.inbox import Control, PendingBatch
 from warren.actors.runtime.pool import HandPool, Pool, ThreadPool
@@ -446,6 +446,41 @@ def test_actors_that_tell_each_other_across_threads_settle_every_confirm() -> No
 
 
 # ── asked in the calling thread ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_thread_that_was_to_end_stays_for_one_that_waits_again() -> None:
+    """The pool's only thread waited twice; the one that stood in for it ended in between, and no turn came any more."""
+    pool = ThreadPool(1)
+    first, other, busy = scribe(pool), scribe(pool), scribe(pool)
+    occupied, over, answered, again = (threading.Event() for _ in range(4))
+
+    def ask_twice() -> list[object]:
+        answers = [other.actor_ref.ask(Do(lambda: "one"))]
+        answered.set()
+        assert again.wait(PATIENCE_S)
+        return [*answers, other.actor_ref.ask(Do(lambda: "two"))]
+
+    def occupy() -> None:
+        occupied.set()
+        assert over.wait(PATIENCE_S)
+
+    try:
+        with other.turns.lock:  # as if a thread of the user's had its turn
+            asked = first.actor_ref.ask(Do(ask_twice), block=False)
+            busy.actor_ref.tell(Do(occupy))
+            assert occupied.wait(PATIENCE_S), "another thread stands in"
+        assert other.turns.run()
+        assert answered.wait(PATIENCE_S)
+        with other.turns.lock:
+            again.set()
+            wait_until(lambda: pool._waiting_threads == 1, "it waits again")
+            over.set()  # the thread that stood in finds that it may end
+        other.turns.submit()
+        assert asked.get(timeout=PATIENCE_S) == ["one", "two"]
+    finally:
+        over.set(), again.set()
+        other.turns.run()  # or the pool would wait for its thread
+        pool.stop()
 
 
 class Quick(Scribe):

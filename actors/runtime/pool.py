@@ -45,8 +45,10 @@ class ThreadPool:
         self._name = name
         self._threads: list[threading.Thread] = []
         self._waiting_threads = 0
+        self._spare_threads = 0
+        """How many threads are to end; each that takes ``None`` out of the line ends if there are any."""
         self._lock = threading.Lock()
-        """Guards ``_threads`` and ``_waiting_threads``."""
+        """Guards the threads and their numbers."""
         try:
             for _ in range(threads):
                 uninterrupted(self._start_thread)
@@ -85,11 +87,13 @@ class ThreadPool:
             self._wait(future)
 
     def _wait(self, future: Future) -> None:
-        """Wait as one of the threads. If all threads wait now, start another one; one thread ends afterwards."""
+        """Wait as one of the threads. If all others wait or are to end, keep or start one; one ends afterwards."""
         with self._lock:
             self._waiting_threads += 1
-            stands_in = self._waiting_threads == len(self._threads)
-            if stands_in:
+            needs_another = self._waiting_threads == len(self._threads) - self._spare_threads
+            if needs_another and self._spare_threads:
+                self._spare_threads -= 1
+            elif needs_another:
                 uninterrupted(self._start_thread)
         try:
             answered = threading.Semaphore(0)
@@ -98,18 +102,26 @@ class ThreadPool:
         finally:
             with self._lock:
                 self._waiting_threads -= 1
-            if stands_in:
+                self._spare_threads += needs_another
+            if needs_another:
                 self._line.put(None)
 
     def _work(self) -> None:
         self._holding.works = True
-        while (turns := self._line.get()) is not None:
+        while (turns := self._line.get()) is not None or not self._is_spare():
             while (first := self._next_first()) is not None:
                 self._run_turn(first)
-            if not turns.actor.goes_first:
+            if turns is not None and not turns.actor.goes_first:
                 self._run_turn(turns)
+
+    def _is_spare(self) -> bool:
+        """Whether this thread is to end; then it is no longer one of the threads."""
         with self._lock:
+            if not self._spare_threads:
+                return False
+            self._spare_threads -= 1
             self._threads.remove(threading.current_thread())
+            return True
 
     def _run_turn(self, turns: Turns) -> None:
         turns.inbox.scheduled = False
@@ -124,6 +136,7 @@ class ThreadPool:
     def stop(self) -> None:
         with self._lock:
             threads = list(self._threads)
+            self._spare_threads = len(threads)
         for _ in threads:
             self._line.put(None)
         for thread in threads:
