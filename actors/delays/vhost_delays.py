@@ -25,7 +25,6 @@ from warren.actors.node.node_context import NodeContext
 from warren.actors.node.node_errors import DelaysDownError
 from warren.actors.queue.intake import PublishKey
 from warren.actors.runtime.future import Confirm
-from warren.actors.runtime.inbox import Call, ControlCall
 from warren.actors.runtime.pool import Pool
 from warren.actors.runtime.pooled_actor import actor_of_ref
 from warren.actors.runtime.timer import tell
@@ -133,7 +132,7 @@ class VhostDelays:
         dropped = 0
         if actor is not None:
             try:
-                dropped = actor.actor_ref.ask(Call(lambda: actor.drop(target_of(queue, ""))))  # type: ignore[assignment]
+                dropped = actor.turns.ask(lambda: actor.drop(target_of(queue, "")))
             except WarrenError as error:
                 _LOG.warning(
                     "delayed messages of the deleted queue '%s' could not be deleted: %s",
@@ -149,7 +148,7 @@ class VhostDelays:
         """Stop publishing, before the queues close."""
         if (actor := self.running) is not None:
             with contextlib.suppress(WarrenError):
-                actor.actor_ref.ask(ControlCall(actor.stop_publishing))
+                actor.turns.ask(actor.stop_publishing, first=True)
 
     def close(self) -> None:
         """Close, after the queues. Raises the error that keeps that from being clean."""
@@ -157,7 +156,7 @@ class VhostDelays:
         actor = self.running
         if actor is None:
             return
-        actor.actor_ref.ask(Call(actor.close))
+        actor.turns.ask(actor.close)
         parent = self.path.rpartition("/")[0]
         with contextlib.suppress(StorageError):
             if not self._context.files.list(parent):
@@ -168,7 +167,7 @@ class VhostDelays:
         self._closed = True
         if (actor := self.running) is not None:
             with contextlib.suppress(WarrenError):
-                actor.actor_ref.ask(ControlCall(lambda: actor.give_up(error)))
+                actor.turns.ask(lambda: actor.give_up(error), first=True)
 
     def forget(self, error: WarrenError) -> None:
         """Stop the actor in a forked child."""

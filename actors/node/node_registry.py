@@ -486,7 +486,7 @@ class NodeRegistry:
             actor = entry.running or _restarted(running, entry)
             try:
                 delete = functools.partial(actor.delete, if_empty=if_empty, if_unused=if_unused)
-                deleted = actor.actor_ref.ask(Call(delete))  # type: ignore[assignment]
+                deleted = actor.turns.ask(delete)
             except Exception as error:
                 if not actor.actor_stopped.is_set():
                     raise

@@ -35,7 +35,7 @@ from warren.actors.queue.queue_actor import OpenedQueue, QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.queue.queue_output import Target
 from warren.actors.runtime.future import CountDown, Future
-from warren.actors.runtime.inbox import Call, ControlCall
+from warren.actors.runtime.inbox import Call
 from warren.actors.runtime.pooled_actor import actor_of_ref
 from warren.actors.runtime.timer import tell
 from warren.actors.vhost_files import VhostFiles
@@ -60,7 +60,6 @@ _DEAD_LETTER_ROUNDS: Final = 8
 """The longest chain of queues through which dead letters travel before a vhost closes."""
 _DELAYS: Final = threading.Lock()
 """Held while a vhost's delayed messages are set up."""
-_Closed = tuple[dict[bytes, RecoveryTerms], list[Future]]
 
 
 @attrs.define(eq=False)
@@ -195,7 +194,7 @@ class RunningVhost:
         if actor is None:
             return False
         try:
-            stats: dict[str, Any] = actor.actor_ref.ask(Call(actor.stats))  # type: ignore[assignment]
+            stats = actor.turns.ask(actor.stats)
         except Exception:
             return False  # an unreadable queue is kept, and is down
         return not stats["messages"] and not actor.process.backing.recovering
@@ -472,18 +471,18 @@ class RunningVhost:
         for _ in range(_DEAD_LETTER_ROUNDS):
             actors = [entry.running for entry in self.queues.values() if entry.running is not None]
             senders = [actor for actor in actors if actor.has_dead_letter_exchange]
-            if not any(actor.actor_ref.ask(ControlCall(actor.has_dead_letters_under_way)) for actor in senders):
+            if not any(actor.turns.ask(actor.has_dead_letters_under_way, first=True) for actor in senders):
                 return
             for actor in actors:
                 with contextlib.suppress(WarrenError):
-                    actor.actor_ref.ask(ControlCall(actor.catch_up))
+                    actor.turns.ask(actor.catch_up, first=True)
 
     def _make_room(self) -> None:
         """Let the stores delete consumed messages, so that the queues' acks have room on a full disk."""
         for entry in self.queues.values():
             if (actor := entry.running) is not None:
                 with contextlib.suppress(WarrenError):
-                    actor.actor_ref.ask(ControlCall(actor.catch_up))
+                    actor.turns.ask(actor.catch_up, first=True)
         self.wait_for_stores()
 
     def _close(self, confirms: list[Future]) -> list[Exception]:
@@ -497,7 +496,7 @@ class RunningVhost:
             if actor is None:
                 continue
             try:
-                queue_terms, waiting = cast("_Closed", actor.actor_ref.ask(ControlCall(actor.close)))
+                queue_terms, waiting = actor.turns.ask(actor.close, first=True)
             except Exception as error:
                 _LOG.exception(
                     "%s could not be closed, and is recovered from its files",
@@ -542,7 +541,7 @@ class RunningVhost:
             entry.go_down(error)
             if actor is not None:
                 with contextlib.suppress(WarrenError):
-                    actor.actor_ref.ask(ControlCall(functools.partial(actor.give_up, error)))
+                    actor.turns.ask(functools.partial(actor.give_up, error), first=True)
         for store in (self.persistent, self.transient):
             store.stop()
         self.abandon()

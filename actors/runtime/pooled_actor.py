@@ -27,13 +27,14 @@ from pykka.messages import _ActorStop
 
 from warren.actors.log_events import log_event, logger
 from warren.actors.runtime.future import Future
-from warren.actors.runtime.inbox import Call, Inbox, PendingBatch
+from warren.actors.runtime.inbox import Call, ControlCall, Inbox, PendingBatch
 from warren.actors.runtime.interrupts import uninterrupted
 from warren.storage.errors import DataError, NoRoomError, StorageError, WarrenError
 
 _LOG = logger("actors")
 
 A = TypeVar("A", bound="PooledActor")
+R = TypeVar("R")
 
 TURN_ENTRIES: Final = 64
 """The most inbox entries that one turn handles; more would let a busy actor keep others waiting."""
@@ -166,6 +167,11 @@ class Turns:
         self.submit()
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def ask(self, work: Callable[[], R], *, first: bool = False) -> R:
+        """Call ``work`` in a turn, after all waiting messages or (``first``) before data; wait for its result."""
+        result: R = self.actor.actor_ref.ask(ControlCall(work) if first else Call(work))  # type: ignore[assignment]
+        return result
 
     def do(self, asked: Asked) -> None:
         """Do the work after all waiting entries: in this thread if no other runs a turn, else through the inbox."""

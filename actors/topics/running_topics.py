@@ -30,7 +30,6 @@ from warren.actors.engines.topics.topic_store import TopicStore, table_of
 from warren.actors.engines.topics.topic_table import TopicTable
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_context import NodeContext
-from warren.actors.runtime.inbox import Call, ControlCall
 from warren.actors.runtime.pooled_actor import actor_of_ref
 from warren.actors.topics.commit_log_actor import CommitLogActor
 from warren.actors.topics.dispatch_actor import DispatchActor
@@ -206,17 +205,17 @@ class RunningTopics:
 
     def delete(self, topic: str) -> None:
         """Delete a topic that is no longer appended to; its messages go with their CommitLog files."""
-        self.log.actor_ref.ask(Call(lambda: None))  # wait until everything handed over is written
-        self.dispatcher.actor_ref.ask(Call(functools.partial(self.dispatcher.delete_topic, topic)))
+        self.log.turns.ask(lambda: None)  # wait until everything handed over is written
+        self.dispatcher.turns.ask(functools.partial(self.dispatcher.delete_topic, topic))
         self.table.take_back(topic, None)
         self.table.save(self.context.clock.wall_us() // 1000, sync=True)
 
     def close(self) -> None:
         """Stop cleanly; raise the error that prevents it."""
-        self.schedule.actor_ref.ask(Call(self.schedule.stop_delivering))
-        self.log.actor_ref.ask(Call(self.log.sync))  # delivered messages are safe, and the schedule knows
+        self.schedule.turns.ask(self.schedule.stop_delivering)
+        self.log.turns.ask(self.log.sync)  # delivered messages are safe, and the schedule knows
         for actor in self.actors:
-            actor.actor_ref.ask(Call(actor.close))
+            actor.turns.ask(actor.close)
         self._release()
 
     def _release(self) -> None:
@@ -228,7 +227,7 @@ class RunningTopics:
         for actor in self.actors:
             if not actor.actor_stopped.is_set():
                 with contextlib.suppress(Exception):  # an actor that fails at this moment has stopped, too
-                    actor.actor_ref.ask(ControlCall(functools.partial(actor.give_up, error)))
+                    actor.turns.ask(functools.partial(actor.give_up, error), first=True)
         if isinstance(error, StorageError) and not isinstance(error, DiskFullError):
             self.store.fail()
         else:
