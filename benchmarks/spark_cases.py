@@ -28,7 +28,7 @@ from warren.pipeline.jobs.export import run as run_export
 from warren.pipeline.jobs.rebuild import run as run_rebuild
 from warren.salvage.export import Selection, export_source
 from warren.salvage.rocketmq.rebuilding import rebuild
-from warren.salvage.rocketmq.store import open_rocketmq
+from warren.salvage.rocketmq.rocketmq_store import open_rocketmq
 from warren.salvage.source import open_source
 
 Times = dict[str, list[float]]

@@ -17,8 +17,8 @@ import warren
 from warren.actors.engines.topics.names import group_of, is_system_topic
 from warren.msg_store.commit_log.commit_log_format import Record, decode_properties
 from warren.salvage.queue_directory import Finding
-from warren.salvage.rocketmq.reading import queue_messages
-from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
+from warren.salvage.rocketmq.rocketmq_store import RocketmqStore, open_rocketmq
+from warren.salvage.rocketmq.store_reading import queue_messages
 from warren.storage.errors import WarrenError
 
 OWN = {"KEYS", "TAGS", "UNIQ_KEY", "WAIT", "CLUSTER"}

@@ -136,7 +136,7 @@ def test_inspecting_queues_imports_what_reads_their_format(data: Path) -> None:
     others = (
         "warren.salvage.classic.classic_v2",
         "warren.salvage.quorum.quorum_directory",
-        "warren.salvage.rocketmq.store",
+        "warren.salvage.rocketmq.rocketmq_store",
         "warren.handles.node",
     )
     assert not modules & {*others, "warren.queue_index.queue.variable_queue", "warren.salvage.export"}

@@ -378,13 +378,13 @@ def test_there_is_a_prompt(place: Path) -> None:
 
 
 def test_a_query_that_takes_long_says_how_far_it_is(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from warren.sql import progress
+    from warren.sql import query_progress
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
-    monkeypatch.setattr(progress, "_AFTER_S", -1.0)
+    monkeypatch.setattr(query_progress, "_AFTER_S", -1.0)
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setenv("TERM", "xterm")
     statements = Statements(Directories.at(place))

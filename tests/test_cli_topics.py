@@ -27,7 +27,7 @@ from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import Host, Record
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.record_lines import carries
-from warren.salvage.rocketmq.store import index_names, open_rocketmq
+from warren.salvage.rocketmq.rocketmq_store import index_names, open_rocketmq
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.java_hash import index_hash
 from warren.storage.topic_settings import ROCKETMQ_4_9

@@ -43,7 +43,7 @@ from examples.demo.topics import TopicPlayed, play
 from tests.support import rocketmq_golden as golden
 from tests.support.topic_tools import RECORD
 from warren.msg_store.commit_log.packed_records import packed_again
-from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
+from warren.salvage.rocketmq.rocketmq_store import RocketmqStore, open_rocketmq
 from warren.values.topic_record import StoredMessage
 
 SCENARIO = "crash-recovery"

@@ -29,8 +29,8 @@ from tests.support.classic_tools import ENTRIES, QueueOnDisk, VhostOnDisk
 from tests.support.effort import every, times
 from tests.support.pipeline_tools import RABBITMQ, Row, check_messages, noted, rabbitmq_node, read_batches, read_rows
 from warren.msg_store.rdq.rdq_format import encode_record, scan
-from warren.pipeline.source import WarrenSource
 from warren.pipeline.spark_schemas import as_spark
+from warren.pipeline.spark_source import WarrenSource
 from warren.queue_index.index import directory as disk
 from warren.queue_index.message.message_format import decode_message
 from warren.salvage.inspect import inspect_source

@@ -27,7 +27,7 @@ from warren.salvage.names import Json
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.comparing import compare
 from warren.salvage.rocketmq.rebuilding import rebuild as rebuild_alone
-from warren.salvage.rocketmq.store import index_names, open_rocketmq
+from warren.salvage.rocketmq.rocketmq_store import index_names, open_rocketmq
 from warren.storage.errors import WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.topic_settings import TopicSettings

@@ -34,21 +34,21 @@ from warren.msg_store.commit_log.record_check import Failure
 from warren.msg_store.commit_log.record_search import RecordSearch
 from warren.pipeline.jobs.running import load
 from warren.pipeline.jobs.surveys import survey_node
-from warren.pipeline.source import TableReader
 from warren.pipeline.spark_schemas import RECORDS
+from warren.pipeline.spark_source import TableReader
 from warren.salvage.queue_directory import Finding
-from warren.salvage.rocketmq.inspecting import inspect_store
-from warren.salvage.rocketmq.reading import queue_entries, scan_records
 from warren.salvage.rocketmq.record_lines import record_line
-from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
+from warren.salvage.rocketmq.rocketmq_store import RocketmqStore, open_rocketmq
+from warren.salvage.rocketmq.store_inspection import inspect_store
+from warren.salvage.rocketmq.store_reading import queue_entries, scan_records
 from warren.storage.errors import DataError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.topic_settings import ROCKETMQ_4_9, TopicSettings
 from warren.tables.catalog import TABLES
-from warren.tables.options import ReadOptions
 from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import find_nodes
 from warren.tables.property_maps import PropertyMaps
+from warren.tables.read_options import ReadOptions
 from warren.tables.survey import Survey, survey, to_option
 
 if TYPE_CHECKING:
@@ -590,7 +590,7 @@ def test_a_survey_is_the_same_behind_json_and_spares_the_recovery(
     whole = read_rows("records", path)
     file = tmp_path / "surveys.json"
     file.write_text(to_option([made]), encoding="utf-8")
-    monkeypatch.setattr("warren.salvage.rocketmq.store.load_store", None)
+    monkeypatch.setattr("warren.salvage.rocketmq.rocketmq_store.load_store", None)
     assert read_rows("records", path, survey=to_option([made])) == whole
     assert read_rows("records", path, survey=str(file)) == whole
 

@@ -26,17 +26,17 @@ from warren.actors.engines.topics.store_opening import load_store
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.pipeline import stream_reader
 from warren.pipeline.live_store import LiveStore, View
-from warren.pipeline.source import WarrenSource
 from warren.pipeline.spark_schemas import RECORDS
+from warren.pipeline.spark_source import WarrenSource
 from warren.pipeline.stream_reader import Offsets, TopicStreamReader, rationed
 from warren.pipeline.stream_rows import read_rows
 from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES
-from warren.salvage.rocketmq.store import open_rocketmq
+from warren.salvage.rocketmq.rocketmq_store import open_rocketmq
 from warren.storage.errors import DataError, StorageError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.topic_settings import TopicSettings
-from warren.tables.options import ReadOptions
 from warren.tables.places import Node, find_nodes
+from warren.tables.read_options import ReadOptions
 from warren.values.topic_record import HERE
 from warren.verbs.steps import run
 

@@ -26,9 +26,9 @@ from tests.support import stream_kill_child as child
 from tests.support.effort import new_seed, times
 from tests.support.waiting import wait_until
 from warren.pipeline import PipelineError
-from warren.pipeline.source import WarrenSource
 from warren.pipeline.spark_errors import spark_errors
 from warren.pipeline.spark_schemas import RECORDS
+from warren.pipeline.spark_source import WarrenSource
 from warren.pipeline.stream_reader import Offsets
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import warren
 from tests.support.effort import every
-from warren.pipeline.source import WarrenSource
+from warren.pipeline.spark_source import WarrenSource
 from warren.pipeline.staging import WRITE_PROPERTY
 from warren.pipeline.topic_writer import TopicStreamWriter, TopicWriter
 from warren.pipeline.write_ledger import Intent, Ledger

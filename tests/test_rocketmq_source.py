@@ -20,8 +20,8 @@ from warren.queue_index.topics.index_file_format import Layout
 from warren.queue_index.topics.key_index import KeyIndex
 from warren.salvage.archives.archive import unpack
 from warren.salvage.rocketmq.inference import index_division, infer, mapped_file_size
-from warren.salvage.rocketmq.reading import scan_records
-from warren.salvage.rocketmq.store import index_names, open_rocketmq
+from warren.salvage.rocketmq.rocketmq_store import index_names, open_rocketmq
+from warren.salvage.rocketmq.store_reading import scan_records
 from warren.salvage.source import open_place, open_source
 from warren.storage.errors import DataError, SettingsError, StorageError
 from warren.storage.filesystem import RealFileSystem

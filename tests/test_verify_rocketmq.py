@@ -22,7 +22,7 @@ from warren.actors.engines.topics.store_opening import load_store
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.msg_store.commit_log.commit_log_format import PREPARED, Record, header_bytes
 from warren.salvage.queue_directory import Finding
-from warren.salvage.rocketmq.reading import salvaged_records
+from warren.salvage.rocketmq.store_reading import salvaged_records
 from warren.salvage.rocketmq.verify_store import verify_store
 from warren.storage.faults import SimulatedCrash
 from warren.storage.java_hash import java_hash

@@ -10,7 +10,7 @@ from benchmarks.killed import read_bare
 from warren.arrow.parquet_export import parquet_rows
 from warren.salvage.export import Selection, export_source, export_to
 from warren.salvage.rocketmq.rebuilding import rebuild as rebuild_topics
-from warren.salvage.rocketmq.store import open_rocketmq
+from warren.salvage.rocketmq.rocketmq_store import open_rocketmq
 from warren.salvage.source import open_source
 from warren.salvage.verify import verify_source
 

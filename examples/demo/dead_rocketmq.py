@@ -36,7 +36,7 @@ from warren.queue_index.topics.key_index import KeyIndex
 from warren.salvage.names import printable
 from warren.salvage.rocketmq.comparing import compare
 from warren.salvage.rocketmq.rebuilding import rebuild
-from warren.salvage.rocketmq.store import RocketmqStore
+from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
 from warren.storage.java_hash import index_hash
 
 REBUILT: Final = "rebuilt"

@@ -22,8 +22,8 @@ from examples.demo.shipped import DATA, digest_of
 from warren.actors.engines.topics.names import KEYS, UNIQ_KEY
 from warren.msg_store.commit_log.commit_log_format import Blank, Record, decode_properties
 from warren.salvage.queue_directory import Finding
-from warren.salvage.rocketmq.reading import queue_messages, scan_records
-from warren.salvage.rocketmq.store import RocketmqStore, open_rocketmq
+from warren.salvage.rocketmq.rocketmq_store import RocketmqStore, open_rocketmq
+from warren.salvage.rocketmq.store_reading import queue_messages, scan_records
 from warren.storage.errors import DataError
 
 ARCHIVE: Final = DATA / "rocketmq-4.9.3.tar.gz"

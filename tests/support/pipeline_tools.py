@@ -30,7 +30,7 @@ from warren.cli import app
 from warren.pipeline.jobs.export import Exported, Order, export_nodes
 from warren.pipeline.jobs.inspect import NODE, QUEUE, STORE_FILE, TOPIC, inspect_node
 from warren.pipeline.jobs.parallel import Numbered
-from warren.pipeline.source import WarrenSource
+from warren.pipeline.spark_source import WarrenSource
 from warren.salvage.export import Selection, export_source
 from warren.salvage.names import as_text
 from warren.salvage.queue_directory import Finding

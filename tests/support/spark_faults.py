@@ -23,8 +23,8 @@ from pyspark.sql.types import StructType
 
 from warren.pipeline.jobs.running import running, staged
 from warren.pipeline.sessions import session
-from warren.pipeline.source import TableReader, WarrenSource
 from warren.pipeline.spark_errors import spark_errors
+from warren.pipeline.spark_source import TableReader, WarrenSource
 from warren.storage.errors import DataError, WarrenError
 
 _WAIT_S = 60

@@ -64,7 +64,7 @@ class ParquetFile:
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Turn errors of pyarrow and the system into ours; pyarrow may raise anything, such as UnicodeDecodeError."""
+    """Turn errors of pyarrow and the system into warren's; pyarrow may raise anything, such as UnicodeDecodeError."""
     try:
         yield
     except WarrenError:

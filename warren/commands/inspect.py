@@ -104,8 +104,8 @@ def _inspect_topics(
     place: Place, directory: str, changes: dict[str, str], *, start: bool, report: Callable[[object], object]
 ) -> Report:
     from warren.salvage.progress_bars import reading_bar
-    from warren.salvage.rocketmq.inspecting import inspect_store
-    from warren.salvage.rocketmq.store import opened_store
+    from warren.salvage.rocketmq.rocketmq_store import opened_store
+    from warren.salvage.rocketmq.store_inspection import inspect_store
 
     with opened_store(place.path, place.files, directory, changes, start=start) as store:
         for note in store.notes:
@@ -121,6 +121,6 @@ def _inspect_tables(report: Report) -> Iterator[RenderableType]:
         yield from tables(report)
         report = report.get("topics") or {}
     if report:
-        from warren.salvage.rocketmq.inspecting import store_tables
+        from warren.salvage.rocketmq.store_inspection import store_tables
 
         yield from store_tables(report)

@@ -305,7 +305,7 @@ def _bar(directories: Directories, *, shown: bool) -> Iterator[None]:
     if not shown or not sys.stderr.isatty():
         yield
         return
-    from warren.sql.progress import ScanBars
+    from warren.sql.query_progress import ScanBars
 
     with closing(ScanBars()) as bars:
         directories.scanning.watcher = bars

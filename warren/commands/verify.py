@@ -14,7 +14,7 @@ from warren.commands.output import opened, print_text, report_error
 from warren.salvage.names import to_json
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.inference import infer
-from warren.salvage.rocketmq.inspecting import KIND
+from warren.salvage.rocketmq.store_inspection import KIND
 from warren.salvage.rocketmq.verify_store import verify_store
 from warren.salvage.source import MIXED_KIND, Place, Source
 from warren.salvage.verify import Account, to_report, verify_source

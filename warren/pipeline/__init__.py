@@ -11,7 +11,7 @@ Spark comes with ``pip install "warrenmq[spark]"``; without it everything else o
 
 =========================================  ==============================================================
 :mod:`~warren.pipeline.sessions`           a session that has what it needs, Java included
-:mod:`~warren.pipeline.source`             ``format("warren")``: what Spark asks, handed on to tables
+:mod:`~warren.pipeline.spark_source`             ``format("warren")``: what Spark asks, handed on to tables
 ``warren.pipeline.jobs``                   the jobs, a module each
 :mod:`warren.tables`                       the tables, which do without Spark, too
 =========================================  ==============================================================

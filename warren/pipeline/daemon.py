@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pyspark.daemon import manager
 
-import warren.pipeline.source  # noqa: F401
+import warren.pipeline.spark_source  # noqa: F401
 
 if __name__ == "__main__":
     manager()

@@ -44,9 +44,9 @@ from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES, are_good
 from warren.salvage.queue_directory import Finding
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.rocketmq.inference import mapped_file_size
-from warren.salvage.rocketmq.store_files import StoreFiles
 from warren.salvage.rocketmq.store_places import TOPICS
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
+from warren.salvage.rocketmq.verify_files import StoreFiles
 from warren.storage.errors import DataError, StorageError
 from warren.storage.lock_file import LOCK_FILE
 from warren.storage.mapped_files import MappedFiles, parse_file_name

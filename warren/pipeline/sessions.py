@@ -32,8 +32,8 @@ from pyspark.sql import SparkSession
 from warren.pipeline.java import process_folder
 from warren.pipeline.launching import launch, launch_environment
 from warren.pipeline.shipping import pack
-from warren.pipeline.source import WarrenSource
 from warren.pipeline.spark_errors import said_by
+from warren.pipeline.spark_source import WarrenSource
 from warren.tables.pipeline_errors import PipelineError
 
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
@@ -67,7 +67,7 @@ def session(
 ) -> SparkSession:
     """The session that is active, or a new one on ``master`` (default: ``local[*]``, or that of spark-submit).
 
-    ``config``: Spark's own settings, stronger than ours. ``quiet``: Spark's Java process writes nothing to the
+    ``config``: Spark's own settings, which override warren's. ``quiet``: Spark's Java process writes nothing to the
     terminal, not even errors, and what an interrupt does is left as it is. Raises :class:`PipelineError` if there
     is no Java that Spark can use, or no such master.
     """

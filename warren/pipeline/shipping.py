@@ -63,7 +63,7 @@ class Packed:
     path: str
     size_bytes: int
     brought: tuple[str, ...]
-    """The distributions that are in it, each with its version; ours first."""
+    """The distributions that are in it, each with its version; warren's first."""
     needed: tuple[str, ...]
     """The distributions that are not in it, and that the executors' Python must have."""
 
@@ -156,7 +156,7 @@ def _is_compiled(files: Iterable[str]) -> bool:
 
 
 def _files(distributions: Mapping[str, Mapping[str, Path]]) -> dict[str, Path]:
-    """All files of an archive, ours included."""
+    """All files of an archive, warren's included."""
     files = {
         name: source for distribution_files in distributions.values() for name, source in distribution_files.items()
     }

@@ -8,8 +8,8 @@ from typing import Final, Literal, Self
 
 import attrs
 
-from warren.tables.options import READ_OPTIONS, OptionTexts, ReadOptions
 from warren.tables.pipeline_errors import PipelineError
+from warren.tables.read_options import READ_OPTIONS, OptionTexts, ReadOptions
 
 DEFAULT_PARTITION_BYTES: Final = 64 << 20
 """For a micro-batch, less than for a table, so that it keeps several cores busy."""

@@ -14,14 +14,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from warren.arrow.columns import Rows
+from warren.arrow.row_columns import Rows
 from warren.msg_store.commit_log.commit_log import CommitLog
 from warren.msg_store.commit_log.record_check import Failure
 from warren.msg_store.commit_log.record_search import RecordSearch
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
-from warren.tables.options import ReadOptions
 from warren.tables.places import Node
+from warren.tables.read_options import ReadOptions
 from warren.tables.record_rows import RecordRows, Whence
 
 _GAP_BYTES: Final = 64 << 10

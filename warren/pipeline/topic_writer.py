@@ -43,8 +43,8 @@ from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.store_places import store_at
 from warren.storage.errors import DataError, WarrenError
 from warren.storage.filesystem import RealFileSystem
-from warren.tables.options import OptionTexts
 from warren.tables.pipeline_errors import PipelineError
+from warren.tables.read_options import OptionTexts
 from warren.verbs.steps import call
 
 _OPTIONS: Final = ("path", "topic", "queues", "query", "epoch", "stagingPath", "config")

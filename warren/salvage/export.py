@@ -29,7 +29,7 @@ from warren.salvage.vhost import Vhost
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
-    from warren.salvage.selecting import SavedMessage, SavedRecord
+    from warren.salvage.saved_messages import SavedMessage, SavedRecord
     from warren.where import Where
 
 BATCH_BYTES: Final = 1 << 17
@@ -48,7 +48,7 @@ class Selection:
     include_acked: bool = False
     orphans: bool = False
     where: str | None = None
-    """A condition (:mod:`warren.where`) on the fields of :data:`warren.salvage.selecting.SAVED_FIELDS`."""
+    """A condition (:mod:`warren.where`) on the fields of :data:`warren.salvage.saved_messages.SAVED_FIELDS`."""
     limit: int | None = None
     """The maximum number of messages."""
 
@@ -56,7 +56,7 @@ class Selection:
         """The compiled ``where``; raises :class:`warren.where.WhereError`."""
         if self.where is None:
             return None
-        from warren.salvage.selecting import SAVED_FIELDS
+        from warren.salvage.saved_messages import SAVED_FIELDS
         from warren.where import compile_where
 
         return compile_where(self.where, SAVED_FIELDS)
@@ -69,7 +69,7 @@ class Selection:
         """
         if self.where is None:
             return None, None
-        from warren.salvage.selecting import SAVED_FIELDS
+        from warren.salvage.saved_messages import SAVED_FIELDS
         from warren.where import RECORD_FIELDS, WhereError, compile_where
 
         conditions: list[Where[Any]] = []
@@ -173,7 +173,7 @@ def count_chosen(source: Source, selection: Selection) -> int:
 
 
 def check_found(where: str, selection: Selection, there: Container[bytes], unread: Iterable[Finding]) -> None:
-    """Raise :class:`WarrenError` for a named queue that is not in ``there``; ``unread``: the places that may hold it."""
+    """Raise :class:`WarrenError` for a named queue that is not in ``there``; ``unread``: what may hold it."""
     missing = [queue for queue in selection.queues if from_text(queue) not in there]
     if missing:
         hint = "".join(f"; {finding.kind}: {finding.detail}" for finding in unread)
@@ -278,7 +278,7 @@ class Exporter:
             return lambda batch: batch
         if self.where is None:
             return self._limited
-        from warren.salvage.selecting import Selector
+        from warren.salvage.saved_messages import Selector
 
         chosen = Selector(self.where, vhost=vhost, queue=queue).chosen
 
@@ -294,7 +294,7 @@ class Exporter:
     def orphan(self, orphan: Orphan) -> None:
         """A stored message that no entry of a queue refers to."""
         if self.where is not None:
-            from warren.salvage.selecting import Selector
+            from warren.salvage.saved_messages import Selector
 
             vhost, queue = orphan.names
             fields = {
@@ -313,7 +313,7 @@ class Exporter:
     def record(self, record: Record) -> None:
         """The next record of a topic store."""
         if self.where_record is not None:
-            from warren.salvage.selecting import SavedRecord
+            from warren.salvage.saved_messages import SavedRecord
 
             if not self.where_record(SavedRecord(record)):
                 self.position += 1

@@ -1,6 +1,6 @@
 """Reject a directory on which a node of warren runs: its files change while they are read.
 
-A node holds the lock of its data directory and of each of its vhosts; a vhost that is open by itself holds its own.
+A node holds the lock of its data directory and of each of its vhosts; a vhost that is opened alone holds its own lock.
 """
 
 from __future__ import annotations

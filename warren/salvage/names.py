@@ -55,7 +55,7 @@ def shown(name: bytes) -> str:
 
 
 _UNPRINTABLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
-"""Categories of Unicode: controls, what has no shape of its own, and what ends a line or a paragraph."""
+"""Categories of Unicode: controls, characters without a glyph, and those that end a line or a paragraph."""
 
 
 def printable(text: str) -> str:

@@ -84,7 +84,7 @@ def _messages(node: Place, kinds: Counter[str]) -> int:
                 count += sum(queue.summary(report).ready for queue in vhost.queues)
                 kinds.update(problem.kind for problem in vhost.serious_problems())
     if store is not None:
-        from warren.salvage.rocketmq.store import opened_store
+        from warren.salvage.rocketmq.rocketmq_store import opened_store
 
         with opened_store(node.path, node.files, store, {}) as opened:
             count += sum(queue.max_offset - queue.min_offset for queue in opened.store.queues.values())

@@ -69,8 +69,8 @@ class StoredMessage(NamedTuple):
     """How often it came back, of a quorum queue; ``None``: the format counts no deliveries."""
 
 
-class UntoldMessage(NamedTuple):
-    """A message in a queue's own store that no entry of its index, acked or not, refers to."""
+class UnindexedMessage(NamedTuple):
+    """A message in a queue's own store without an entry in the queue's index, acked or not."""
 
     encoded: bytes
     """The message: see :mod:`warren.queue_index.message.message_format`."""

@@ -31,7 +31,7 @@ from warren.salvage.queue_directory import (
     SegmentColumns,
     StoredMessage,
     Summary,
-    UntoldMessage,
+    UnindexedMessage,
     missing_body,
     one_by_one,
 )
@@ -91,7 +91,7 @@ class QueueDirectory(Protocol):
         """All damage and leftovers that this directory's own files show, and the references of unacked messages to the
         store."""
 
-    def untold_messages(self) -> Iterator[UntoldMessage]:
+    def unindexed_messages(self) -> Iterator[UnindexedMessage]:
         """The messages in its own store without an index entry; empty if it has no such store."""
         return iter(())
 

@@ -18,7 +18,7 @@ from warren.queue_index.properties import Properties, decode_properties
 from warren.salvage.names import to_text
 from warren.salvage.progress_bars import share_bar
 from warren.salvage.queue_directory import Finding
-from warren.salvage.selecting import SAVED_FIELDS
+from warren.salvage.saved_messages import SAVED_FIELDS
 from warren.shovel.errors import ShovelError
 from warren.shovel.exported_files import ExportedFile
 from warren.shovel.exported_rows import Mark, Row, letter_of, name_of

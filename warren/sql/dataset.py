@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 
-from warren.arrow.columns import as_batch
+from warren.arrow.row_columns import as_batch
 from warren.sql.directories import Directories
 from warren.sql.expressions import bounds_of, columns_of
 from warren.storage.own_files import private_folder

@@ -10,8 +10,8 @@ from typing import Any, Protocol, Self
 import attrs
 
 from warren.salvage.live_node import refuse_live_node
-from warren.tables.options import ReadOptions
 from warren.tables.places import Node, find_nodes
+from warren.tables.read_options import ReadOptions
 
 
 class Watcher(Protocol):

@@ -99,7 +99,7 @@ class Statements:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """What DuckDB raises becomes ours: what the reading of a table failed for, or :class:`SqlError`."""
+        """Turn DuckDB's errors into the error that stopped the reading of a table, or into :class:`SqlError`."""
         scanning = self.directories.scanning
         scanning.failed = None
         try:

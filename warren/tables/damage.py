@@ -11,8 +11,8 @@ import attrs
 from warren.salvage.queue_directory import UNREADABLE_FILE, Finding
 from warren.salvage.queue_reader import QueueDirectory
 from warren.storage.errors import DataError, StorageError
-from warren.tables.options import ReadOptions
 from warren.tables.places import Node
+from warren.tables.read_options import ReadOptions
 
 
 @attrs.frozen

@@ -15,15 +15,15 @@ import attrs
 import numpy as np
 
 from warren.arrow.arrays import chosen
-from warren.arrow.columns import Columns, Rows
+from warren.arrow.row_columns import Columns, Rows
 from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES, Entries, Longs, decode
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem
 from warren.tables.filters import Pushdown
-from warren.tables.options import ReadOptions
 from warren.tables.packing import counts, store_groups, store_tasks
 from warren.tables.places import Kind, Node, NodeContents
+from warren.tables.read_options import ReadOptions
 from warren.tables.schemas import ENTRIES
 from warren.tables.survey import QueueExtent, survey_of
 from warren.tables.table import Table, Task

@@ -11,7 +11,7 @@ from contextlib import closing
 from itertools import islice
 from typing import Any
 
-from warren.arrow.columns import Columns, Rows
+from warren.arrow.row_columns import Columns, Rows
 from warren.salvage.names import as_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.inference import infer
@@ -19,8 +19,8 @@ from warren.salvage.rocketmq.verify_store import verify_store
 from warren.salvage.verify import verify_vhost
 from warren.salvage.vhost import Vhost, VhostPlace
 from warren.tables.filters import Pushdown
-from warren.tables.options import ReadOptions
 from warren.tables.places import Kind, Node, NodeContents
+from warren.tables.read_options import ReadOptions
 from warren.tables.schemas import FINDINGS
 from warren.tables.table import Table, Task
 

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from warren.arrow.arrays import chosen, hexadecimal, null_unless
-from warren.arrow.columns import Columns, Rows
+from warren.arrow.row_columns import Columns, Rows
 from warren.salvage.queue_directory import Finding, IndexColumns
 from warren.tables.damage import Damage
 from warren.tables.filters import Pushdown
-from warren.tables.options import ReadOptions
 from warren.tables.places import Kind, Node
 from warren.tables.queue_parts import QueueOpener, QueuePart, plan_queues
+from warren.tables.read_options import ReadOptions
 from warren.tables.schemas import INDEX
 from warren.tables.table import Table, Task
 

@@ -16,15 +16,15 @@ import numpy as np
 import pyarrow as pa
 
 from warren.arrow.arrays import chosen
-from warren.arrow.columns import Columns, Rows
+from warren.arrow.row_columns import Columns, Rows
 from warren.queue_index.topics.index_file import IndexFile
 from warren.queue_index.topics.index_file_format import ITEM_BYTES, Items, Layout
 from warren.salvage.names import as_text
 from warren.storage.filesystem import FileSystem
 from warren.tables.filters import Pushdown
-from warren.tables.options import ReadOptions
 from warren.tables.packing import counts, store_groups, store_tasks
 from warren.tables.places import Kind, Node, NodeContents
+from warren.tables.read_options import ReadOptions
 from warren.tables.schemas import INDEX_ITEMS
 from warren.tables.survey import Survey, survey_of
 from warren.tables.table import Table, Task

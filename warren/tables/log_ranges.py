@@ -30,7 +30,7 @@ from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.msg_store.commit_log.record_finder import RecordFinder
 from warren.msg_store.commit_log.record_scan import read_columns
 from warren.salvage.rocketmq.inference import infer
-from warren.salvage.rocketmq.store import RocketmqStore
+from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
 from warren.storage.mapped_files import MappedFiles, file_name
 from warren.storage.topic_settings import TopicSettings
 from warren.tables.places import Node

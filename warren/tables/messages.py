@@ -18,8 +18,8 @@ from typing import Final
 
 import attrs
 
-from warren.arrow.columns import Columns, Rows
 from warren.arrow.message_arrays import message_arrays
+from warren.arrow.row_columns import Columns, Rows
 from warren.msg_store.rdq.store_reader import StoreReader
 from warren.salvage.message_batches import Batcher
 from warren.salvage.queue_directory import Finding
@@ -27,9 +27,9 @@ from warren.tables.bodies import current_caches
 from warren.tables.damage import Damage
 from warren.tables.filters import Pushdown
 from warren.tables.index import queue_columns
-from warren.tables.options import ReadOptions
 from warren.tables.places import Kind
 from warren.tables.queue_parts import QueueOpener, QueuePart, plan_queues
+from warren.tables.read_options import ReadOptions
 from warren.tables.schemas import MESSAGES
 from warren.tables.table import Table, Task
 

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 import attrs
 
 from warren.actors.engines.topics.store_files import CONFIG
-from warren.arrow.columns import Rows
+from warren.arrow.row_columns import Rows
 from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError
 from warren.tables.filters import Pushdown
-from warren.tables.options import ReadOptions
 from warren.tables.places import Kind, NodeContents
+from warren.tables.read_options import ReadOptions
 from warren.tables.schemas import OFFSETS
 from warren.tables.survey import survey_of
 from warren.tables.table import Table, Task, of_rows

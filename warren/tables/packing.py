@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol, Self, TypeVar
 
-from warren.salvage.rocketmq.store import RocketmqStore
-from warren.tables.options import ReadOptions
+from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
 from warren.tables.places import Node
+from warren.tables.read_options import ReadOptions
 from warren.tables.survey import recovered
 from warren.tables.table import Task
 

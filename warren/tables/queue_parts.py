@@ -36,8 +36,8 @@ from warren.storage.errors import DataError, StorageError
 from warren.tables.bodies import NodeBodies
 from warren.tables.filters import Bounds, Pushdown
 from warren.tables.intervals import runs
-from warren.tables.options import ReadOptions
 from warren.tables.places import Node, NodeContents
+from warren.tables.read_options import ReadOptions
 from warren.tables.table import Task
 
 NO_END: Final = sys.maxsize

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from warren.arrow.columns import Rows
+from warren.arrow.row_columns import Rows
 from warren.salvage.names import to_json
 from warren.tables.damage import Damage
 from warren.tables.filters import Pushdown
-from warren.tables.options import ReadOptions
 from warren.tables.places import Kind
 from warren.tables.queue_parts import QueueOpener, plan_queues
+from warren.tables.read_options import ReadOptions
 from warren.tables.schemas import QUEUES
 from warren.tables.table import Table, Task, of_rows
 

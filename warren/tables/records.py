@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from warren.arrow.columns import Rows
+from warren.arrow.row_columns import Rows
 from warren.msg_store.commit_log.record_check import Failure
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.msg_store.commit_log.record_search import RecordSearch, lookback_bytes
@@ -29,9 +29,9 @@ from warren.storage.filesystem import FileSystem
 from warren.storage.mapped_files import missing_file
 from warren.tables.filters import Pushdown
 from warren.tables.log_ranges import LogLayout, Range, ranges
-from warren.tables.options import ReadOptions
 from warren.tables.packing import packed
 from warren.tables.places import Kind, Node, NodeContents
+from warren.tables.read_options import ReadOptions
 from warren.tables.record_rows import RecordRows, Whence
 from warren.tables.schemas import RECORDS
 from warren.tables.survey import survey_of

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from warren.arrow.arrays import hexadecimal, slices
-from warren.arrow.columns import Columns, Rows
+from warren.arrow.row_columns import Columns, Rows
 from warren.msg_store.rdq.rdq_columns import MOST_RECORD_BYTES, ColumnScan, RdqColumns
 from warren.msg_store.rdq.rdq_format import EndReason, Record, ScanEnd, file_name, in_age_order
 from warren.salvage.names import as_text, to_text
@@ -28,9 +28,9 @@ from warren.storage.filesystem import File
 from warren.tables.bodies import Hidden, hidden_in, knows_needs
 from warren.tables.damage import Damage
 from warren.tables.filters import Pushdown
-from warren.tables.options import ReadOptions
 from warren.tables.packing import grouped
 from warren.tables.places import Kind, Node, NodeContents
+from warren.tables.read_options import ReadOptions
 from warren.tables.schemas import STORE
 from warren.tables.table import Table, Task
 

@@ -31,13 +31,13 @@ from typing import Any, Final, Self
 
 import attrs
 
-from warren.salvage.rocketmq.store import RocketmqStore, opened_store
+from warren.salvage.rocketmq.rocketmq_store import RocketmqStore, opened_store
 from warren.storage.mapped_files import file_name
 from warren.storage.own_files import private_folder
 from warren.storage.topic_settings import TopicSettings
-from warren.tables.options import ReadOptions
 from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Node
+from warren.tables.read_options import ReadOptions
 
 _FORMAT: Final = 1
 """Part of a stored file's name. Increase it when recovery or the surveys change: older files are then ignored."""

@@ -12,11 +12,11 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from warren.arrow.columns import Columns, Rows
+from warren.arrow.row_columns import Columns, Rows
 from warren.tables.filters import Pushdown
-from warren.tables.options import ReadOptions
 from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Kind, Node, NodeContents
+from warren.tables.read_options import ReadOptions
 
 
 @attrs.frozen

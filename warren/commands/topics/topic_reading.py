@@ -47,11 +47,11 @@ from warren.salvage.progress_bars import counting_bar, reading_bar
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.comparing import Compared, compare
 from warren.salvage.rocketmq.inference import infer
-from warren.salvage.rocketmq.reading import queue_entries, salvaged_records, scan_records
 from warren.salvage.rocketmq.rebuilding import rebuild
 from warren.salvage.rocketmq.record_lines import blank_line
-from warren.salvage.rocketmq.store import RocketmqStore
-from warren.salvage.selecting import RecordSelection
+from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
+from warren.salvage.rocketmq.store_reading import queue_entries, salvaged_records, scan_records
+from warren.salvage.saved_messages import RecordSelection
 from warren.salvage.source import open_place
 from warren.storage.java_hash import index_hash, java_hash
 

@@ -22,7 +22,7 @@ from warren.storage.lock_file import LOCK_FILE, lock_holder
 if TYPE_CHECKING:
     from warren.handles.node import Node
     from warren.handles.topic import Topic
-    from warren.salvage.rocketmq.store import RocketmqStore
+    from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
 
 Bounds = dict[int, tuple[int, int]]
 """By queue: the number of its first message, and the next one's."""
@@ -83,7 +83,7 @@ def opened_source(path: str, settings: list[str] | None = None, *, start: bool =
 @contextmanager
 def opened_store(path: str, settings: list[str] | None = None, *, start: bool = False) -> Iterator[RocketmqStore]:
     """Open the files of a store, and report on stderr what recovery cut off."""
-    from warren.salvage.rocketmq.store import open_rocketmq
+    from warren.salvage.rocketmq.rocketmq_store import open_rocketmq
 
     with open_rocketmq(path, parse_settings(settings), start=start) as store:
         for note in store.notes:
@@ -222,7 +222,7 @@ class StoredTopics:
         }
 
     def groups(self, topic: str) -> list[Row]:
-        from warren.salvage.rocketmq.inspecting import group_rows
+        from warren.salvage.rocketmq.store_inspection import group_rows
 
         rows = group_rows(self.opened, self.opened.consumer_offsets())
         return [{**row, "member": None} for row in rows if row["topic"] == topic]
@@ -230,12 +230,12 @@ class StoredTopics:
     def messages(
         self, topic: str, queue_id: int, queue_offset: int | None, limit: int | None
     ) -> Iterator[Record | Finding]:
-        from warren.salvage.rocketmq.reading import queue_messages
+        from warren.salvage.rocketmq.store_reading import queue_messages
 
         return queue_messages(self.opened, self.opened.queue(topic, queue_id), queue_offset, limit)
 
     def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[Record | Finding]:
-        from warren.salvage.rocketmq.reading import exact
+        from warren.salvage.rocketmq.store_reading import exact
 
         offsets: list[int] = []
         for answer in self.index_answers(topic, key, limit, begin_ms, end_ms):

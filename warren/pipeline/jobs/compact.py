@@ -24,7 +24,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from warren.arrow.arrays import schema_of
-from warren.arrow.columns import Columns, as_batch
+from warren.arrow.row_columns import Columns, as_batch
 from warren.msg_store.rdq.file_summary import FileSummary
 from warren.msg_store.rdq.rdq_columns import ColumnScan
 from warren.msg_store.rdq.rdq_format import EndReason, file_number
@@ -37,10 +37,10 @@ from warren.salvage.vhost import PERSISTENT_STORE
 from warren.storage.errors import DataError
 from warren.storage.settings import Settings
 from warren.tables.bodies import hidden_in
-from warren.tables.options import DEFAULT_PARTITION_BYTES
 from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Node
 from warren.tables.queue_parts import QueueOpener
+from warren.tables.read_options import DEFAULT_PARTITION_BYTES
 
 SETTINGS: Final = {"msg_store_file_size_limit": int, "msg_store_garbage_fraction": float}
 """What may be set, and its type."""

@@ -44,9 +44,9 @@ from warren.salvage.export import Selection, check_found
 from warren.salvage.names import Json, to_json
 from warren.storage.errors import WarrenError
 from warren.tables.log_ranges import Outcome, Range, chain, walked
-from warren.tables.options import DEFAULT_PARTITION_BYTES
 from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Kind, Node
+from warren.tables.read_options import DEFAULT_PARTITION_BYTES
 
 _PARTS_PER_CORE: Final = 16
 """More parts than cores, so that no core waits long for the last one."""

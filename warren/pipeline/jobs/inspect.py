@@ -18,13 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from warren.arrow.arrays import schema_of
-from warren.arrow.columns import Columns, as_batch
+from warren.arrow.row_columns import Columns, as_batch
 from warren.pipeline.jobs.parallel import Batches, Numbered, numbered, parallel_rows, persisted
 from warren.pipeline.jobs.running import check_format, running, write_tables
 from warren.salvage.inspect import Report, inspect_source
 from warren.salvage.names import as_text, to_json
-from warren.salvage.rocketmq.inspecting import inspect_store
-from warren.salvage.rocketmq.store import opened_store
+from warren.salvage.rocketmq.rocketmq_store import opened_store
+from warren.salvage.rocketmq.store_inspection import inspect_store
 from warren.storage.errors import WarrenError
 from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Node

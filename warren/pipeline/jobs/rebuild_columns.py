@@ -42,8 +42,8 @@ class ColumnFiles:
 
     outcome: Outcome
     floor: int
-    """Physical offset of the last message before the range that has a key in the index, as it was taken to be; 0
-    without."""
+    """Physical offset of the last message before the range that has a key in the index, as assumed when it was read; 0
+    without one."""
     entries: str | None
     """The path of the file; ``None``: nothing is queued."""
     buckets: tuple[int, ...]

@@ -22,7 +22,7 @@ from warren.queue_index.topics.index_file import IndexFile
 from warren.queue_index.topics.index_file_format import Header, Layout, name_after
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.rebuilding import empty_store, not_built
-from warren.salvage.rocketmq.store import index_names
+from warren.salvage.rocketmq.rocketmq_store import index_names
 from warren.storage.descriptors import descriptor_bound
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.mapped_files import file_name

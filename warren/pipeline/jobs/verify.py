@@ -26,7 +26,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from warren.arrow.columns import Columns, as_batch
+from warren.arrow.row_columns import Columns, as_batch
 from warren.pipeline.jobs.parallel import Batches, persisted, planned
 from warren.pipeline.jobs.running import check_format, running, write_tables
 from warren.pipeline.jobs.verify_parts import FINDING, KEY, NOTE, RECORD, REFERENCE, SCHEMA, TASK_FINDINGS, do, plan
@@ -46,8 +46,8 @@ from warren.salvage.names import as_text
 from warren.salvage.queue_directory import Finding
 from warren.storage.errors import UnknownMessageError
 from warren.tables.findings import finding_columns
-from warren.tables.options import DEFAULT_PARTITION_BYTES
 from warren.tables.places import Node
+from warren.tables.read_options import DEFAULT_PARTITION_BYTES
 
 # ── the join ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -36,7 +36,7 @@ from warren.salvage.queue_directory import (
     SegmentColumns,
     StoredMessage,
     Summary,
-    UntoldMessage,
+    UnindexedMessage,
 )
 from warren.salvage.queue_reader import QueueDirectory, messages_of
 
@@ -125,8 +125,8 @@ class ClassicConvertingDirectory(QueueDirectory):
     def knows_references(self) -> bool:
         return self.v2.knows_references()
 
-    def untold_messages(self) -> Iterator[UntoldMessage]:
-        return self.v2.untold_messages()
+    def unindexed_messages(self) -> Iterator[UnindexedMessage]:
+        return self.v2.unindexed_messages()
 
     def own_findings(self) -> Iterator[Finding | Reference]:
         detail = "a change of version that a crash cut short: .qi counts, and .idx adds what it lacks"

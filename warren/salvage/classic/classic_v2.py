@@ -23,7 +23,7 @@ from warren.salvage.queue_directory import (
     SegmentColumns,
     StoredMessage,
     Summary,
-    UntoldMessage,
+    UnindexedMessage,
     missing_bodies,
 )
 from warren.salvage.queue_reader import QueueDirectory
@@ -106,8 +106,8 @@ class ClassicV2Directory(QueueDirectory):
     def knows_references(self) -> bool:
         return all(segment.problem is None for segment in self.index.segments())
 
-    def untold_messages(self) -> Iterator[UntoldMessage]:
-        return classic_v2_findings.untold(self.index)
+    def unindexed_messages(self) -> Iterator[UnindexedMessage]:
+        return classic_v2_findings.unindexed(self.index)
 
     def own_findings(self) -> Iterator[Finding | Reference]:
         return classic_v2_findings.of_directory(self.index)

@@ -29,7 +29,7 @@ from warren.queue_index.message.message_format import MSG_ID_BYTES
 from warren.salvage.classic.classic_v2_index import ClassicV2Index
 from warren.salvage.classic.needed_body import Reference
 from warren.salvage.classic.segment_v2 import BAD_HEADER, RecordFile, SegmentV2, problems_of
-from warren.salvage.queue_directory import Finding, UntoldMessage
+from warren.salvage.queue_directory import Finding, UnindexedMessage
 from warren.salvage.queue_reader import compared
 from warren.salvage.read_only import below
 from warren.storage.errors import DataError
@@ -77,11 +77,11 @@ def of_directory(queue: ClassicV2Index) -> Iterator[Finding | Reference]:
         yield from compared(columns.rows(np.flatnonzero(is_compared)), is_durable=is_durable)
 
 
-def untold(queue: ClassicV2Index) -> Iterator[UntoldMessage]:
+def unindexed(queue: ClassicV2Index) -> Iterator[UnindexedMessage]:
     """Messages in a queue's store without an index entry, also those of segments without an index."""
     for segment in queue.segments():
         if segment.store.has_bytes_behind(0):
-            yield from (message for message in _chain(segment) if isinstance(message, UntoldMessage))
+            yield from (message for message in _chain(segment) if isinstance(message, UnindexedMessage))
 
 
 def _index_name(number: int) -> str:
@@ -161,7 +161,7 @@ def _records(segment: SegmentV2) -> Iterator[Finding]:
         yield orphan_records(segment.store.path, first, count, _index_name(segment.number))
 
 
-def _chain(segment: SegmentV2) -> Iterator[Finding | UntoldMessage]:
+def _chain(segment: SegmentV2) -> Iterator[Finding | UnindexedMessage]:
     """Check the chain of records. After a break, continue at the next record that an entry points at and that has
     the length in that entry.
 
@@ -189,7 +189,7 @@ def _chain(segment: SegmentV2) -> Iterator[Finding | UntoldMessage]:
             if not isinstance(encoded, bytes):
                 yield _damage("damaged record", store.path, at, f"of no message that is left: {encoded}")
             elif at not in entry_offsets:
-                yield UntoldMessage(encoded, store.path, at)
+                yield UnindexedMessage(encoded, store.path, at)
         at = end
 
 

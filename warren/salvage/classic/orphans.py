@@ -38,17 +38,17 @@ class Orphan:
 
 def orphans_of(vhost: Vhost, queues: Iterable[tuple[bytes, Iterable[QueueDirectory]]]) -> Iterator[Orphan | Finding]:
     """The orphans in these queues' stores, then those in the vhost's stores if all references to them are known."""
-    yield from _untold(vhost.name, queues)
+    yield from _unindexed(vhost.name, queues)
     for store in STORES if vhost.knows_needs else ():
         yield from _unneeded(vhost, store)
 
 
-def _untold(vhost: bytes, queues: Iterable[tuple[bytes, Iterable[QueueDirectory]]]) -> Iterator[Orphan | Finding]:
+def _unindexed(vhost: bytes, queues: Iterable[tuple[bytes, Iterable[QueueDirectory]]]) -> Iterator[Orphan | Finding]:
     """The messages in stores of queues that no index entry refers to."""
     envelopes = Envelopes()
     for name, directories in queues:
         for directory in directories:
-            for encoded, path, offset in directory.untold_messages():
+            for encoded, path, offset in directory.unindexed_messages():
                 try:
                     msg_id, persistent = message_facts(encoded)
                     envelope, body = envelopes.split(encoded)

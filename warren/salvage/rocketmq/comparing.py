@@ -34,7 +34,7 @@ from warren.queue_index.topics.index_file import IndexFile
 from warren.queue_index.topics.index_file_format import is_file_name
 from warren.salvage.names import Json
 from warren.salvage.rocketmq.rebuilding import Rebuilt
-from warren.salvage.rocketmq.store import RocketmqStore
+from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
 from warren.storage.filesystem import FileSystem
 from warren.storage.mapped_files import file_name, parse_file_name
 

@@ -2,7 +2,7 @@
 
 They are built as by a broker that has lost both: every message from the CommitLog's first file on is dispatched. So
 they are byte for byte the files of a broker that has lost nothing, except for the names of index files; leftovers of a
-crash (old bytes after a queue's end, keys that were put twice) do not come again.
+crash (old bytes after a queue's end, keys that were put twice) are not rebuilt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from warren.msg_store.commit_log.commit_log_format import Blank
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.queue_index.topics.key_index import KeyIndex
 from warren.salvage.queue_directory import Finding
-from warren.salvage.rocketmq.store import RocketmqStore, index_names
+from warren.salvage.rocketmq.rocketmq_store import RocketmqStore, index_names
 from warren.salvage.rocketmq.walking import walk_columns
 from warren.storage.descriptors import descriptor_bound
 from warren.storage.errors import StorageError

@@ -45,7 +45,7 @@ from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.msg_store.commit_log.record_finder import RecordFinder
 from warren.msg_store.commit_log.record_scan import WINDOW_BYTES, read_columns
 from warren.salvage.queue_directory import Finding, Severity
-from warren.salvage.rocketmq.store_files import FindingRuns, MappedFile, StoreFiles, cut_short, finding, mapped_files
+from warren.salvage.rocketmq.verify_files import FindingRuns, MappedFile, StoreFiles, cut_short, finding, mapped_files
 from warren.storage.filesystem import data_windows
 
 _SEARCH_BYTES: Final = 1 << 20

@@ -32,8 +32,8 @@ from warren.queue_index.topics.consume_queue_format import (
     decode,
 )
 from warren.salvage.queue_directory import Finding, Severity
-from warren.salvage.rocketmq.store_files import FindingRuns, MappedFile, StoreFiles, cut_short, finding, mapped_files
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog, has_entry
+from warren.salvage.rocketmq.verify_files import FindingRuns, MappedFile, StoreFiles, cut_short, finding, mapped_files
 from warren.storage.java_hash import java_hash
 
 _WINDOW_ENTRIES: Final = 1 << 16

@@ -1,7 +1,7 @@
-"""One index file by itself: what its header, its slots and its chains say of its items.
+"""One index file alone: whether its header, its slots and its chains agree with its items.
 
 An item's chain is known without walking it: item i must name the newest item before it with the same slot, or none; a
-slot must name the newest of all. So one pass over the items, with one number for each slot at hand, finds every wrong
+slot must name the newest of all. So one pass over the items, with one number for each slot in memory, finds every wrong
 link, loops among them, and none is followed.
 """
 
@@ -27,7 +27,7 @@ from warren.queue_index.topics.index_file_format import (
 )
 from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.read_only import below
-from warren.salvage.rocketmq.store_files import FindingRuns, StoreFiles, finding
+from warren.salvage.rocketmq.verify_files import FindingRuns, StoreFiles, finding
 
 _WINDOW_ITEMS: Final = 1 << 16
 _WINDOW_SLOTS: Final = 1 << 18

@@ -20,12 +20,12 @@ import numpy.typing as npt
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.msg_store.commit_log.record_scan import read_columns
 from warren.salvage.queue_directory import Finding, Severity
-from warren.salvage.rocketmq.store_files import StoreFiles
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
+from warren.salvage.rocketmq.verify_files import StoreFiles
 from warren.salvage.rocketmq.verify_index_file import IndexItems, Longs, VerifiedIndexFile
 
 _AHEAD_ITEMS: Final = 1 << 12
-"""The last items read, this many, must all lie after the messages at hand; a damaged page holds a twentieth."""
+"""The last items read, this many of them, must all belong to later messages; a damaged page holds a twentieth."""
 _MOST_PENDING: Final = 1 << 21
 _MOST_SECONDS: Final = 0x7FFFFFFF
 

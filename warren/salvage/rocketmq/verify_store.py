@@ -1,9 +1,9 @@
 """``warren verify`` of a topic store: what in RocketMQ's files, or warren's own, is damaged, and what only left over.
 
-The files are read as they are, before any recovery. The CommitLog is what everything else is compared with: it is
-read once (:mod:`~warren.salvage.rocketmq.verify_commit_log`), and while that goes on, ConsumeQueues
+The files are read as they are, before any recovery. Everything else is compared with the CommitLog, which is
+read once (:mod:`~warren.salvage.rocketmq.verify_commit_log`); ConsumeQueues
 (:mod:`~warren.salvage.rocketmq.verify_consume_queue`) and the key index
-(:mod:`~warren.salvage.rocketmq.verify_index_keys`) go along. Memory: a window of each.
+(:mod:`~warren.salvage.rocketmq.verify_index_keys`) are read beside it. Memory: a window of each.
 
 *Damage* is what no sound store has, after a crash either. *Leftovers* are what a crash, a recovery or the deletion of
 old files leaves: the ``abort`` file and what it makes of the last write, index files that recovery deletes, keys that
@@ -23,9 +23,9 @@ from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.queue_index.topics.consumer_offsets import FILE_NAME
 from warren.queue_index.topics.consumer_offsets_format import decode_consumer_offsets, decode_delay_offsets
 from warren.salvage.queue_directory import Finding, Severity, unreadable_file
-from warren.salvage.rocketmq.store_files import StoreFiles, finding
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
 from warren.salvage.rocketmq.verify_consume_queue import ConsumeQueues
+from warren.salvage.rocketmq.verify_files import StoreFiles, finding
 from warren.salvage.rocketmq.verify_index_file import VerifiedIndexFile, index_files
 from warren.salvage.rocketmq.verify_index_keys import IndexKeys
 from warren.storage.errors import StorageError, WarrenError
@@ -125,7 +125,7 @@ def _crash(store_files: StoreFiles, log: VerifiedCommitLog, index: list[Verified
 
 
 def _checkpoint_findings(store_files: StoreFiles, log: VerifiedCommitLog) -> Iterator[Finding]:
-    """The checkpoint against the CommitLog, whose walk is over."""
+    """Compare the checkpoint with the CommitLog, after the walk."""
     path = store_files.path(CHECKPOINT)
     if not store_files.files.exists(path) or store_files.files.is_directory(path):
         if log.newest_ms:

@@ -12,7 +12,7 @@ from warren.msg_store.commit_log.commit_log_format import Blank, Record
 from warren.msg_store.commit_log.record_check import Failure
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.salvage.queue_directory import Finding
-from warren.salvage.rocketmq.store_files import MISSING_FILE
+from warren.salvage.rocketmq.verify_files import MISSING_FILE
 from warren.storage.mapped_files import missing_file
 
 _T = TypeVar("_T")

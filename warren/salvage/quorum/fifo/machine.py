@@ -108,7 +108,7 @@ class QuorumMachine:
 
     @classmethod
     def from_snapshot(cls, state: Term, settings: Mapping[Term, Term], machine_version: int) -> QuorumMachine:
-        """The queue of a snapshot; its state has settings of its own, which count.
+        """The queue of a snapshot. The settings in the snapshot's state take precedence.
 
         Raises :class:`TermError` for a state of another version, :class:`ValueError` for an unknown version.
         """

@@ -1,7 +1,7 @@
 """The publishers of a queue, and the next number of each.
 
 A publisher numbers its messages from 1. A message that it sends again, because no confirm came, has an old number. One
-that overtook a lost message has a number that is too high, and comes again after that message. Neither is accepted.
+that overtook a lost message has a number that is too high, and is sent again after that message. Neither is accepted.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def message_of(term: Term) -> QueuedMessage:
 
 
 def old_message_of(term: Term) -> QueuedMessage:
-    """Up to 3.13, where acquisitions are not told apart from failed deliveries."""
+    """Read a message up to 3.13, which does not distinguish acquisitions from failed deliveries."""
     message = message_of(term)
     return message._replace(acquired_count=message.delivery_count) if message.delivery_count else message
 

@@ -7,12 +7,12 @@ Which records count. Within a term an index has one entry, however often it is w
 higher term, and what the log had from there on is void. So a record may
 
 * go on where the queue's log ends, in the same term or a higher one;
-* come again (its index is there, in the same term): then it is the same, or one of the two is damaged;
+* repeat an index in the same term: then it is the same record, or one of the two is damaged;
 * go back, in a term higher than all: it overwrites;
 * jump forward: what is between lies elsewhere, or is a hole.
 
-The number of a record's id is under no checksum, so a record of one queue can be taken for another's. Such a one goes
-back or jumps, and the record after it goes on where the queue was before: a jump counts only when the next record
+The number of a record's id is under no checksum, so a record of one queue can be taken for another's. Such a record
+goes back or jumps, and the record after it goes on where the queue was before: a jump counts only when the next record
 confirms it. And a record that cannot be read may have been one that overwrites: if a term rises after such records, as
 many entries before the risen term are in doubt.
 

@@ -76,7 +76,7 @@ class FileScan:
         self._has_checksums = False
         """The broker writes a whole file with checksums or without."""
         self._budget = 4 * self._size + WINDOW_BYTES
-        """Bytes that may be checksummed in vain; see :meth:`_is_sound`."""
+        """Bytes that may still be checksummed without a match; see :meth:`_is_sound`."""
 
     def run(self) -> int:
         """Fill the columns; returns the number of sound records."""
@@ -183,7 +183,7 @@ class FileScan:
         return None if record is None or record.end > self._size else record
 
     def _is_sound(self, record: WalRecord) -> bool:
-        """Whether the checksum is right. What is checked in vain comes off a budget, so that no file takes long."""
+        """Whether the checksum is right. Each mismatch is charged to a budget, which bounds the time."""
         if not record.checksum and not self._has_checksums:
             return record.uid is None or _UID.fullmatch(record.uid) is not None
         if self._budget < 0:

@@ -28,16 +28,16 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from warren.arrow.columns import as_batch
+from warren.arrow.row_columns import as_batch
 from warren.pipeline.spark_schemas import RECORDS, as_spark
 from warren.pipeline.stream_options import StreamOptions
 from warren.pipeline.stream_reader import TopicStreamReader
 from warren.pipeline.topic_writer import TopicStreamWriter, TopicWriter, WriteOptions
 from warren.tables.catalog import TABLES
 from warren.tables.filters import Bounds, Pushdown
-from warren.tables.options import ReadOptions
 from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import find_nodes
+from warren.tables.read_options import ReadOptions
 from warren.tables.table import Table, plan
 
 

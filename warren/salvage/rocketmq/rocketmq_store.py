@@ -21,9 +21,9 @@ from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.inference import Inferred, infer
-from warren.salvage.rocketmq.store_files import StoreFiles
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
 from warren.salvage.rocketmq.verify_consume_queue import ConsumeQueues
+from warren.salvage.rocketmq.verify_files import StoreFiles
 from warren.salvage.source import open_place
 from warren.storage.errors import WarrenError, did_you_mean
 from warren.storage.overlay import OverlayFileSystem
@@ -86,7 +86,7 @@ class RocketmqStore:
 
 @contextmanager
 def open_rocketmq(path: str, changes: Mapping[str, str], *, start: bool = False) -> Iterator[RocketmqStore]:
-    """The store at ``path``; ``changes``: settings of the user's, under RocketMQ's names or ours.
+    """The store at ``path``; ``changes``: the user's settings, under RocketMQ's names or warren's.
 
     Raises :class:`DataError` if there is no store, or RocketMQ would refuse it.
     """

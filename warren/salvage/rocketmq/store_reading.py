@@ -21,10 +21,10 @@ from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES
 from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.record_lines import carries
-from warren.salvage.rocketmq.store import RocketmqStore
-from warren.salvage.rocketmq.store_files import StoreFiles
+from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
 from warren.salvage.rocketmq.verify_consume_queue import ConsumeQueues
+from warren.salvage.rocketmq.verify_files import StoreFiles
 from warren.salvage.rocketmq.walking import walk_records
 from warren.storage.errors import DataError
 from warren.storage.topic_settings import TopicSettings

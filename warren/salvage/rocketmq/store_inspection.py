@@ -35,7 +35,7 @@ from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
 from warren.salvage.inspect_tables import shortened
 from warren.salvage.names import printable
-from warren.salvage.rocketmq.store import RocketmqStore
+from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
 from warren.salvage.rocketmq.walking import walk_columns
 from warren.storage.errors import WarrenError
 from warren.storage.mapped_files import file_name
