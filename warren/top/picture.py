@@ -136,9 +136,14 @@ def legend() -> Text:
     return Text(" ").join(Text(NAMES[name], f"bold {STYLES[name]}") for name in LISTS)
 
 
+def reason_text(text: object) -> str:
+    """Return why something is down, which may be several lines, as one line that can be printed."""
+    return printable(" ".join(str(text).split()))
+
+
 def _reason(row: Row, width: int) -> Text:
     """Why a queue is down. Such a sentence begins with a long path, so its end is shown if it is too long."""
-    reason = printable(" ".join(str(row["reason"]).split()))
+    reason = reason_text(row["reason"])
     start = 0
     while cell_len(reason[start:]) + bool(start) > width:
         start += 1
@@ -177,12 +182,10 @@ def _topics(topics: dict[str, Any] | None, width: int) -> Iterator[Text]:
     if topics is None:
         return
     if topics["down"] is not None:
-        yield _cut(Text(f"✖ the topics are down: {printable(' '.join(topics['down'].split()))}", "bold red"), width)
+        yield _cut(Text(f"✖ the topics are down: {reason_text(topics['down'])}", "bold red"), width)
         return
     if topics.get("no_room"):
-        yield _cut(
-            Text(f"▲ the topics find no room: {printable(' '.join(topics['no_room'].split()))}", "yellow"), width
-        )
+        yield _cut(Text(f"▲ the topics find no room: {reason_text(topics['no_room'])}", "yellow"), width)
     rows = topics["rows"]
     if not rows:
         return
@@ -271,9 +274,7 @@ def _troubles(snapshot: Snapshot, width: int) -> Iterator[Text]:
     if alarm is not None:
         yield alarm
     for vhost, reason in snapshot["down_vhosts"].items():
-        yield _cut(
-            Text(f"✖ vhost {printable(vhost)} is down: {printable(' '.join(reason.split()))}", "bold red"), width
-        )
+        yield _cut(Text(f"✖ vhost {printable(vhost)} is down: {reason_text(reason)}", "bold red"), width)
     if down:
         yield Text("✖ 1 queue is down" if down == 1 else f"✖ {down:,} queues are down", "bold red")
     if not (alarm or down or snapshot["down_vhosts"]):

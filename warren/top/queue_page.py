@@ -17,7 +17,7 @@ from rich.text import Text
 from warren.salvage.names import printable
 from warren.top.bars import NAMES, STYLES, bar
 from warren.top.numbers import rate, short, size
-from warren.top.picture import STATES, capacity, fitted, legend, memory_alarm, node_lines
+from warren.top.picture import STATES, capacity, fitted, legend, memory_alarm, node_lines, reason_text
 from warren.top.snapshots import LISTS, Row, Snapshot
 
 _LABEL_WIDTH: Final = 12
@@ -39,7 +39,7 @@ def queue_page(snapshot: Snapshot, width: int, *, coloured: bool = True, note: s
     lines = [*node_lines(snapshot, width, coloured, note), memory_alarm(snapshot, width) or Text("")]
     lines += [_title(row), Text("")]
     if row["state"] == "down":
-        lines += _wrapped("reason", printable(" ".join(str(row["reason"]).split())), width, "red")
+        lines += _wrapped("reason", reason_text(row["reason"]), width, "red")
     elif row["type"] == "stream":
         full = bar(row, min(width, _MOST_BAR), capacity([row]), coloured=coloured)
         lines += [full, Text(""), *_stream(row)]
