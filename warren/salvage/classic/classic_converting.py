@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Iterator
 from itertools import pairwise
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import numpy as np
@@ -22,7 +22,7 @@ import numpy as np
 from warren.queue_index.index import directory as disk
 from warren.queue_index.index.record_format import Ints
 from warren.salvage.classic import classic_v1_findings, classic_v2_findings
-from warren.salvage.classic.classic_directory import CHANGED
+from warren.salvage.classic.classic_directory import CHANGED, ClassicDirectory
 from warren.salvage.classic.classic_v1 import ClassicV1Directory
 from warren.salvage.classic.classic_v2 import ClassicV2Directory
 from warren.salvage.classic.needed_body import Reference
@@ -104,7 +104,7 @@ class ClassicConvertingDirectory(QueueDirectory):
 
     def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:
         by_version: tuple[list[SegmentColumns], list[SegmentColumns]] = [], []
-        queues: tuple[ClassicV2Directory | ClassicV1Directory, ...] = (self.v2, self.v1)
+        queues: tuple[ClassicDirectory[Any], ...] = (self.v2, self.v1)
         for segments, queue in zip(by_version, queues, strict=True):
             for columns in queue.index_columns() if only is None or only else ():
                 if not isinstance(columns, Finding):

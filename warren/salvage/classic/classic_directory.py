@@ -1,4 +1,4 @@
-"""What the indexes of classic queues have in common, whatever their version.
+"""What the directories of classic queues have in common, and their indexes, whatever the version.
 
 A restarted broker delivers a queue's persistent messages that are not acked in the order of their seq_ids; after a
 clean stop, which leaves terms, only those below ``next_seq_id``. Those below ``next_deliver_seq_id`` were delivered
@@ -7,15 +7,17 @@ before; without terms, all were.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import attrs
 import numpy as np
 
 from warren.queue_index.index.record_format import Bools, Ints
 from warren.queue_index.index.recovery_terms import RecoveryTerms
-from warren.salvage.queue_directory import Finding
+from warren.salvage.queue_directory import BodySource, Finding, SegmentColumns, StoredMessage
+from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 
 CHANGED: Final = "changed since the clean stop"
@@ -35,6 +37,10 @@ class ClassicIndex:
     """``None``: the queue was not stopped cleanly."""
     is_converting: bool = False
     """Whether it is one of two, of a directory whose conversion was interrupted."""
+
+    @abstractmethod
+    def segment_columns(self, only: range | None = None, *, stored: bool = False) -> Iterator[SegmentColumns]:
+        """The segments as :meth:`warren.salvage.queue_reader.QueueDirectory.segment_columns` yields them."""
 
     def seen(self, seq_ids: Ints) -> Bools:
         """Which seq_ids a restarted broker looks at."""
@@ -102,3 +108,31 @@ class ClassicIndex:
                 detail = f"{file_name(first)}{others}: all of the messages were acked, or they are lost"
                 yield Finding(UNCOUNTED, "leftover", below(self.path, file_name(first)), None, detail)
             first = number + 1
+
+
+_Index = TypeVar("_Index", bound=ClassicIndex)
+
+
+@attrs.frozen(eq=False, repr=False, kw_only=True)
+class ClassicDirectory(QueueDirectory, Generic[_Index]):
+    """Each version implements the rest of :class:`warren.salvage.queue_reader.QueueDirectory`."""
+
+    index: _Index
+    name: bytes
+    bodies: BodySource
+    """The vhost's persistent store."""
+
+    @property
+    def path(self) -> str:
+        return self.index.path
+
+    def segment_columns(self, only: range | None = None, *, stored: bool = False) -> Iterator[SegmentColumns]:
+        return self.index.segment_columns(only, stored=stored)
+
+    def deliveries(
+        self, only: range | None, *, include_acked: bool
+    ) -> Iterator[SegmentColumns | StoredMessage | Finding]:
+        return self.index_columns(only)
+
+    @abstractmethod
+    def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]: ...

@@ -10,41 +10,23 @@ import numpy as np
 
 from warren.queue_index.index import directory as disk
 from warren.salvage.classic import classic_v1_findings
+from warren.salvage.classic.classic_directory import ClassicDirectory
 from warren.salvage.classic.classic_v1_index import ClassicV1Index
 from warren.salvage.classic.needed_body import Reference
 from warren.salvage.names import Json
-from warren.salvage.queue_directory import (
-    BodySource,
-    Extent,
-    Finding,
-    OnFinding,
-    SegmentColumns,
-    StoredMessage,
-    Summary,
-    missing_bodies,
-)
-from warren.salvage.queue_reader import QueueDirectory
+from warren.salvage.queue_directory import Extent, Finding, OnFinding, SegmentColumns, Summary, missing_bodies
 from warren.salvage.read_only import below
 
 KIND: Final = "rabbitmq-classic-v1"
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
-class ClassicV1Directory(QueueDirectory):
+class ClassicV1Directory(ClassicDirectory[ClassicV1Index]):
     """Implements :class:`warren.salvage.queue_reader.QueueDirectory`."""
-
-    index: ClassicV1Index
-    name: bytes
-    bodies: BodySource
-    """The vhost's persistent store."""
 
     @property
     def kind(self) -> str:
         return KIND
-
-    @property
-    def path(self) -> str:
-        return self.index.path
 
     def summary(self, report: OnFinding = lambda _: None) -> Summary:
         ready = missing = payload_bytes = 0
@@ -92,14 +74,6 @@ class ClassicV1Directory(QueueDirectory):
         numbers = sorted(self.index.segment_files())
         pieces = {number: files.size(below(self.path, disk.segment_name(number))) for number in numbers}
         return Extent(pieces, files.size(journal) if files.exists(journal) else 0, self.index.segment_entry_count)
-
-    def segment_columns(self, only: range | None = None, *, stored: bool = False) -> Iterator[SegmentColumns]:
-        return self.index.segment_columns(only, stored=stored)
-
-    def deliveries(
-        self, only: range | None, *, include_acked: bool
-    ) -> Iterator[SegmentColumns | StoredMessage | Finding]:
-        return self.index_columns(only)
 
     def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:
         for positions in classic_v1_findings.walk(self.index, only):

@@ -12,42 +12,31 @@ import attrs
 
 from warren.queue_index.index import index_v2_format as v2
 from warren.salvage.classic import classic_v2_findings
+from warren.salvage.classic.classic_directory import ClassicDirectory
 from warren.salvage.classic.classic_v2_index import ClassicV2Index
 from warren.salvage.classic.needed_body import Reference
 from warren.salvage.names import Json
 from warren.salvage.queue_directory import (
-    BodySource,
     Extent,
     Finding,
     OnFinding,
     SegmentColumns,
-    StoredMessage,
     Summary,
     UnindexedMessage,
     missing_bodies,
 )
-from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.read_only import below
 
 KIND: Final = "rabbitmq-classic-v2"
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
-class ClassicV2Directory(QueueDirectory):
+class ClassicV2Directory(ClassicDirectory[ClassicV2Index]):
     """Implements :class:`warren.salvage.queue_reader.QueueDirectory`."""
-
-    index: ClassicV2Index
-    name: bytes
-    bodies: BodySource
-    """The vhost's persistent store."""
 
     @property
     def kind(self) -> str:
         return KIND
-
-    @property
-    def path(self) -> str:
-        return self.index.path
 
     def summary(self, report: OnFinding = lambda _: None) -> Summary:
         ready = missing = payload_bytes = 0
@@ -87,14 +76,6 @@ class ClassicV2Directory(QueueDirectory):
             for number in self.index.numbers()
         }
         return Extent(pieces, 0, self.index.entry_count())
-
-    def segment_columns(self, only: range | None = None, *, stored: bool = False) -> Iterator[SegmentColumns]:
-        return self.index.segment_columns(only, stored=stored)
-
-    def deliveries(
-        self, only: range | None, *, include_acked: bool
-    ) -> Iterator[SegmentColumns | StoredMessage | Finding]:
-        return self.index_columns(only)
 
     def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:
         for segment in classic_v2_findings.walk(self.index, only):
