@@ -23,15 +23,15 @@ from tests.support.effort import times
 from tests.support.quorum_tools import OPENING, QuorumNode, Record, config_text, wal_bytes
 from tests.support.rabbitmq_golden import QUORUM, archives, name_of
 from warren.salvage.quorum.ra.config import parse_config, read_config
-from warren.salvage.quorum.ra.file_names import NAMES_FILE
 from warren.salvage.quorum.ra.entry_runs import BadEntry, Hole, LogEntry
+from warren.salvage.quorum.ra.file_names import NAMES_FILE
 from warren.salvage.quorum.ra.log import QuorumLog
-from warren.salvage.quorum.ra.wal_columns import WalEntries
-from warren.salvage.quorum.ra.wal_index import WalIndex
 from warren.salvage.quorum.ra.node_tables import read_uids
 from warren.salvage.quorum.ra.segment_format import SEGMENT_HEADER
 from warren.salvage.quorum.ra.snapshot_format import encode_indexes, parse_indexes
+from warren.salvage.quorum.ra.wal_columns import WalEntries
 from warren.salvage.quorum.ra.wal_format import WAL_HEADER, encode_record
+from warren.salvage.quorum.ra.wal_index import WalIndex
 from warren.storage.erlang_terms import Atom, encode
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import File
