@@ -217,6 +217,6 @@ def _of_lines(scenario: Scenario, timeline: Timeline) -> dict[str, dict[str, Any
 
 
 def of_queues(summary: Mapping[str, Any], key: str, combine: Callable[[Any], Any]) -> Any:
-    """Return a number of all queues of a summary, combined: of those that have it; ``None`` if no queue has it."""
+    """Combine a number of all queues of a summary that have it; return ``None`` if no queue has it."""
     values = [queue[key] for queue in summary["queues"].values() if queue[key] is not None]
     return combine(values) if values else None
