@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from warren.commands.options import UsageError, parse_settings
 from warren.commands.output import report_error
@@ -32,36 +32,6 @@ Row = dict[str, Any]
 
 class NoTopicError(WarrenError):
     """The topic does not exist, or does not have this queue."""
-
-
-class TopicSource(Protocol):
-    """The questions of the commands. A :class:`Finding` tells why a message is not available."""
-
-    def topics(self) -> Mapping[str, int]:
-        """How many queues each has."""
-
-    def bounds(self, topic: str) -> Bounds:
-        """Return the bounds of a topic's queues. Raises :class:`NoTopicError`."""
-
-    def groups(self, topic: str) -> list[Row]:
-        """Return the offsets of the groups, by group and queue."""
-
-    def messages(
-        self, topic: str, queue_id: int, queue_offset: int | None, limit: int | None
-    ) -> Iterator[Record | Finding]:
-        """A queue's, from a number on, or the first. Raises :class:`NoTopicError`."""
-
-    def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[Record | Finding]:
-        """Messages with a key, the newest first, each once."""
-
-    def index_answers(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[int | Finding]:
-        """Return the places that the index gives for a key: others of the same hash among them, some twice."""
-
-    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The number of a queue's message that was stored at a time. Raises :class:`NoTopicError`."""
-
-    def message(self, message_id: str) -> Record:
-        """The message with this id; raises :class:`LookupError`, and ``RecordError`` for an invalid id."""
 
 
 @contextmanager
@@ -115,18 +85,21 @@ def topic_of(node: Node, name: str) -> Topic:
 
 
 class NodeTopics:
-    """A node's."""
+    """The topics of a node. A :class:`Finding` says why a message is not available."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
     def topics(self) -> Mapping[str, int]:
+        """How many queues each has."""
         return dict(sorted(self._node.topics().items()))
 
     def bounds(self, topic: str) -> Bounds:
+        """Return the bounds of a topic's queues. Raises :class:`NoTopicError`."""
         return topic_of(self._node, topic).offsets()
 
     def groups(self, topic: str) -> list[Row]:
+        """Return the offsets of the groups, by group and queue."""
         rows = []
         for group, state in sorted(topic_of(self._node, topic).groups().items()):
             owners = {queue_id: member for member, queue_ids in state["members"].items() for queue_id in queue_ids}
@@ -146,6 +119,7 @@ class NodeTopics:
     def messages(
         self, topic: str, queue_id: int, queue_offset: int | None, limit: int | None
     ) -> Iterator[Record | Finding]:
+        """A queue's, from a number on, or the first. Raises :class:`NoTopicError`."""
         handle = topic_of(self._node, topic)
         bounds = handle.offsets()
         if queue_id not in bounds:
@@ -175,20 +149,24 @@ class NodeTopics:
             next_offset = records[-1].queue_offset + 1
 
     def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[Record | Finding]:
+        """Messages with a key, the newest first, each once."""
         records = topic_of(self._node, topic).find(key, **_times(begin_ms, end_ms), limit=limit)
         return iter([record.record for record in records])
 
     def index_answers(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> Iterator[int | Finding]:
+        """Return the places that the index gives for a key: others of the same hash among them, some twice."""
         records = topic_of(self._node, topic).find(key, **_times(begin_ms, end_ms), limit=limit, exact=False)
         return iter([record.physical_offset for record in records])
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The number of a queue's message that was stored at a time. Raises :class:`NoTopicError`."""
         offsets = topic_of(self._node, topic).offset_at(timestamp_ms / 1000)
         if queue_id not in offsets:
             raise NoTopicError(f"no queue {queue_id} of the topic {topic!r}; its queues are 0 to {len(offsets) - 1}")
         return offsets[queue_id]
 
     def message(self, message_id: str) -> Record:
+        """The message with this id; raises :class:`LookupError`, and ``RecordError`` for an invalid id."""
         missing: LookupError | None = None
         for topic in self._node.topics():
             try:
@@ -202,7 +180,7 @@ class NodeTopics:
 
 
 class StoredTopics:
-    """A store's, without a node."""
+    """The topics of a store's files, which answer as :class:`NodeTopics` do."""
 
     def __init__(self, opened: RocketmqStore) -> None:
         self.opened = opened
@@ -267,6 +245,9 @@ class StoredTopics:
         if record.message_id() != message_id.upper():
             raise LookupError(f"no message {message_id}: the one at {physical_offset} is {record.message_id()}")
         return record
+
+
+TopicSource: TypeAlias = NodeTopics | StoredTopics
 
 
 def _times(begin_ms: int, end_ms: int) -> dict[str, Any]:
