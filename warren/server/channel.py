@@ -21,8 +21,10 @@ from warren.server import topology
 from warren.server.channel_link import ChannelEvent, ChannelLink, Work
 from warren.server.client_link import ClientLink
 from warren.server.consuming import ChannelConsumers
+from warren.server.gets import ChannelGets
 from warren.server.publishing import ChannelPublisher
 from warren.server.replies import NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
+from warren.server.settlements import ChannelSettlements
 from warren.server.share import Share
 from warren.server.unacked_age import UnackedAge
 
@@ -45,7 +47,9 @@ class ServerChannel:
 
     def __init__(self, connection: ClientLink, number: int, share: Share, ends: Ends) -> None:
         self.link = ChannelLink(connection, number, self.refuse)
-        self.consumers = ChannelConsumers(self.link)
+        self.settlements = ChannelSettlements(self.link)
+        self.consumers = ChannelConsumers(self.link, self.settlements)
+        self.gets = ChannelGets(self.link, self.settlements)
         self.publisher = ChannelPublisher(self.link, self.consumers.replies)
         self._share = share
         self._ends = ends
@@ -91,11 +95,11 @@ class ServerChannel:
 
     def _settle(self, run: MethodRun) -> None:
         if run.index == ACK:
-            self.consumers.settle("ack", run.tags, multiple=bool(run.flags & 1))
+            self.settlements.settle("ack", run.tags, multiple=bool(run.flags & 1))
         elif run.index == NACK:
-            self.consumers.settle("requeue" if run.flags & 2 else "reject", run.tags, multiple=bool(run.flags & 1))
+            self.settlements.settle("requeue" if run.flags & 2 else "reject", run.tags, multiple=bool(run.flags & 1))
         else:
-            self.consumers.settle("failed" if run.flags & 1 else "reject", run.tags, multiple=False)
+            self.settlements.settle("failed" if run.flags & 1 else "reject", run.tags, multiple=False)
 
     async def _work_off(self, event: ChannelEvent, work: Work) -> None:
         """Wait for a method to end, then handle the events that came meanwhile."""
@@ -148,7 +152,7 @@ class ServerChannel:
 
     def look_for_timeout(self, now_s: float, timeout_ms: int) -> None:
         """Close the channel if a delivery has been unacked for too long."""
-        unacked = self.consumers.unacked
+        unacked = self.settlements.unacked
         if not self.link.closed and self._age.tick(now_s, unacked.oldest, unacked.next_tag) * 1000 > timeout_ms:
             reason = (
                 f"delivery acknowledgement on channel {self.link.number} timed out. "
@@ -222,7 +226,7 @@ class ServerChannel:
         from warren.server import own_calls
 
         if self._own_calls is None:
-            self._own_calls = own_calls.OwnCalls(self.link, self.consumers)
+            self._own_calls = own_calls.OwnCalls(self.link, self.consumers, self.gets, self.settlements)
         return self._own_calls
 
     def info(self) -> dict[str, Any]:
@@ -239,12 +243,12 @@ class ServerChannel:
             "transactional": link.transactional,
             "confirm": self.publisher.confirms is not None,
             "consumer_count": len(consumers.by_tag),
-            "messages_unacknowledged": len(consumers.unacked),
+            "messages_unacknowledged": len(self.settlements.unacked),
             "messages_unconfirmed": 0 if self.publisher.confirms is None else self.publisher.confirms.open,
             "messages_uncommitted": len(self.publisher.uncommitted),
-            "acks_uncommitted": len(consumers.uncommitted),
+            "acks_uncommitted": len(self.settlements.uncommitted),
             "prefetch_count": consumers.prefetch,
-            "global_prefetch_count": consumers.together.limit,
+            "global_prefetch_count": self.settlements.together.limit,
             "message_stats": self.message_stats(),
             "connection_details": {
                 "name": connection.name,
@@ -307,7 +311,7 @@ def _tx_commit(channel: ServerChannel, _: c.Tx.Commit) -> Work:
 
 async def _commit(channel: ServerChannel) -> None:
     complete = await channel.publisher.commit()
-    channel.consumers.commit()
+    channel.settlements.commit()
     if not complete:
         raise Refusal(PRECONDITION_FAILED, "partial tx completion")
     channel.link.send(c.Tx.CommitOk())
@@ -316,7 +320,7 @@ async def _commit(channel: ServerChannel) -> None:
 def _tx_rollback(channel: ServerChannel, _: c.Tx.Rollback) -> Work:
     _check_transactional(channel)
     channel.publisher.roll_back()
-    channel.consumers.roll_back()
+    channel.settlements.roll_back()
     channel.link.send(c.Tx.RollbackOk())
     return None
 
@@ -339,10 +343,10 @@ METHODS: Final[dict[type[Method], Callable[[ServerChannel, Any], Work]]] = {
     c.Basic.Consume: lambda channel, method: channel.consumers.consume(method),
     c.Basic.Cancel: lambda channel, method: channel.consumers.cancel(method),
     c.Basic.CancelOk: lambda channel, method: None,
-    c.Basic.Get: lambda channel, method: channel.consumers.get(method),
-    c.Basic.Recover: lambda channel, method: channel.consumers.recover(method, answer=True),
+    c.Basic.Get: lambda channel, method: channel.gets.get(method),
+    c.Basic.Recover: lambda channel, method: channel.settlements.recover(method, answer=True),
     Call: _call_verb,
     Credit: lambda channel, method: channel.consumers.add_credit(method),
-    Settle: lambda channel, method: channel.consumers.settle_stretch(method),
-    c.Basic.RecoverAsync: lambda channel, method: channel.consumers.recover(method, answer=False),
+    Settle: lambda channel, method: channel.settlements.settle_stretch(method),
+    c.Basic.RecoverAsync: lambda channel, method: channel.settlements.recover(method, answer=False),
 }

@@ -1,7 +1,4 @@
-"""ChannelConsumers: a channel's consumers, gets and settlements.
-
-Each delivery tag of the channel stands for a tag of a queue (:class:`~warren.handles.channel.Channel`). They are kept
-as runs, so an ack of many is a few ranges for each queue.
+"""ChannelConsumers: the consumers of a channel.
 
 A consumer is given what its queue has for it, as far as the client takes it: while the socket is full nothing more is
 taken from the queue. Even without a prefetch, the number of messages that wait here is limited.
@@ -9,12 +6,11 @@ taken from the queue. Even without a prefetch, the number of messages that wait 
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 from pamqp import commands as c
@@ -22,42 +18,34 @@ from pamqp import commands as c
 from warren.actors import messages as m
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.queue_arguments import MAX_PERIOD_MS
-from warren.actors.engines.errors import AccessRefusedError, UnknownTagError
+from warren.actors.engines.errors import AccessRefusedError
 from warren.actors.engines.queue.consumers import Consumer
-from warren.actors.engines.queue.delivery_tags import DeliveryTags, TagRun
-from warren.actors.engines.queue.effects import Delivered
-from warren.actors.engines.queue.queue_turn import BUFFER, BUFFER_BYTES, LOST
+from warren.actors.engines.queue.queue_turn import LOST
 from warren.actors.queue.deliveries import Deliveries, TurnTaker
-from warren.actors.queue.inspecting import chosen_ids
 from warren.actors.queue.intake import QueueGoneError
-from warren.actors.queue.queue_actor import QueueActor
-from warren.actors.queue.queue_consumers import SharedPrefetch
 from warren.actors.runtime.future import Future
 from warren.aio import bridge
 from warren.amqp.errors import ProtocolError
 from warren.amqp.methods import method_of, text_of
-from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Credit, Settle
-from warren.client.calls import packed, refused
+from warren.amqp.own_methods import CREDIT, MESSAGE_BYTES, Credit
+from warren.client.calls import refused
 from warren.handles.channel import Channel
 from warren.queue_index.message.amqp_tables import is_integer, type_name
-from warren.queue_index.message.contents import Content, contents_of, counted_contents_of, pieces
-from warren.queue_index.queue.acking import tag_ranges
-from warren.queue_index.queue.fetching import Fetched, FetchedAgain
+from warren.queue_index.message.contents import Content, pieces
 from warren.server.channel_link import ChannelLink, Work
 from warren.server.direct_reply import ReplyConsumer
+from warren.server.gets import contents_for
 from warren.server.replies import ACCESS_REFUSED, NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.server.reply_addresses import REPLY_TO
-from warren.server.streams import check_consume, find_stream, refuse_get
+from warren.server.settlements import CONSUMED, UNLESS_GONE, ChannelSettlements
+from warren.server.streams import check_consume, find_stream
 from warren.server.topology import find_queue
 from warren.storage.errors import MessageError, WarrenError
-from warren.verbs.steps import Steps, ask, asked, call
+from warren.verbs.steps import ask, call
 
 if TYPE_CHECKING:
     from warren.actors.topics.streams import Stream
     from warren.server.stream_consumer import StreamConsumer
-
-_UNLESS_GONE: Final = contextlib.suppress(WarrenError)
-"""A queue may end at any time, in its own thread; it then has all its deliveries back."""
 
 
 class _Sent(enum.Enum):
@@ -73,16 +61,6 @@ _PIECES_AT_A_TIME: Final = 16
 
 _MOST_IN_LINE: Final = 100
 """Consumers of one queue on one channel whose messages are sent in order. Each batch costs a look at all of them."""
-
-_OUTCOMES: Final = frozenset(("ack", "requeue", "failed", "reject", "retry"))
-
-_CONSUMED: Final = 0
-_OF_GET: Final = 1
-"""Levels of a channel's delivery tags: deliveries to consumers, and messages of ``basic.get``."""
-
-Settler: TypeAlias = "Channel | StreamConsumer"
-"""The object through which deliveries of a queue, or of a stream, came and are settled."""
-Unacked: TypeAlias = TagRun[Settler]
 
 
 class _Deliveries(Deliveries):
@@ -197,116 +175,15 @@ class ServerConsumer:
 
 
 class ChannelConsumers:
-    """The consumer's half of a channel."""
+    """The consumers of one channel."""
 
-    def __init__(self, channel: ChannelLink) -> None:
+    def __init__(self, channel: ChannelLink, settlements: ChannelSettlements) -> None:
         self._channel = channel
+        self._settlements = settlements
         self.by_tag: dict[str, ServerConsumer | StreamConsumer] = {}
-        self.unacked: DeliveryTags[Settler] = DeliveryTags()
-        self.replies = ReplyConsumer(channel, self.unacked)
-        self.uncommitted: list[tuple[str, list[Unacked]]] = []
-        """The settlements that a transaction holds back: outcomes, and their deliveries."""
+        self.replies = ReplyConsumer(channel, settlements.unacked)
         self.prefetch = 0
-        self.together = SharedPrefetch()
-        self._lapsed: dict[Channel, set[int]] = {}
-        """The queue's tags of messages that exceeded their ack timeout and that the client has not settled."""
-        self._through: dict[QueueActor, Channel] = {}
         self._lines: dict[Channel, _Line] = {}
-
-    # ── getting ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def get(self, method: c.Basic.Get) -> Work:
-        channel = self._channel
-        name = channel.queue_name(method.queue)
-        channel.check("queue", name, "read")
-        refuse_get(channel, name)
-        actor = find_queue(channel, name).actor
-        through, required = self._through_for(actor), not method.no_ack
-        future = asked(
-            actor, lambda: (actor.queue_turn.get_many(through.name, 1, ack_required=required), len(actor.process))
-        )
-        future.send()
-        if not future.done:
-            return self._answer_get(method, through, future)
-        self._send_get_answer(method, through, *future.get())
-        return None
-
-    async def _answer_get(self, method: c.Basic.Get, through: Channel, future: Future) -> None:
-        self._send_get_answer(method, through, *await bridge.answer(future))
-
-    def _send_get_answer(self, method: c.Basic.Get, through: Channel, batches: list[Delivered], ready: int) -> None:
-        channel, required = self._channel, not method.no_ack
-        for delivered in batches:
-            tag = self.unacked.give(_OF_GET, delivered.tags, through) if required else self.pass_by(delivered.count)
-            if channel.traffic is not None:
-                channel.traffic.get(no_ack=method.no_ack, redelivered=delivered.fetched.redelivered)
-            for content in self._contents_of(delivered.fetched):
-                if content is not None and channel.may_send:
-                    answer = method_of(
-                        c.Basic.GetOk,
-                        delivery_tag=tag,
-                        redelivered=delivered.fetched.redelivered,
-                        exchange=text_of(content.exchange),
-                        routing_key=text_of(content.routing_key),
-                        message_count=ready,
-                    )
-                    channel.send_message(answer, content.properties, content.bodies[0])
-                    return
-        if channel.traffic is not None:
-            channel.traffic.empty_gets += 1
-        channel.send(c.Basic.GetEmpty())
-
-    def get_batch(self, name: str, count: int) -> Any:
-        """Get at most ``count`` messages, and few once they have a mebibyte, for :func:`warren.client.received.got_of`:
-        similar ones together, with the first one's tag. Returns a coroutine if the queue is busy."""
-        refuse_get(self._channel, name)
-        actor = find_queue(self._channel, name).actor
-        through = self._through_for(actor)
-
-        def take() -> list[Delivered]:
-            limit = min(count, BUFFER)
-            return actor.queue_turn.get_many(through.name, limit, ack_required=True, limit_bytes=BUFFER_BYTES)
-
-        future = asked(actor, take)
-        future.send()
-        return self._batch_of(through, future.get()) if future.done else self._batch_when(through, future)
-
-    async def take_batch(self, name: str, id: str) -> list[tuple[Any, ...]]:
-        """Take one message by its id, from wherever it stands, in the form of :meth:`get_batch`."""
-        from warren.verbs.moving import take
-
-        refuse_get(self._channel, name)
-        through = self._through_for(find_queue(self._channel, name).actor)
-        return self._batch_of(through, await bridge.run(take(through, chosen_ids([id]))))
-
-    async def _batch_when(self, through: Channel, future: Future) -> list[tuple[Any, ...]]:
-        return self._batch_of(through, await bridge.answer(future))
-
-    def _batch_of(self, through: Channel, batches: list[Delivered]) -> list[tuple[Any, ...]]:
-        runs: list[tuple[tuple[Any, ...], int, list[bytes]]] = []
-        for delivered in batches:
-            tag, redelivered = self.unacked.give(_OF_GET, delivered.tags, through), delivered.fetched.redelivered
-            for content in self._contents_of(delivered.fetched):
-                if content is not None:
-                    alike = redelivered, content.exchange, content.routing_key, content.properties
-                    if runs and runs[-1][0] == alike and runs[-1][1] + len(runs[-1][2]) == tag:
-                        runs[-1][2].extend(content.bodies)
-                    else:
-                        runs.append((alike, tag, list(content.bodies)))
-                tag += 1 if content is None else len(content.bodies)
-        return [(tag, *alike, packed(bodies)) for alike, tag, bodies in runs]
-
-    def _through_for(self, actor: QueueActor) -> Channel:
-        """Return the channel for this channel's deliveries of a queue."""
-        through = self._through.get(actor)
-        if through is None or not through.alive:
-            name = f"{self._channel.connection.name} ({self._channel.number})"
-            through = self._through[actor] = Channel(actor, name)
-        return through
-
-    def pass_by(self, count: int) -> int:
-        """Number deliveries that need no ack; return the first one's tag."""
-        return self.unacked.pass_by(count)
 
     # ── consuming ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -328,7 +205,7 @@ class ChannelConsumers:
             return
         entry = find_queue(channel, name)
         actor = entry.actor
-        through = self._through_for(actor)
+        through = self._settlements.through_for(actor)
         credit: Any = arguments.pop(CREDIT, None) if channel.connection.is_owner else None
         consumer_name = f"{channel.connection.name}.{channel.number}.{tag}"
         declaration = Consumer(
@@ -341,7 +218,7 @@ class ChannelConsumers:
             arguments=arguments,
             ack_timeout_ms=_ack_timeout_ms(entry.declaration, arguments),
         )
-        deliveries = _Deliveries(through.name, actor.intake, functools.partial(self._post_lapsed, through))
+        deliveries = _Deliveries(through.name, actor.intake, functools.partial(self._settlements.post_lapsed, through))
         if credit is None and through in self._lines:
             self._lines[through].prepare(deliveries)
         try:
@@ -381,14 +258,14 @@ class ChannelConsumers:
     async def _consume_stream(
         self, stream: Stream, tag: str, method: c.Basic.Consume, arguments: dict[str, Any]
     ) -> None:
-        channel, prefetch = self._channel, self.prefetch
-        check_consume(stream, arguments, prefetch=prefetch, global_prefetch=self.together.limit, no_ack=method.no_ack)
+        channel, prefetch, shared_limit = self._channel, self.prefetch, self._settlements.together.limit
+        check_consume(stream, arguments, prefetch=prefetch, global_prefetch=shared_limit, no_ack=method.no_ack)
         from warren.server.stream_consumer import StreamConsumer
 
         consumer = StreamConsumer(
             channel,
             stream,
-            self.unacked,
+            self._settlements.unacked,
             self.lost,
             tag=tag,
             exclusive=method.exclusive,
@@ -403,9 +280,9 @@ class ChannelConsumers:
 
     def _limits(self, prefetch: int, no_ack: bool) -> dict[str, Any]:
         """Return the limits of a consumer with a prefetch of its own."""
-        shared_limit = self.together.limit
+        shared_limit = self._settlements.together.limit
         limit = 0 if no_ack else min(prefetch or shared_limit, shared_limit or prefetch)
-        return {"prefetch": limit, "shared": self.together if shared_limit else None}
+        return {"prefetch": limit, "shared": self._settlements.together if shared_limit else None}
 
     def _pump(self, consumer: ServerConsumer) -> None:
         """Send a consumer's messages, as far as the client takes them; earlier ones of other consumers go first."""
@@ -444,7 +321,7 @@ class ChannelConsumers:
                 current.through.settle_all("ack", delivered.tags)
             current.unsent = range(0) if current.no_ack else delivered.tags
             current.redelivered = delivered.fetched.redelivered
-            contents = self._contents_of(delivered.fetched)
+            contents = contents_for(self._channel, delivered.fetched)
             current.sending = contents if delivered.count == 1 else pieces(contents)
         else:
             connection.server.rounds.post(functools.partial(self._pump, consumer))
@@ -452,12 +329,6 @@ class ChannelConsumers:
         arrival = consumer.deliveries.arrival()
         consumer.arrival = arrival
         arrival.on_done(functools.partial(self._arrived, consumer))
-
-    def _contents_of(self, fetched: Fetched) -> Iterator[Content | None]:
-        """Return messages in the form that is sent: those that came back with their counts, if enabled."""
-        if isinstance(fetched, FetchedAgain) and (fetched.tells_count or self._channel.connection.is_owner):
-            return counted_contents_of(fetched)
-        return contents_of(fetched)
 
     def add_credit(self, method: Credit) -> None:
         """Let a consumer be sent more."""
@@ -477,10 +348,10 @@ class ChannelConsumers:
         channel = self._channel
         count = 1 if piece is None else len(piece.bodies)
         if consumer.no_ack:
-            tag = self.pass_by(count)
+            tag = self._settlements.unacked.pass_by(count)
         else:
             sent, consumer.unsent = consumer.unsent[:count], consumer.unsent[count:]
-            tag = self.unacked.give(_CONSUMED, sent, consumer.through)
+            tag = self._settlements.unacked.give(CONSUMED, sent, consumer.through)
         if piece is None:
             return
         if channel.traffic is not None:
@@ -514,7 +385,7 @@ class ChannelConsumers:
             consumer.ended = True
             if consumer.begins is not None:
                 consumer.begins()
-            with _UNLESS_GONE:
+            with UNLESS_GONE:
                 actor, name = consumer.through.actor, consumer.name
                 await bridge.answer(call(actor, lambda: actor.consumers.cancel(name)))
             self._give_back(consumer)
@@ -528,7 +399,7 @@ class ChannelConsumers:
     def _give_back(self, consumer: ServerConsumer) -> None:
         """Return messages that waited here for a consumer that is gone to its queue."""
         if tags := self._not_sent(consumer):
-            with _UNLESS_GONE:
+            with UNLESS_GONE:
                 consumer.through.settle_ranges("requeue", tags)
 
     def _not_sent(self, consumer: ServerConsumer) -> list[range]:
@@ -539,7 +410,7 @@ class ChannelConsumers:
             self._lines.pop(consumer.through, None)
         tags = [consumer.unsent, *(delivered.tags for delivered in consumer.deliveries.drain())]
         if not consumer.no_ack:
-            self.together.give_back(sum(map(len, tags)))
+            self._settlements.together.give_back(sum(map(len, tags)))
         return [run for run in tags if run]
 
     def set_qos(self, method: c.Basic.Qos) -> Work:
@@ -548,146 +419,15 @@ class ChannelConsumers:
         if not method.global_:
             self.prefetch = method.prefetch_count
         # setting a prefetch per consumer ends the shared one, as in RabbitMQ
-        if self.together.set_limit(method.prefetch_count if method.global_ else 0, len(self.unacked)):
+        shared_limit = method.prefetch_count if method.global_ else 0
+        if self._settlements.together.set_limit(shared_limit, len(self._settlements.unacked)):
             for consumer in self.by_tag.values():
                 if isinstance(consumer, ServerConsumer):
                     limits = self._limits(consumer.prefetch, consumer.no_ack)
-                    with _UNLESS_GONE:
+                    with UNLESS_GONE:
                         actor = consumer.through.actor
                         actor.call_soon(functools.partial(actor.consumers.set_prefetch, consumer.name, **limits))
         self._channel.send(c.Basic.QosOk())
-        return None
-
-    # ── settling ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def settle(self, outcome: str, tags: Sequence[int], *, multiple: bool) -> None:
-        """Settle deliveries by their tags. Raises :class:`Refusal` for an unknown tag.
-
-        Guests may settle a delivery twice, as the host may; the second time has no effect.
-        """
-        if multiple:
-            for tag in tags:
-                self._settle(outcome, self._take_up_to(tag))
-        elif len(tags) == 1:
-            self._settle(outcome, self._take_one(tags[0]))
-        else:
-            try:
-                self._settle(outcome, self._take(tag_ranges(list(tags))))
-            except UnknownTagError:
-                for tag in tags:  # those before the wrong one count
-                    self._settle(outcome, self._take_one(tag))
-
-    def settle_stretch(self, method: Settle) -> None:
-        """Settle consecutive deliveries of a guest, as :meth:`settle`."""
-        if method.outcome not in _OUTCOMES:
-            raise Refusal(PRECONDITION_FAILED, f"unknown outcome '{method.outcome}'")
-        try:
-            runs = self._take([range(method.first, method.last + 1)])
-        except UnknownTagError as error:
-            raise Refusal(PRECONDITION_FAILED, str(error)) from None
-        self._settle(method.outcome, runs)
-
-    def retry_in(self, tag: int, wait_ms: int) -> Steps[None]:
-        """Return one delivery as failed; it comes again after ``wait_ms``."""
-        for run in self._take_one(tag):
-            if isinstance(run.owner, Channel):
-                yield from run.owner.retry_in(run.seq_id, wait_ms)
-                if self.together.limit and run.level == _CONSUMED:
-                    self.together.give_back(self._still_counted(run))
-
-    def extend(self, tag: int, time_ms: int) -> Steps[None]:
-        """Set the ack timeout of one delivery to ``time_ms`` from now. Raises :class:`UnknownTagError`."""
-        self.unacked.check_present(tag)
-        for run in self.unacked.runs:
-            if run.first <= tag < run.end and isinstance(run.owner, Channel):
-                yield from run.owner.extend(run.part(tag, tag + 1).seq_id, time_ms)
-
-    def ack_up_to(self, tag: int) -> None:
-        """Ack everything of a guest up to a tag; 0: everything. Raises :class:`UnknownTagError` if the tag was never
-        given, or the reason if its queue has stopped."""
-        runs = self.unacked.take_present_up_to(tag)
-        self._settle("ack", runs)
-        for run in runs:
-            if isinstance(run.owner, Channel):
-                _ = run.owner.actor  # raises if the queue has stopped
-
-    def _take(self, tags: Sequence[range]) -> list[Unacked]:
-        is_guests = self._channel.connection.is_owner
-        return self.unacked.take_present(tags) if is_guests else self.unacked.take(tags)
-
-    def _take_one(self, tag: int) -> list[Unacked]:
-        try:
-            return self._take([range(tag, tag + 1)])
-        except UnknownTagError:
-            raise Refusal(PRECONDITION_FAILED, f"unknown delivery tag {tag}") from None
-
-    def _take_up_to(self, tag: int) -> list[Unacked]:
-        is_guests = self._channel.connection.is_owner
-        try:
-            return self.unacked.take_present_up_to(tag) if is_guests else self.unacked.take_up_to(tag)
-        except UnknownTagError:
-            raise Refusal(PRECONDITION_FAILED, f"unknown delivery tag {tag}") from None
-
-    def _settle(self, outcome: str, runs: list[Unacked]) -> None:
-        if self._channel.transactional:
-            self.uncommitted.append((outcome, runs))
-        else:
-            self._settle_runs(outcome, runs)
-
-    def commit(self) -> None:
-        """Apply the transaction's settlements."""
-        settlements, self.uncommitted = self.uncommitted, []
-        for outcome, runs in settlements:
-            self._settle_runs(outcome, runs)
-
-    def _settle_runs(self, outcome: str, runs: Sequence[Unacked]) -> None:
-        """Settle the deliveries of each queue in one message; a queue that is gone has them already."""
-        traffic = self._channel.traffic
-        parts: dict[Settler, list[range]] = {}
-        for run in runs:
-            parts.setdefault(run.owner, []).append(run.seq_ids)
-            if traffic is not None and outcome == "ack":
-                traffic.acked += len(run.seq_ids)
-        # First, or a queue that gets its message back would always be served before the others.
-        if self.together.limit:
-            self.together.give_back(sum(self._still_counted(run) for run in runs if run.level == _CONSUMED))
-        for through, ranges in parts.items():
-            if not isinstance(through, Channel):
-                through.settle_ranges(outcome, ranges)
-                continue
-            with _UNLESS_GONE:
-                through.settle_ranges(outcome, ranges)
-
-    def _post_lapsed(self, through: Channel, tags: range) -> None:
-        """Called in the queue's thread."""
-        self._channel.server.rounds.post(functools.partial(self._note_lapsed, through, tags))
-
-    def _note_lapsed(self, through: Channel, tags: range) -> None:
-        """Make room under the shared prefetch: these messages exceeded their ack timeout and were requeued."""
-        if self.together.limit:
-            self._lapsed.setdefault(through, set()).update(tags)
-            self.together.give_back(len(tags))
-
-    def _still_counted(self, run: Unacked) -> int:
-        """Return how many messages of a run still counted under the shared prefetch."""
-        lapsed = self._lapsed.get(run.owner) if isinstance(run.owner, Channel) else None
-        if not lapsed:
-            return run.count
-        requeued = lapsed.intersection(run.seq_ids)
-        lapsed -= requeued
-        return run.count - len(requeued)
-
-    def roll_back(self) -> None:
-        """Drop the transaction's settlements: the deliveries are unacked again."""
-        settlements, self.uncommitted = self.uncommitted, []
-        self.unacked.put_back([run for _, runs in settlements for run in runs])
-
-    def recover(self, method: c.Basic.Recover | c.Basic.RecoverAsync, *, answer: bool) -> Work:
-        if not method.requeue:
-            raise ProtocolError(NOT_IMPLEMENTED, "requeue=false", method.index)
-        self._settle_runs("requeue", self.unacked.take_all())
-        if answer:
-            self._channel.send(c.Basic.RecoverOk())
         return None
 
     async def release(self, seen_up_to: int | None = LOST) -> int:
@@ -695,12 +435,11 @@ class ChannelConsumers:
 
         ``seen_up_to``: messages with a higher delivery tag were not seen, as the client says; ``None``: all were seen.
         """
+        unacked = self._settlements.unacked
         if seen_up_to == LOST:  # of other clients, all count, as with a quorum queue
-            seen_up_to = self.unacked.oldest if self._channel.connection.is_owner else None
+            seen_up_to = unacked.oldest if self._channel.connection.is_owner else None
         unseen: dict[Channel, int] = {}
-        for run in (
-            self.unacked.take_present([range(seen_up_to + 1, self.unacked.next_tag)]) if seen_up_to is not None else ()
-        ):
+        for run in () if seen_up_to is None else unacked.take_present([range(seen_up_to + 1, unacked.next_tag)]):
             if isinstance(run.owner, Channel):
                 unseen[run.owner] = min(run.seq_id, unseen.get(run.owner, run.seq_id))
         of_streams: list[StreamConsumer] = []
@@ -716,11 +455,11 @@ class ChannelConsumers:
         self.replies.end()
         for reader in of_streams:
             await reader.end()
-        channels, self._through = self._through, {}
+        channels, self._settlements.through = self._settlements.through, {}
         requeued = 0
         for channel in channels.values():
             first = unseen.get(channel)
-            with _UNLESS_GONE:
+            with UNLESS_GONE:
                 requeued += await bridge.run(channel.shut(None if first is None else first - 1))
         return requeued
 

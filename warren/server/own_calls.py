@@ -31,8 +31,10 @@ from warren.msg_store.commit_log.commit_log_format import encode
 from warren.queue_index.message.amqp_tables import write_value
 from warren.server.channel_link import ChannelLink, Work
 from warren.server.consuming import ChannelConsumers
+from warren.server.gets import ChannelGets
 from warren.server.readers import ChannelReader
 from warren.server.replies import Refusal
+from warren.server.settlements import ChannelSettlements
 from warren.server.tails import ChannelTail
 from warren.server.topology import find_queue
 from warren.storage.call_arguments import checked, signature
@@ -70,10 +72,18 @@ class Later:
 class OwnCalls:
     """The state of a channel between its calls: answers in their order, and its reader or tail."""
 
-    def __init__(self, channel: ChannelLink, consumers: ChannelConsumers) -> None:
+    def __init__(
+        self,
+        channel: ChannelLink,
+        consumers: ChannelConsumers,
+        gets: ChannelGets,
+        settlements: ChannelSettlements,
+    ) -> None:
         self.channel = channel
         self.node = channel.node
         self.consumers = consumers
+        self.gets = gets
+        self.settlements = settlements
         self._line: deque[Method | Later] = deque()
         self._waiters: list[asyncio.Future[None]] = []
         self.reader: ChannelReader | ChannelTail | None = None
@@ -204,15 +214,15 @@ def _release(calls: OwnCalls, seen_up_to: int | None = None) -> Any:
 
 
 def _ack_up_to(calls: OwnCalls, tag: int) -> None:
-    calls.consumers.ack_up_to(tag)
+    calls.settlements.ack_up_to(tag)
 
 
 def _retry(calls: OwnCalls, tag: int, wait_ms: int) -> Any:
-    return calls.consumers.retry_in(tag, _checked_period(wait_ms))
+    return calls.settlements.retry_in(tag, _checked_period(wait_ms))
 
 
 def _extend(calls: OwnCalls, tag: int, time_ms: int) -> Any:
-    return calls.consumers.extend(tag, _checked_period(time_ms))
+    return calls.settlements.extend(tag, _checked_period(time_ms))
 
 
 def _checked_period(period_ms: int) -> int:
@@ -220,11 +230,11 @@ def _checked_period(period_ms: int) -> int:
 
 
 def _get(calls: OwnCalls, name: str, count: int) -> Any:
-    return calls.consumers.get_batch(name, count)
+    return calls.gets.get_batch(name, count)
 
 
 def _take(calls: OwnCalls, name: str, id: str) -> Any:
-    return calls.consumers.take_batch(name, id)
+    return calls.gets.take_batch(name, id)
 
 
 def _declaration(entry: QueueEntry) -> dict[str, Any]:
