@@ -104,8 +104,8 @@ SERVE = "import warren.cli, warren.commands.serve"
 @pytest.mark.parametrize(
     ("program", "directory", "modules", "classes", "unused"),
     [
-        (PUBLISH, "new", 186, 156, UNPUBLISHED | {"numpy"}),
-        (PUBLISH, "data", 192, 161, UNPUBLISHED),
+        (PUBLISH, "new", 187, 156, UNPUBLISHED | {"numpy"}),
+        (PUBLISH, "data", 193, 161, UNPUBLISHED),
         (
             INSPECT,
             "data",
