@@ -198,7 +198,8 @@ class DelayActor(NodePart):
         if not self._reclaim_armed and self.log.has_garbage and not self.output.stopped:
             self._reclaim_armed = True
             self.call_soon(self._reclaim)
-        self.intake.let_publishers_in()
+        if self.intake.waiting_publishers:
+            self.intake.let_publishers_in()
         if self._context.check_invariants:
             self.log.check_invariants()
 

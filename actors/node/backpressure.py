@@ -42,13 +42,13 @@ class Intake:
         "_actor",
         "_credit",
         "_turns",
-        "_waiting_publishers",
         "clock",
         "gate",
         "hurry",
         "inbox",
         "pool",
         "tries_full_disk",
+        "waiting_publishers",
     )
 
     def __init__(self, actor: NodePart, context: NodeContext, *, tries_full_disk: bool = False) -> None:
@@ -56,7 +56,8 @@ class Intake:
         self._turns = actor.turns
         self.inbox = actor.actor_inbox
         self._credit = PublisherCredit.of(context.settings.credit_flow_default_credit)
-        self._waiting_publishers: deque[Future] = deque()  # never replaced: any thread may append
+        self.waiting_publishers: deque[Future] = deque()
+        """Publishers that wait for room. Never replaced: any thread may append."""
         self.gate: Gate = context.gate
         """The gate that holds the node's publishers."""
         self.clock: Clock = context.clock
@@ -68,11 +69,6 @@ class Intake:
 
     def describe(self) -> str:
         return self._actor.describe()
-
-    @property
-    def held_publishers(self) -> int:
-        """The number of publishers that wait for it."""
-        return len(self._waiting_publishers)
 
     def turn(self) -> bool:
         """Run a turn of the actor in this thread."""
@@ -98,20 +94,20 @@ class Intake:
     def backpressure_wait(self) -> Future:
         """Return a future that is answered once the actor is no longer full."""
         wait = Future(self)
-        self._waiting_publishers.append(wait)
+        self.waiting_publishers.append(wait)
         if not self.is_full():
             self.let_publishers_in()
         return wait
 
     def let_publishers_in(self) -> None:
         """Answer the waiting publishers, if there is room for them or the actor has stopped."""
-        if self._waiting_publishers and (
+        if self.waiting_publishers and (
             self._actor.actor_stopped.is_set()
             or (self.inbox.weight <= self._credit.reopens_at and not self.is_held_up())
         ):
             with contextlib.suppress(IndexError):
-                for _ in range(len(self._waiting_publishers)):
-                    self._waiting_publishers.popleft().set()
+                for _ in range(len(self.waiting_publishers)):
+                    self.waiting_publishers.popleft().set()
 
     def close(self) -> None:
         """Admit no publisher any more; those that wait check why once the actor has stopped."""

@@ -546,10 +546,18 @@ class QueueActor(NodePart):
         return self._tails
 
     def has_work(self) -> bool:
-        return self.intake.has_work()
+        inbox, intake = self.actor_inbox, self.intake
+        if inbox.empty():
+            return False
+        return not inbox.holds_only(intake.fast.may_wait) or intake.ack_needs_a_turn()  # acks and written messages wait
 
     def wants_turn(self) -> bool:
-        return self.intake.wants_turn()
+        turn, intake = self._queue_turn, self.intake
+        if not intake.alive:
+            return False
+        return bool(intake.abandoned) or (
+            turn is not None and (turn.wants_sync or (intake.hurry and bool(turn.waiting)))
+        )
 
     def has_more(self) -> bool:
         return not self.actor_inbox.empty()
@@ -653,7 +661,8 @@ class QueueActor(NodePart):
         turn.tell(effects)
         if self._unique is not None:
             self._unique.flush()
-        self.intake.let_publishers_in()
+        if self.intake.waiting_publishers:
+            self.intake.let_publishers_in()
         if turn.worked:
             self.rest_number = 0
             if self._tails is not None:

@@ -142,7 +142,7 @@ class QueueIntake(Intake):
         if uninterrupted(self.fast.give):
             return
         if here:
-            self.turn()
+            self._turns.run()
         else:
             self._turns.submit()
 
@@ -265,7 +265,7 @@ class QueueIntake(Intake):
             return
         if not inbox.scheduled or not inbox.note(key, tag):
             if acks:
-                inbox.gather(key, tag, AckBatch, 0, wake=self._ack_needs_a_turn)
+                inbox.gather(key, tag, AckBatch, 0, wake=self.ack_needs_a_turn)
             else:
                 inbox.gather(key, tag, PendingBatch, 0)
 
@@ -276,20 +276,15 @@ class QueueIntake(Intake):
         if key.outcome != "ack":
             self.inbox.put(Letter(Call(lambda: self._settle(key, tags))))
         elif len(tags) > 1 or self.fast.batch is None or not self.fast.ack_range(key.channel, tags[0]):
-            self.inbox.gather(key, tags, AckBatch, 0, wake=self._ack_needs_a_turn, several=True)
+            self.inbox.gather(key, tags, AckBatch, 0, wake=self.ack_needs_a_turn, several=True)
 
     def _settle(self, key: SettleKey, tags: Sequence[range]) -> None:
         if self._turn is not None:
             self._turn.settle(key.channel, key.outcome, tags)
 
-    def _ack_needs_a_turn(self) -> bool:
+    def ack_needs_a_turn(self) -> bool:
         """Whether acks would wait longer than the sync interval, or a message waits for the room that they make."""
         return not self._turn_comes_soon() or (bool(self.deliveries) and self._has_ready())
-
-    def has_work(self) -> bool:
-        """Whether something waits that needs a turn now; acks and written messages may wait."""
-        inbox = self.inbox
-        return not inbox.empty() and (not inbox.holds_only(self.fast.may_wait) or self._ack_needs_a_turn())
 
     def _turn_comes_soon(self) -> bool:
         """Whether a turn is due soon; false once the queue has ended: late messages are answered by their sender."""
@@ -301,7 +296,7 @@ class QueueIntake(Intake):
 
     def makes_wait(self) -> bool:
         """Whether publishers wait for room, here or anywhere in the node."""
-        return bool(self.inbox.weight >= self._credit.limit or self._waiting_publishers or self.gate.held)
+        return bool(self.inbox.weight >= self._credit.limit or self.waiting_publishers or self.gate.held)
 
     def needs_a_turn(self) -> bool:
         """Whether new messages need a turn of their own; not if they only wait for the next sync."""
@@ -319,10 +314,3 @@ class QueueIntake(Intake):
         """Close an abandoned channel. Takes no lock, because a garbage collector may call it anywhere."""
         self.abandoned.append(channel)
         self.pool.submit(self._turns)
-
-    def wants_turn(self) -> bool:
-        """Whether the queue has something to do although the inbox is empty."""
-        if not self.alive:
-            return False
-        turn = self._turn
-        return bool(self.abandoned) or (turn is not None and (turn.wants_sync or (self.hurry and bool(turn.waiting))))

@@ -232,12 +232,12 @@ class Turns:
 
     def _work(self, entries: int, asked: Asked | None) -> None:
         inbox, stopped = self.inbox, self.actor.actor_stopped
+        if self._started and self.actor.begin_turn(asked):
+            return
         try:
             if not self._started and not stopped.is_set():
                 self._started = True
                 self.guard(None, self.actor.on_start, refusable=False)
-            if not stopped.is_set() and self.actor.begin_turn(asked):
-                return
             while entries and not stopped.is_set():
                 entries -= 1
                 entry = inbox.take()
@@ -386,7 +386,7 @@ class PooledActor(pykka.Actor):
         return False
 
     def begin_turn(self, asked: Asked | None) -> bool:
-        """Called at the start of every turn; return whether the turn is over already."""
+        """Called at the start of every turn but the first, even of a stopped actor; return whether the turn is over."""
         return False
 
     def describe(self) -> str:

@@ -174,7 +174,8 @@ class CommitLogActor(TopicPart):
         if self._appended:
             self._appended = False
             self._dispatch_soon()
-        self.intake.let_publishers_in()
+        if self.intake.waiting_publishers:
+            self.intake.let_publishers_in()
 
     def _dispatch_soon(self) -> None:
         """Dispatch at once if a reader waits for messages; otherwise collect those of the next few milliseconds."""

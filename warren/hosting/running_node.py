@@ -321,7 +321,7 @@ class RunningNode:
         for running in list(self.registry.vhosts.values()):
             for entry in list(running.queues.values()):
                 if (actor := entry.running) is not None:
-                    held += actor.intake.held_publishers
+                    held += len(actor.intake.waiting_publishers)
         return held
 
     def allocated_bytes(self, actor: QueueActor) -> int:

@@ -62,6 +62,7 @@ class QueueVerbs(MendingVerbs):
 
     def __init__(self, node: RunningNode, entry: QueueEntry) -> None:
         super().__init__(node, entry)
+        self._coalesces = entry.declaration.overflow == "drop-head"
         self.plain = self._new_key({})
         """The publish key of a body without properties."""
         self._keys: dict[tuple[tuple[str, object], ...], PublishKey] = {}
@@ -94,7 +95,7 @@ class QueueVerbs(MendingVerbs):
 
     def publishing(self, key: PublishKey, given: bytes, block: bool, timeout: float | None) -> Admission:
         """Return what :meth:`publish` waits for, given the result of :meth:`keyed`; the answer is the confirm."""
-        ahead = self.intake.coalesces  # others may have the same key
+        ahead = self._coalesces  # others may have the same key
         return publishing(self.node, lambda: (self.intake,), key, [given], block=block, timeout=timeout, ahead=ahead)
 
     def publish_many(
