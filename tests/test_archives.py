@@ -157,9 +157,18 @@ def longer_than_it_says() -> bytes:
     return bytes(data)
 
 
+def with_an_endless_pax_record() -> bytes:
+    """A tar with an extended header whose record says that it is longer than any memory."""
+    record = b"%d path=vhosts/x\n" % (1 << 70)
+    header = tarfile.TarInfo("pax")
+    header.type, header.size = tarfile.XHDTYPE, len(record)
+    return header.tobuf() + record.ljust(512, b"\0") + tarfile.TarInfo("vhosts/x").tobuf() + bytes(1024)
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
+        (with_an_endless_pax_record(), "or a broken one: Python int too large"),
         (zipped(("../x", b"x")), "leave the directory"),
         (zipped(("/tmp/x", b"x")), "leave the directory"),
         (zipped(("a/../../x", b"x")), "leave the directory"),

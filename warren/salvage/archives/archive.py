@@ -46,7 +46,7 @@ _HEADER_TYPES = frozenset(
     {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
 )
 _FILE_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.GNUTYPE_SPARSE)
-_BROKEN = (tarfile.TarError, *archive_streams.BROKEN, ValueError, RecursionError)
+_BROKEN = (tarfile.TarError, *archive_streams.BROKEN, ValueError, OverflowError, RecursionError)
 """What the library raises for invalid bytes (it recurses for each header that precedes a header)."""
 
 
