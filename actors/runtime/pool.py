@@ -11,21 +11,15 @@ from pykka import Timeout
 
 from warren.actors.runtime.future import Future
 from warren.actors.runtime.interrupts import uninterrupted
-from warren.actors.runtime.pooled_actor import Turns
+from warren.actors.runtime.pooled_actor import Line, Turns
 from warren.storage.errors import SettingsError, WarrenError
 
 
-class Pool(Protocol):
+class Pool(Line, Protocol):
     """Runs the turns."""
 
     def holding(self) -> Held:
         """Return a context manager that delays turns scheduled by this thread until the block ends."""
-
-    def submit(self, turns: Turns) -> None:
-        """Schedule a turn of an actor."""
-
-    def help(self, future: Future, deadline: float | None = None) -> None:
-        """Do what has to be done in the calling thread, which waits for ``future``."""
 
     def stop(self) -> None:
         """Run no more turns; return when none is running."""
