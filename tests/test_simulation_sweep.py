@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -296,6 +297,18 @@ def test_a_process_that_dies_costs_its_own_point_alone() -> None:
     outcomes = on_processes(points, lambda _: None, processes=2)
     assert outcomes[1] == Outcome(1, None, "its process died; perhaps there was too little memory")
     assert [outcomes[number] for number in (0, 2)] == [sound[number] for number in (0, 2)]
+
+
+@pytest.mark.slow
+def test_an_interrupted_sweep_leaves_no_thread_behind() -> None:
+    def interrupted(done: int) -> None:
+        raise KeyboardInterrupt
+
+    before = set(threading.enumerate())
+    points = list(points_of(attrs.evolve(SMALL, length=0.5, step=0.5), axes_of({"seed": [1, 2, 3]})))
+    with pytest.raises(KeyboardInterrupt):
+        on_processes(points, interrupted, processes=2)
+    assert set(threading.enumerate()) <= before
 
 
 @pytest.mark.parametrize("processes", [0, -1, 100_000])

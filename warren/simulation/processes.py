@@ -90,8 +90,9 @@ def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
     except BaseException:
         for child in set(multiprocessing.active_children()) - existing_children:
-            child.terminate()
-        pool.shutdown(wait=False, cancel_futures=True)
+            child.kill()
+        # The pool's thread ends now: an interpreter that ends beside it may write to a pipe that it has just closed.
+        pool.shutdown(cancel_futures=True)
         raise
     pool.shutdown()
 
