@@ -34,6 +34,7 @@ COUNTS: Final = frozenset({"count", "last", "limit", "max_records", "prefetch"})
 _ALIASES: Final[Mapping[str, str]] = {
     "ApplyTo": "Literal['queues', 'exchanges', 'all']",
     "Chooser": "Callable",
+    "DestinationType": "Literal['queue', 'exchange']",
     "Event": "str",
     "Ids": "str | Iterable[str]",
     "Moment": "moment",

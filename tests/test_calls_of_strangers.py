@@ -68,6 +68,13 @@ RIGHT: Final[dict[str, Any]] = {
     "mode": "default",
     "password": "p",
     "exchange": "amq.topic",
+    "source": "amq.topic",
+    "destination": "q",
+    "destination_type": "queue",
+    "routing_key": "q",
+    "type": "topic",
+    **dict.fromkeys(("durable", "auto_delete", "internal"), False),
+    "arguments": {},
     "definition": {"max-length": 9},
     "moment": 0.0,
     "place": "first",
@@ -107,7 +114,7 @@ def refused(guest: warren.Node, verb: str, /, **arguments: Any) -> Exception:
 
 
 def performed(guest: warren.Node, name: str, of: str, /, **keywords: Any) -> Exception:
-    return refused(guest, name, of=of, arguments=[], keywords=keywords)
+    return refused(guest, name, of=of, arguments=keywords)
 
 
 def test_no_argument_of_another_type_reaches_an_actor(guest: warren.Node) -> None:
@@ -124,13 +131,13 @@ def test_no_argument_of_another_type_reaches_an_actor(guest: warren.Node) -> Non
         refused(guest, "queue.get", name=["q"], count=1),
         refused(guest, "channel.retry", tag=1, wait_ms=10**18),
         refused(guest, "channel.extend", tag=1, time_ms=-1),
-        refused(guest, "vhost.queue", vhost=["/"], name="new", properties={}, passive=False),
-        refused(guest, "vhost.queue", vhost="/", name="new", properties={"durable": 5}, passive=False),
-        refused(guest, "vhost.queue", vhost="/", name="new", properties={"colour": 5}, passive=False),
-        refused(guest, "vhost.queue", vhost="/", name="new", properties={"arguments": {1: 2}}, passive=False),
-        refused(guest, "node.declare_vhost", name=5),
+        performed(guest, "vhost.declare_queue", "/", name=["new"], properties={}),
+        performed(guest, "vhost.declare_queue", "/", name="new", properties={"durable": 5}),
+        performed(guest, "vhost.declare_queue", "/", name="new", properties={"colour": 5}),
+        performed(guest, "vhost.declare_queue", "/", name="new", properties={"arguments": {1: 2}}),
+        performed(guest, "node.declare_vhost", "/", name=5),
         refused(guest, "queue.publish_as_they_were", name="q", groups=[GROUP | {"routing_keys": ["q"]}]),
-        refused(guest, "topic.declare", name="t", queues=0.5),
+        performed(guest, "node.declare_topic", "/", name="t", queues=0.5),
         refused(guest, "topic.append", batches=[BATCH | {"queue_id": 1 << 40}]),
         refused(guest, "topic.append", batches=[BATCH | {"topic": "../t"}]),
         refused(guest, "topic.append", batches=[BATCH | {"properties": {"x": 1}}]),
@@ -214,20 +221,16 @@ def test_no_verb_stops_an_actor_whatever_it_is_called_with(guest: warren.Node) -
             if verb == "topic.append":
                 for name in BATCH:
                     attempt(verb, batches=[BATCH | {name: strange}])
-            if verb == "vhost.queue":
-                for name in ("durable", "exclusive", "auto_delete", "arguments"):
-                    attempt(verb, **right | {"name": "new", "properties": {name: strange}})
     of = {"node": "", "vhost": "/", "queue": "q", "topic": "t"}
     for name in sorted(DEFINITIONS.keys() - {"node.delete_vhost", "queue.purge"}):
         definition = DEFINITIONS[name]
         parameters = list(inspect.signature(definition.body).parameters.values())[1:]
-        right = {
-            one.name: RIGHT[one.name]
-            for one in parameters
-            if one.default is one.empty and one.kind is not one.VAR_POSITIONAL
-        }
+        right = {one.name: RIGHT[one.name] for one in parameters if one.default is one.empty or one.name in RIGHT}
         for strange in STRANGE:
             for one in parameters:
-                attempt(name, of=of[definition.target], arguments=[], keywords=right | {one.name: strange})
-            attempt(name, of=strange, arguments=[], keywords=right)
-            attempt(name, of=of[definition.target], arguments=strange, keywords=strange)
+                attempt(name, of=of[definition.target], arguments=right | {one.name: strange})
+            attempt(name, of=strange, arguments=right)
+            attempt(name, of=of[definition.target], arguments=strange)
+            if name == "vhost.declare_queue":
+                for field in ("durable", "exclusive", "auto_delete", "arguments"):
+                    attempt(name, of="/", arguments=right | {"name": "new", "properties": {field: strange}})

@@ -24,6 +24,7 @@ from warren.storage.call_arguments import checked
 from warren.storage.errors import InvalidValueError, shown
 from warren.values.messages import delayed_messages
 from warren.values.setting_keywords import SettingKeywords
+from warren.verbs.steps import run
 from warren.verbs.vhost_verbs import NodeVerbs, VhostHandle, VhostVerbs
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Vhost(VhostHandle):
 
     def queues(self) -> list[Queue]:
         """Return a handle on every queue, including those that failed."""
-        return [Queue(verbs) for verbs in self._verbs.all_queues()]
+        return [Queue(verbs) for verbs in run(self._verbs.queues())]
 
     exchange = awaited(VhostVerbs.exchange, Exchange)
     delete_exchange = awaited(VhostVerbs.delete_exchange)

@@ -23,6 +23,7 @@ from warren.amqp.own_methods import Call, CallError, CallOk, Refused
 from warren.client.errors import ServerError
 from warren.queue_index.message.amqp_tables import write_table
 from warren.storage.errors import DataError, MessageError, WarrenError
+from warren.verbs.operation import Operation
 from warren.verbs.steps import Steps
 
 
@@ -168,6 +169,11 @@ def result_of(answer: Method) -> Any:
     if not isinstance(answer, CallOk):
         raise TypeError(f"{answer.name} answers no call")
     return restored(answer.result["result"])
+
+
+def call_of(operation: Operation[Any], of: str) -> Call:
+    """Return the method that asks for an operation on what has the name ``of``."""
+    return Call(operation.definition.name, plain_arguments({"of": of, "arguments": operation.arguments}))
 
 
 def call(remote: Asker, verb: str, /, **arguments: Any) -> Steps[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -14,7 +13,7 @@ from pamqp.base import Frame as Method
 from warren.actors.log_events import log_event, logger
 from warren.amqp.connection import Connection
 from warren.amqp.methods import method_of
-from warren.amqp.own_methods import MAX_BODY_BYTES, PROTOCOL, PROTOCOL_PROPERTY, VERSION_PROPERTY
+from warren.amqp.own_methods import MAX_BODY_BYTES, PROTOCOL, PROTOCOL_PROPERTY, VERSION_PROPERTY, Call, CallError
 from warren.amqp.received import Event, MethodReceived, Violation
 from warren.amqp.states import Side, State
 from warren.client.errors import CONNECTION_FORCED, LinkLostError, refusal
@@ -76,38 +75,24 @@ class Hands:
         connection.settimeout(timeout_s)
         self._until(lambda: self._engine.state is State.RUNNING)
 
-    def declare(self, number: int, methods: list[Method]) -> None:
-        """Declare these, in order, through a separate channel; skip what is refused."""
+    def declare(self, number: int, calls: list[Call]) -> None:
+        """Make these calls, in order, through a separate channel; log those that are refused."""
+        if not calls:
+            return
         self._mine = number
-        while methods:
-            self._ask(c.Channel.Open(), 1)
-            for method in methods:
-                self._engine.send(number, method)
-            self._answers.clear()
-            count = len(methods)
-            self._until(functools.partial(self._has, count))
-            if not _is_close(self._answers):
-                self._ask(c.Channel.Close(200, "Goodbye", 0, 0), 1)
-                break
-            refused = self._answers[-1]
-            _LOG.warning(
-                "a declaration was rejected on a new connection: %s",
-                getattr(refused, "reply_text", ""),
-                extra=log_event("link_undeclared", reason=getattr(refused, "reply_text", "")),
-            )
-            self._engine.send(number, c.Channel.CloseOk())
-            methods = methods[len(self._answers) :]
+        for method in (c.Channel.Open(), *calls):
+            self._engine.send(number, method)
+        self._until(lambda: len(self._answers) > len(calls))
+        self._engine.send(number, c.Channel.Close(200, "Goodbye", 0, 0))
+        self._until(lambda: len(self._answers) > len(calls) + 1)
+        for refused in self._answers:
+            if isinstance(refused, CallError):
+                _LOG.warning(
+                    "a declaration was rejected on a new connection: %s",
+                    refused.text,
+                    extra=log_event("link_undeclared", reason=refused.text),
+                )
         self._mine = None
-
-    def _has(self, count: int) -> bool:
-        """Whether ``count`` answers came, or the channel was closed."""
-        return len(self._answers) >= count or _is_close(self._answers)
-
-    def _ask(self, method: Method, count: int) -> None:
-        if self._mine is not None:
-            self._answers.clear()
-            self._engine.send(self._mine, method)
-            self._until(lambda: len(self._answers) >= count)
 
     def open(self, numbers: Iterable[int]) -> None:
         """Open these channels."""
@@ -192,10 +177,6 @@ def _last_word_or_all(events: list[Event]) -> list[Event]:
     return [
         event for event in events if isinstance(event, MethodReceived) and isinstance(event.method, c.Connection.Close)
     ] or (events)
-
-
-def _is_close(answers: list[Method]) -> bool:
-    return bool(answers) and isinstance(answers[-1], c.Channel.Close)
 
 
 def _is_open_ok(method: Method) -> bool:

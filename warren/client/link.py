@@ -29,6 +29,7 @@ from warren.actors.runtime.leader_follower import TICK_S, Later, call_later
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import HANDING_OVER
 from warren.amqp.received import Event, Messages, MethodReceived, Violation
+from warren.client.calls import call_of
 from warren.client.errors import CONNECTION_FORCED, LinkLostError, refusal
 from warren.client.handshake import RECEIVE_BYTES, Hands, Login
 from warren.client.sending import Receiver, Sending
@@ -108,7 +109,7 @@ class Link(Sending):
             connection = self._connect(lambda: self.closed is not None)
             with self._lock:
                 numbers = sorted(self._channels)
-                again = self.topology.again()
+                again = [call_of(operation, self._login.vhost) for operation in self.topology.again()]
             hands = Hands(connection, self._login, _CHANNEL_MAX, _NO_FRAME_MAX, self.silence_limit_s)
             hands.declare(self._last_number + 1, again)
             hands.open(numbers)

@@ -336,26 +336,22 @@ class RemoteQueueVerbs(QueueVerbs):
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
     def delayed(self, limit: int = 100) -> Steps[list[tuple[int, bytes]]]:
-        return self._of_vhost("vhost.delayed", limit, queue=self.name)
+        return self._of_vhost("vhost.delayed", limit=limit, queue=self.name)
 
     def cancel_delayed(self, message_id: str) -> Steps[int]:
-        return self._of_vhost("vhost.cancel_delayed", message_id, queue=self.name)
+        return self._of_vhost("vhost.cancel_delayed", message_id=message_id, queue=self.name)
 
     def purge_delayed(self) -> Steps[int]:
-        return self._of_vhost("vhost.purge_delayed", self.name)
+        return self._of_vhost("vhost.purge_delayed", queue=self.name)
 
-    def _of_vhost(self, name: str, *arguments: Any, **keywords: Any) -> Steps[Any]:
+    def _of_vhost(self, operation: str, **arguments: Any) -> Steps[Any]:
         """Perform an operation on the vhost, after flushing what was published here."""
         yield from self.remote.flush()
-        operation = Operation[Any](DEFINITIONS[name], arguments, keywords)
-        return (yield from self.remote.perform(operation, self.entry.declaration.vhost))
+        vhost = self.entry.declaration.vhost
+        return (yield from self.remote.perform(Operation(DEFINITIONS[operation], arguments), vhost))
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> Steps[int]:
-        self.remote.topology.delete_queue(self.name)
-        deleted: c.Queue.DeleteOk = yield from self.remote.ask(
-            method_of(c.Queue.Delete, queue=self.name, if_unused=if_unused, if_empty=if_empty)
-        )
-        return int(deleted.message_count or 0)
+        return self._of_vhost("vhost.delete_queue", name=self.name, if_empty=if_empty, if_unused=if_unused)
 
 
 class Subscription(DeliverySlot):

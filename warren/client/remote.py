@@ -15,7 +15,7 @@ from warren.actors.node.node_errors import ClosedError
 from warren.actors.queue.intake import PublishKey
 from warren.actors.runtime.future import Confirm, Future
 from warren.client.appending import ConfirmedCalls
-from warren.client.calls import call
+from warren.client.calls import call_of, result_of
 from warren.client.channels import ClientChannel
 from warren.client.errors import LinkLostError, NotFromOutsideError
 from warren.client.link import Link
@@ -61,8 +61,6 @@ class RemoteVhost:
         self.name = name
         self.topic_queues: dict[str, int] = {}
         """How many queues topics have, as far as known here."""
-        self.logged: set[str] = set()
-        """The declarations here whose unknown arguments were logged."""
         self.closed = False
         self._begin()
 
@@ -136,10 +134,9 @@ class RemoteVhost:
         definition = operation.definition
         if definition.flushes:
             yield from self.flush()
-        answer = yield from call(
-            self, definition.name, of=of, arguments=operation.arguments, keywords=operation.keywords
-        )
-        result: T = definition.decode(answer)
+        self.topology.forget(operation, of)
+        result: T = definition.decode(result_of((yield from self.ask(call_of(operation, of)))))
+        self.topology.note(operation, of, result)
         return result
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────

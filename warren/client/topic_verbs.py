@@ -41,9 +41,8 @@ class RemoteTopicVerbs(TopicVerbs):
         self._begin(settings)
 
     def perform(self, operation: Operation[T]) -> Steps[T]:
-        arguments = tuple(map(_as_seconds, operation.arguments))
-        keywords = {name: _as_seconds(value) for name, value in operation.keywords.items()}
-        return self.remote.perform(Operation(operation.definition, arguments, keywords), self.name)
+        arguments = {name: _as_seconds(value) for name, value in operation.arguments.items()}
+        return self.remote.perform(Operation(operation.definition, arguments), self.name)
 
     @property
     def queues(self) -> int:

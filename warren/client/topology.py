@@ -1,68 +1,82 @@
 """Topology: what a guest has declared that does not survive its host, to be declared again at the next one.
 
-Those are queues that are not durable, exclusive or deleted by themselves, exchanges of the kind, and the bindings of
+Those are queues that are not durable, exclusive or deleted automatically, exchanges of these kinds, and the bindings of
 both. They are empty then, as after a restart of a broker.
 """
 
 from __future__ import annotations
 
-from pamqp import commands as c
-from pamqp.base import Frame as Method
+from typing import Any
 
-Bind = c.Queue.Bind | c.Exchange.Bind
+import attrs
+
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.exchanges import Binding, DestinationType, ExchangeDeclaration
+from warren.actors.node.node_registry import log_unknown_arguments
+from warren.verbs.operation import Operation
+
+End = tuple[DestinationType, str]
+"""A queue or an exchange."""
 
 
 class Topology:
-    """What one connection has declared."""
+    """What one connection has declared, as the operations that declare it."""
 
     def __init__(self) -> None:
-        self._exchanges: dict[str, c.Exchange.Declare] = {}
-        self._queues: dict[str, c.Queue.Declare] = {}
-        self._bindings: dict[tuple[object, ...], Bind] = {}
+        self._declared: dict[End, Operation[Any]] = {}
+        self._bindings: dict[Binding, Operation[Any]] = {}
+        self._logged: set[End] = set()
 
-    def declare_queue(self, method: c.Queue.Declare) -> None:
-        """A queue is there."""
-        if not method.durable or method.exclusive or method.auto_delete:
-            self._queues[str(method.queue)] = method
+    def forget(self, operation: Operation[Any], vhost: str) -> None:
+        """Forget what an operation on a vhost is about to delete."""
+        arguments = operation.arguments
+        match operation.definition.name:
+            case "vhost.delete_queue":
+                self._delete(("queue", arguments["name"]))
+            case "node.delete_queue" if arguments.get("vhost") in {None, vhost}:
+                self._delete(("queue", arguments["name"]))
+            case "vhost.remove_binding":
+                self._bindings.pop(Binding(vhost=vhost, **arguments), None)
 
-    def delete_queue(self, name: str) -> None:
-        """It is gone."""
-        if self._queues.pop(name, None) is not None:
-            self._bindings = {key: method for key, method in self._bindings.items() if _queue(method) != name}
+    def note(self, operation: Operation[Any], vhost: str, answer: Any) -> None:
+        """Note what an operation on a vhost has done."""
+        arguments = operation.arguments
+        match operation.definition.name:
+            case "vhost.declare_queue" if not arguments["passive"]:
+                queue: QueueDeclaration = answer.declaration
+                self._log_unknown_arguments(("queue", queue.name), queue)
+                if not queue.durable or queue.exclusive or queue.auto_delete:
+                    again = {**arguments, "name": queue.name}  # it may have been named by the node
+                    self._declared["queue", queue.name] = attrs.evolve(operation, arguments=again)
+            case "vhost.declare_exchange":
+                exchange: ExchangeDeclaration = answer
+                self._log_unknown_arguments(("exchange", exchange.name), exchange)
+                if not exchange.durable or exchange.auto_delete:
+                    self._declared["exchange", exchange.name] = operation
+            case "vhost.delete_exchange":
+                self._delete(("exchange", arguments["name"]))
+            case "vhost.add_binding":
+                binding = Binding(vhost=vhost, **arguments)
+                if not self._declared.keys().isdisjoint(_ends(binding)):
+                    self._bindings[binding] = operation
 
-    def declare_exchange(self, method: c.Exchange.Declare) -> None:
-        """An exchange is there."""
-        if not method.durable or method.auto_delete:
-            self._exchanges[str(method.exchange)] = method
+    def again(self) -> list[Operation[Any]]:
+        """Return the operations that declare everything again."""
+        declared = sorted(self._declared, key=lambda end: end[0])  # a queue may name its dead-letter exchange
+        return [*(self._declared[end] for end in declared), *self._bindings.values()]
 
-    def delete_exchange(self, name: str) -> None:
-        """It is gone."""
-        if self._exchanges.pop(name, None) is not None:
-            self._bindings = {key: method for key, method in self._bindings.items() if name not in _exchanges(method)}
+    def _delete(self, end: End) -> None:
+        if self._declared.pop(end, None) is not None:
+            self._bindings = {
+                binding: operation for binding, operation in self._bindings.items() if end not in _ends(binding)
+            }
 
-    def bind(self, method: Bind) -> None:
-        """A binding is there."""
-        if _queue(method) in self._queues or not self._exchanges.keys().isdisjoint(_exchanges(method)):
-            self._bindings[_key(method)] = method
-
-    def unbind(self, method: Bind) -> None:
-        """It is gone; ``method`` is what made it."""
-        self._bindings.pop(_key(method), None)
-
-    def again(self) -> list[Method]:
-        """What declares everything again."""
-        return [*self._exchanges.values(), *self._queues.values(), *self._bindings.values()]
+    def _log_unknown_arguments(self, end: End, declaration: QueueDeclaration | ExchangeDeclaration) -> None:
+        """Log unknown arguments once in this process, too: the host has logged them in its own."""
+        if declaration.unknown_arguments and end not in self._logged:
+            self._logged.add(end)
+            log_unknown_arguments(declaration)
 
 
-def _queue(method: Bind) -> str | None:
-    return method.queue if isinstance(method, c.Queue.Bind) else None
-
-
-def _exchanges(method: Bind) -> tuple[str, ...]:
-    if isinstance(method, c.Queue.Bind):
-        return (str(method.exchange),)
-    return str(method.source), str(method.destination)
-
-
-def _key(method: Bind) -> tuple[object, ...]:
-    return _queue(method), *_exchanges(method), method.routing_key, repr(sorted((method.arguments or {}).items()))
+def _ends(binding: Binding) -> tuple[End, End]:
+    return ("exchange", binding.source), (binding.destination_type, binding.destination)

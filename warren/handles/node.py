@@ -34,7 +34,7 @@ from warren.storage.filesystem import make_data_directory
 from warren.storage.lock_file import LOCK_FILE, SHARED, lock_holder
 from warren.values.messages import delayed_messages
 from warren.values.setting_keywords import SettingKeywords
-from warren.verbs.steps import blocking
+from warren.verbs.steps import blocking, run
 from warren.verbs.vhost_verbs import NodeVerbs, VhostHandle, VhostVerbs
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Vhost(VhostHandle):
 
     def queues(self) -> list[Queue]:
         """Return a handle on every queue, including those that failed."""
-        return [Queue(verbs) for verbs in self._verbs.all_queues()]
+        return [Queue(verbs) for verbs in run(self._verbs.queues())]
 
     exchange = blocking(VhostVerbs.exchange, Exchange)
     delete_exchange = blocking(VhostVerbs.delete_exchange)

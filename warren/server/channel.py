@@ -231,31 +231,61 @@ class ServerChannel:
 
     def info(self) -> dict[str, Any]:
         """Return what RabbitMQ's management shows of a channel."""
-        link, consumers = self.link, self.consumers
+        link, publisher, settlements = self.link, self.publisher, self.settlements
         connection, peer = link.connection, link.connection.peer
         return {
-            "name": f"{connection.name} ({link.number})",
+            "acks_uncommitted": len(settlements.uncommitted),
+            "confirm": publisher.confirms is not None,
+            "consumer_count": len(self.consumers.by_tag),
+            "global_prefetch_count": settlements.together.limit,
+            "messages_unacknowledged": len(settlements.unacked),
+            "messages_uncommitted": len(publisher.uncommitted),
+            "messages_unconfirmed": 0 if publisher.confirms is None else publisher.confirms.open,
             "number": link.number,
-            "node": link.node.name,
-            "user": link.user,
-            "vhost": link.vhost,
+            "pending_raft_commands": 0,
+            "prefetch_count": self.consumers.prefetch,
             "state": "running",
             "transactional": link.transactional,
-            "confirm": self.publisher.confirms is not None,
-            "consumer_count": len(consumers.by_tag),
-            "messages_unacknowledged": len(self.settlements.unacked),
-            "messages_unconfirmed": 0 if self.publisher.confirms is None else self.publisher.confirms.open,
-            "messages_uncommitted": len(self.publisher.uncommitted),
-            "acks_uncommitted": len(self.settlements.uncommitted),
-            "prefetch_count": consumers.prefetch,
-            "global_prefetch_count": self.settlements.together.limit,
-            "message_stats": self.message_stats(),
+            "user": link.user,
+            "vhost": link.vhost,
+            "name": f"{connection.name} ({link.number})",
+            "node": link.node.name,
             "connection_details": {
                 "name": connection.name,
                 "peer_host": peer.peer_host if peer else "",
                 "peer_port": peer.peer_port if peer else 0,
             },
+            "message_stats": self.message_stats(),
+            "user_who_performed_action": link.user,
         }
+
+    def consumer_infos(self) -> list[dict[str, Any]]:
+        """Return what RabbitMQ's management shows of each consumer of the channel."""
+        channel = self.info()
+        connection = channel["connection_details"]
+        details = {
+            "connection_name": connection["name"],
+            "name": channel["name"],
+            "node": channel["node"],
+            "number": channel["number"],
+            "peer_host": connection["peer_host"],
+            "peer_port": connection["peer_port"],
+            "user": channel["user"],
+        }
+        return [
+            {
+                "ack_required": not consumer.no_ack,
+                "active": consumer.active,
+                "activity_status": "up",
+                "arguments": consumer.arguments,
+                "consumer_tag": consumer.tag,
+                "exclusive": consumer.exclusive,
+                "prefetch_count": consumer.prefetch,
+                "queue": {"name": consumer.queue, "vhost": channel["vhost"]},
+                "channel_details": details,
+            }
+            for consumer in list(self.consumers.by_tag.values())
+        ]
 
 
 MAX_WAITING_EVENTS: Final = 256

@@ -10,7 +10,7 @@ import enum
 import functools
 import operator
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import attrs
 from pamqp import commands as c
@@ -118,6 +118,7 @@ class _Line:
 class ServerConsumer:
     """A consumer of a client."""
 
+    active: ClassVar[bool] = True
     tag: str
     queue: str
     no_ack: bool
@@ -159,19 +160,6 @@ class ServerConsumer:
                 routing_key=text_of(piece.routing_key),
             )
         return self._method
-
-    def info(self) -> dict[str, Any]:
-        """Return what RabbitMQ's management shows of a consumer."""
-        return {
-            "consumer_tag": self.tag,
-            "queue": self.queue,
-            "ack_required": not self.no_ack,
-            "exclusive": self.exclusive,
-            "prefetch_count": self.prefetch,
-            "arguments": self.arguments,
-            "active": True,
-            "activity_status": "up",
-        }
 
 
 class ChannelConsumers:

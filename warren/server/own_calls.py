@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -20,7 +20,6 @@ from warren.actors.engines.topics.errors import QueueRangeError
 from warren.actors.engines.topics.names import check_topic_name
 from warren.actors.engines.topics.topic_table import MOST_QUEUES
 from warren.actors.log_events import log_event, logger
-from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Future
 from warren.aio import bridge
 from warren.amqp.own_methods import Call, CallOk
@@ -46,7 +45,7 @@ from warren.verbs.queue_verbs import QueueVerbs
 from warren.verbs.reader_verbs import ReaderVerbs
 from warren.verbs.topic_verbs import TopicVerbs, hand_over
 from warren.verbs.transaction_verbs import TransactionVerbs
-from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs, declare_queue, queue_properties
+from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs
 
 if TYPE_CHECKING:
     from warren.top.snapshots import Snapshots
@@ -188,13 +187,11 @@ def _written(result: Any) -> CallOk:
     return CallOk({"result": write_value(plain(result))})
 
 
-async def _performed(
-    calls: OwnCalls, definition: Definition, of: str, arguments: list[Any], keywords: dict[str, Any]
-) -> CallOk:
+async def _performed(calls: OwnCalls, definition: Definition, of: str, arguments: dict[str, Any]) -> CallOk:
     """Perform an operation on what has the name ``of``."""
-    signature(definition.body, 1).check(tuple(arguments), keywords)
+    signature(definition.body, 1).check((), arguments)
     performer = _PERFORMERS[definition.target](calls, of)
-    answer = await bridge.run(definition.body(performer, *arguments, **keywords))
+    answer = await bridge.run(definition.body(performer, **arguments))
     if definition.target in ("node", "vhost"):
         return await bridge.in_thread(lambda: _written(definition.encode(answer)))
     return CallOk({"result": plain(definition.encode(answer))})
@@ -237,42 +234,6 @@ def _take(calls: OwnCalls, name: str, id: str) -> Any:
     return calls.gets.take_batch(name, id)
 
 
-def _declaration(entry: QueueEntry) -> dict[str, Any]:
-    return entry.declaration.to_json() | {"exclusive": entry.declaration.exclusive}
-
-
-def _declarations(calls: OwnCalls, vhost: str, names: Iterable[str]) -> list[dict[str, Any]]:
-    return [_declaration(find_queue(calls.channel, name)) for name in names]
-
-
-def _declare_queue(calls: OwnCalls, vhost: str, name: str, properties: dict[str, Any], passive: bool) -> Any:
-    owner = calls.channel.connection
-    properties = checked(queue_properties)(**properties)
-    return _declaration((yield from declare_queue(calls.node, vhost, name, properties, owner=owner, passive=passive)))
-
-
-def _queues(calls: OwnCalls, vhost: str) -> Any:
-    entries, owners = list(calls.node.vhost(vhost).queues.values()), (None, calls.channel.connection)
-    return bridge.in_thread(lambda: _written([_declaration(entry) for entry in entries if entry.owner in owners]))
-
-
-def _failed_queues(calls: OwnCalls, vhost: str) -> dict[str, str]:
-    return VhostVerbs(calls.node, vhost).failed_queues()
-
-
-def _delete_queue(calls: OwnCalls, vhost: str, name: str, *, if_empty: bool, if_unused: bool, force: bool) -> Any:
-    verbs = VhostVerbs(calls.node, vhost)
-    return verbs.delete_queue(name, if_empty=if_empty, if_unused=if_unused, force=force)
-
-
-def _declare_vhost(calls: OwnCalls, name: str) -> Any:
-    return calls.node.change(lambda registry: registry.declare_vhost(name))
-
-
-def _exchange(calls: OwnCalls, vhost: str, name: str) -> dict[str, Any]:
-    return calls.node.vhost(vhost).definitions.exchange(name).to_json()
-
-
 def _tail(calls: OwnCalls, name: str, last: int) -> Any:
     tail = ChannelTail(calls.channel, _queue(calls, name))
     calls.reader = tail
@@ -304,11 +265,6 @@ def _publish_unique(calls: OwnCalls, name: str, bodies: bytes, properties: dict[
 
 
 # ── topics ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _declare_topic(calls: OwnCalls, name: str, queues: int | None) -> Any:
-    topic = yield from NodeVerbs(calls.node).topic(name, queues=queues)
-    return {"queues": topic.queues, "settings": attrs.asdict(calls.node.config.topics)}
 
 
 def _append(calls: OwnCalls, batches: list[dict[str, Any]]) -> Any:
@@ -353,11 +309,6 @@ def _transaction(calls: OwnCalls, verb: str, *, topic: str, half_offset: int, ph
     raise NotFoundError(f"no verb '{verb}'")
 
 
-def _pending(calls: OwnCalls) -> Any:
-    transactions = yield from NodeVerbs(calls.node).pending_transactions()
-    return [transaction.place for transaction in transactions]
-
-
 def _join(calls: OwnCalls, **arguments: Any) -> Any:
     signature(ReaderVerbs.__init__, 2).check((), arguments)
     check_topic_name(arguments["topic"], may_be_long=True)
@@ -376,8 +327,8 @@ def _call_reader(calls: OwnCalls, verb: str, **arguments: Any) -> Any:
 
 
 _PERFORMERS: Final[dict[Target, Callable[[OwnCalls, str], Performer]]] = {
-    "node": lambda calls, _: NodeVerbs(calls.node),
-    "vhost": lambda calls, name: VhostVerbs(calls.node, name),
+    "node": lambda calls, _: NodeVerbs(calls.node, calls.channel.connection),
+    "vhost": lambda calls, name: VhostVerbs(calls.node, name, calls.channel.connection),
     "queue": _queue,
     "topic": _topic,
 }
@@ -387,23 +338,14 @@ VERBS: Final[dict[str, Verb]] = {
     "channel.ack_up_to": _ack_up_to,
     "channel.retry": _retry,
     "channel.extend": _extend,
-    "queue.declarations": _declarations,
     "queue.move": _move,
     "queue.take": _take,
     "queue.publish_as_they_were": _publish_as_they_were,
     "queue.publish_unique": _publish_unique,
     "queue.get": _get,
-    "exchange.declaration": _exchange,
-    "vhost.queue": _declare_queue,
-    "vhost.queues": _queues,
-    "vhost.delete_queue": _delete_queue,
-    "vhost.failed_queues": _failed_queues,
     "node.ask": OwnCalls.ask,
-    "node.declare_vhost": _declare_vhost,
-    "topic.declare": _declare_topic,
     "topic.append": _append,
     "transaction": _transaction,
-    "node.pending_transactions": _pending,
     "reader.join": _join,
     "reader": _call_reader,
     "tail.join": _tail,

@@ -50,6 +50,8 @@ class StreamConsumer:
     """A client's consumer of a stream."""
 
     no_ack: Final = False
+    active: Final = False
+    """As RabbitMQ reports for streams."""
 
     def __init__(
         self,
@@ -77,19 +79,6 @@ class StreamConsumer:
         self._offset = 0
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
-
-    def info(self) -> dict[str, Any]:
-        """Return what RabbitMQ's management shows of a consumer."""
-        return {
-            "consumer_tag": self.tag,
-            "queue": self.queue,
-            "ack_required": True,
-            "exclusive": self.exclusive,
-            "prefetch_count": self.prefetch,
-            "arguments": self.arguments,
-            "active": False,  # as RabbitMQ reports for streams
-            "activity_status": "up",
-        }
 
     # ── beginning and end ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -40,16 +40,16 @@ def find_queue(channel: ChannelLink, name: str) -> QueueEntry:
     return channel.node.registry.find_queue(channel.vhost, name, channel.connection)
 
 
-def _declared_name(channel: ChannelLink, name: str) -> str:
-    """Return the name without line breaks, as RabbitMQ does; for a process of a shared directory, unchanged."""
-    return name if channel.connection.is_owner else name.replace("\r", "").replace("\n", "")
+def _declared_name(name: str) -> str:
+    """Return the name without line breaks, as RabbitMQ does."""
+    return name.replace("\r", "").replace("\n", "")
 
 
 # ── exchanges ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def declare_exchange(channel: ChannelLink, method: c.Exchange.Declare) -> None:
-    name = _declared_name(channel, method.exchange)
+    name = _declared_name(method.exchange)
     definitions = channel.node.vhost(channel.vhost).definitions
     if method.passive:
         _refuse_default(name)
@@ -85,7 +85,7 @@ def _refuse_default(name: str) -> None:
 
 
 async def delete_exchange(channel: ChannelLink, method: c.Exchange.Delete) -> None:
-    name = _declared_name(channel, method.exchange)
+    name = _declared_name(method.exchange)
     _refuse_default(name)
     channel.node.vhost(channel.vhost).definitions.check_deletable(name)
     channel.check("exchange", name, "configure")
@@ -107,12 +107,12 @@ async def unbind_exchange(channel: ChannelLink, method: c.Exchange.Unbind) -> No
 
 
 async def _bind_exchange(channel: ChannelLink, method: c.Exchange.Bind | c.Exchange.Unbind, change: Change) -> None:
-    destination = _declared_name(channel, method.destination)
+    destination = _declared_name(method.destination)
     channel.check("exchange", destination, "write")
     _refuse_default(destination)
     binding = Binding(
         vhost=channel.vhost,
-        source=_declared_name(channel, method.source),
+        source=_declared_name(method.source),
         destination=destination,
         destination_type="exchange",
         routing_key=method.routing_key,
@@ -134,7 +134,7 @@ async def _change_binding(channel: ChannelLink, binding: Binding, change: Change
 
 
 async def declare_queue(channel: ChannelLink, method: c.Queue.Declare) -> None:
-    name = _declared_name(channel, method.queue)
+    name = _declared_name(method.queue)
     if is_reply_queue(name):
         check_declared(channel, name)
         if not method.nowait:
@@ -156,7 +156,7 @@ async def _declare(channel: ChannelLink, name: str, method: c.Queue.Declare) -> 
         streams.refuse_server_name()
     if not name:
         name = channel.node.new_queue_name()
-    elif name.startswith(RESERVED_PREFIX) and not channel.connection.is_owner:
+    elif name.startswith(RESERVED_PREFIX):
         raise Refusal(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
     channel.check("queue", name, "configure")
     existing = streams.find_stream(channel, name)
@@ -220,7 +220,7 @@ def _check_equivalent(existing: QueueDeclaration, method: c.Queue.Declare, argum
 
 
 async def delete_queue(channel: ChannelLink, method: c.Queue.Delete) -> None:
-    name = channel.queue_name(_declared_name(channel, method.queue))
+    name = channel.queue_name(_declared_name(method.queue))
     channel.check("queue", name, "configure")
     deleted: int = await channel.change(
         lambda registry: registry.delete_queue(
@@ -253,12 +253,12 @@ async def unbind_queue(channel: ChannelLink, method: c.Queue.Unbind) -> None:
 
 
 async def _bind_queue(channel: ChannelLink, method: c.Queue.Bind | c.Queue.Unbind, change: Change) -> None:
-    queue = _declared_name(channel, method.queue)
+    queue = _declared_name(method.queue)
     name = channel.queue_name(queue)
     channel.check("queue", name, "write")
     binding = Binding(
         vhost=channel.vhost,
-        source=_declared_name(channel, method.exchange),
+        source=_declared_name(method.exchange),
         destination=name,
         routing_key=method.routing_key if queue or method.routing_key else name,
         arguments=method.arguments or {},

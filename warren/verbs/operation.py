@@ -45,11 +45,10 @@ DEFINITIONS: Final[dict[str, Definition]] = {}
 
 @attrs.frozen
 class Operation(Generic[T]):
-    """What is asked: which operation, with which arguments. Iterables are lists."""
+    """What is asked: which operation, with which arguments, by name. Iterables are lists."""
 
     definition: Definition
-    arguments: tuple[Any, ...] = ()
-    keywords: Mapping[str, Any] = attrs.Factory(dict)
+    arguments: Mapping[str, Any]
 
 
 class Performer:
@@ -57,7 +56,7 @@ class Performer:
 
     def perform(self, operation: Operation[T]) -> Steps[T]:
         """Perform an operation; return its answer."""
-        steps: Steps[T] = operation.definition.body(self, *operation.arguments, **operation.keywords)
+        steps: Steps[T] = operation.definition.body(self, **operation.arguments)
         return steps
 
 
@@ -84,12 +83,12 @@ def operation(
         iterables = [name for name, said in verb.__annotations__.items() if str(said).startswith("Iterable[")]
 
         @functools.wraps(verb)
-        def method(self: S, /, *arguments: P.args, **keywords: P.kwargs) -> Steps[T]:
-            if not iterables:
-                return self.perform(Operation[T](definition, arguments, keywords))
-            by_name: dict[str, Any] = {**dict(zip(names, arguments, strict=False)), **keywords}
-            lists = {name: list(by_name[name]) for name in iterables if by_name.get(name) is not None}
-            return self.perform(Operation[T](definition, (), by_name | lists))
+        def method(self: S, /, *positional: P.args, **keywords: P.kwargs) -> Steps[T]:
+            arguments: dict[str, Any] = dict(zip(names, positional, strict=False), **keywords)
+            for name in iterables:
+                if arguments.get(name) is not None:
+                    arguments[name] = list(arguments[name])
+            return self.perform(Operation[T](definition, arguments))
 
         return method
 

@@ -110,6 +110,12 @@ def answer_of(future: Future) -> Steps[Any]:
     return (yield future)
 
 
+def answered(answer: T) -> Steps[T]:
+    """Return an answer that is known already, without waiting."""
+    return answer
+    yield
+
+
 def ask(actor: PooledActor, message: object) -> Future:
     """Send a message to an actor; return a future for the answer."""
     future = actor.actor_ref.ask(message, block=False)

@@ -76,10 +76,12 @@ class TransactionHandle(Handle[TransactionVerbs]):
         return self._verbs.half_offset
 
 
-def pending_transactions(node: RunningNode) -> Steps[list[TransactionVerbs]]:
-    """Return a node's undecided messages."""
+def pending_places(node: RunningNode) -> Steps[list[dict[str, Any]]]:
+    """Return the :attr:`TransactionVerbs.place` of a node's undecided messages."""
     if (yield from node.change(lambda registry: registry.topics)) is None:
         return []
     running = yield from node.caught_up()
     halves: tuple[Half, ...] = yield call(running.transactions, running.transactions.pending)
-    return [TransactionVerbs(node, half.topic, half.queue_offset, half.physical_offset, half.size) for half in halves]
+    return [
+        TransactionVerbs(node, half.topic, half.queue_offset, half.physical_offset, half.size).place for half in halves
+    ]

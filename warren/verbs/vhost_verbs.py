@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Any, Unpack
 import attrs
 
 from warren.actors.engines.declared.arguments import QueueDeclaration
-from warren.actors.engines.declared.exchanges import Binding, ExchangeDeclaration
+from warren.actors.engines.declared.exchanges import Binding, DestinationType, ExchangeDeclaration
 from warren.actors.engines.declared.policies import ApplyTo, Policy, PolicyKind
 from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.node.node_registry import NodeRegistry
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Confirm, CountDown
 from warren.hosting.running_node import RunningNode, failed_queues
-from warren.storage.call_arguments import as_texts
+from warren.storage.call_arguments import as_texts, checked
+from warren.storage.topic_settings import TopicSettings
 from warren.values.messages import LATER, PublishArguments, as_body, publish_key
 from warren.verbs.exchange_verbs import ExchangeHandle, ExchangeVerbs
 from warren.verbs.operation import Performer, operation
 from warren.verbs.publishing import publishing, settled_confirm
 from warren.verbs.queue_verbs import QueueHandle, QueueVerbs
-from warren.verbs.steps import Handle, Steps
+from warren.verbs.steps import Handle, Steps, answered, run
 from warren.verbs.user_verbs import UserVerbs
 
 if TYPE_CHECKING:
@@ -31,19 +32,57 @@ if TYPE_CHECKING:
     from warren.verbs.transaction_verbs import TransactionVerbs
 
 
+def _fields_of_queue(entry: QueueEntry) -> dict[str, Any]:
+    return entry.declaration.to_json() | {"exclusive": entry.declaration.exclusive}
+
+
+def _queue_of(fields: Mapping[str, Any]) -> QueueEntry:
+    return QueueEntry(QueueDeclaration(**fields))
+
+
+def _fields_of_queues(entries: list[QueueEntry]) -> list[dict[str, Any]]:
+    return list(map(_fields_of_queue, entries))
+
+
+def _queues_of(each: list[Mapping[str, Any]]) -> list[QueueEntry]:
+    return list(map(_queue_of, each))
+
+
+def _exchange_of(fields: Mapping[str, Any]) -> ExchangeDeclaration:
+    return ExchangeDeclaration(**fields)
+
+
+def _ends(
+    source: ExchangeHandle | str, destination: QueueHandle | ExchangeHandle | str
+) -> tuple[str, str, DestinationType]:
+    """Return the names of a binding's two ends, and what its destination is."""
+    return (
+        source if isinstance(source, str) else source.name,
+        destination if isinstance(destination, str) else destination.name,
+        "exchange" if isinstance(destination, ExchangeHandle) else "queue",
+    )
+
+
+def _declared_topic_of(answer: list[Any]) -> tuple[int, TopicSettings]:
+    queues, settings = answer
+    return queues, TopicSettings(**settings)
+
+
 class VhostVerbs(Performer):
     """The verbs of one vhost; the owner of the exclusive queues that are declared through it."""
 
-    def __init__(self, node: RunningNode, name: str) -> None:
+    def __init__(self, node: RunningNode, name: str, owner: object = None) -> None:
+        """``owner``: the connection of another process, which owns the exclusive queues instead."""
         self.node = node
         self.name = name
+        self._owner = self if owner is None else owner
 
     def __str__(self) -> str:
         return repr(self.name)
 
     def release(self) -> Steps[None]:
         """Delete the exclusive queues that were declared through this object."""
-        yield from self.node.change(lambda registry: registry.release(self))
+        yield from self.node.change(lambda registry: registry.release(self._owner))
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -70,9 +109,25 @@ class VhostVerbs(Performer):
         to another owner.
         """
         properties = queue_properties(durable, exclusive, auto_delete, arguments, retry)
-        entry = yield from declare_queue(self.node, self.name, name, properties, owner=self, passive=passive)
+        return self._queue((yield from self.declare_queue(name, properties, passive=passive)))
+
+    def _queue(self, entry: QueueEntry) -> QueueVerbs:
         return QueueVerbs(self.node, entry)
 
+    @operation("vhost", encode=_fields_of_queue, decode=_queue_of)
+    def declare_queue(self, name: str, properties: Mapping[str, Any], *, passive: bool = False) -> Steps[QueueEntry]:
+        """Do what :meth:`queue` does, with the result of :func:`queue_properties`."""
+        if passive:
+            return (yield from self.node.change(lambda registry: registry.use_queue(self.name, name, self._owner)))
+        declared = checked(queue_properties)(**properties)
+        name = name or self.node.new_queue_name()
+        return (
+            yield from self.node.change(
+                lambda registry: _declare_queue(registry, self.name, name, declared, self._owner)
+            )
+        )
+
+    @operation("vhost")
     def delete_queue(
         self, name: str, *, if_empty: bool = False, if_unused: bool = False, force: bool = False
     ) -> Steps[int]:
@@ -86,18 +141,32 @@ class VhostVerbs(Performer):
         return (
             yield from self.node.change(
                 lambda registry: registry.delete_queue(
-                    vhost, name, owner=self, if_empty=if_empty, if_unused=if_unused, force=force
+                    vhost, name, owner=self._owner, if_empty=if_empty, if_unused=if_unused, force=force
                 )
             )
         )
 
-    def all_queues(self) -> list[QueueVerbs]:
+    def queues(self) -> Steps[list[QueueVerbs]]:
         """Return all queues, including those that failed."""
-        return [QueueVerbs(self.node, entry) for entry in list(self.node.vhost(self.name).queues.values())]
+        return [self._queue(entry) for entry in (yield from self.queue_entries())]
 
-    def failed_queues(self) -> dict[str, str]:
+    @operation("vhost", encode=_fields_of_queues, decode=_queues_of)
+    def queue_entries(self) -> Steps[list[QueueEntry]]:
+        """Return the entries of all queues; for another process, without those exclusive to others."""
+        entries = list(self.node.vhost(self.name).queues.values())
+        if self._owner is not self:
+            entries = [entry for entry in entries if entry.owner in (None, self._owner)]
+        return answered(entries)
+
+    @operation("vhost", encode=_fields_of_queues, decode=_queues_of)
+    def find_queues(self, names: Iterable[str]) -> Steps[list[QueueEntry]]:
+        """Return the entries of these queues. Raises :class:`NotFoundError`, :class:`ResourceLockedError`."""
+        return answered([self.node.registry.find_queue(self.name, name, self._owner) for name in names])
+
+    @operation("vhost")
+    def failed_queues(self) -> Steps[dict[str, str]]:
         """The queues that cannot be used, and why."""
-        return failed_queues(self.node.vhost(self.name))
+        return answered(failed_queues(self.node.vhost(self.name)))
 
     def queue_identity(self, name: str) -> object:
         """Return an object that identifies the queue: another queue of that name has another one. Raises
@@ -122,20 +191,39 @@ class VhostVerbs(Performer):
         The default exchange is ``""``.
         """
         if type is None:
-            declaration = self.node.vhost(self.name).definitions.exchange(name)
+            declaration = yield from self.find_exchange(name)
         else:
-            declaration = ExchangeDeclaration(
-                vhost=self.name,
-                name=name,
-                type=type,  # type: ignore[arg-type]
-                durable=durable,
-                auto_delete=auto_delete,
-                internal=internal,
-                arguments=arguments or {},
+            declaration = yield from self.declare_exchange(
+                name, type, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments or {}
             )
-            yield from self.node.change(lambda registry: registry.declare_exchange(declaration))
+        return self._exchange(declaration)
+
+    def _exchange(self, declaration: ExchangeDeclaration) -> ExchangeVerbs:
         return ExchangeVerbs(self.node, declaration)
 
+    @operation("vhost", decode=_exchange_of)
+    def find_exchange(self, name: str) -> Steps[ExchangeDeclaration]:
+        """Return an exchange's declaration. Raises :class:`NotFoundError`."""
+        return answered(self.node.vhost(self.name).definitions.exchange(name))
+
+    @operation("vhost", decode=_exchange_of)
+    def declare_exchange(
+        self, name: str, type: str, *, durable: bool, auto_delete: bool, internal: bool, arguments: Mapping[str, Any]
+    ) -> Steps[ExchangeDeclaration]:
+        """Do what :meth:`exchange` does with a type."""
+        declaration = ExchangeDeclaration(
+            vhost=self.name,
+            name=name,
+            type=type,  # type: ignore[arg-type]
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            arguments=arguments,
+        )
+        yield from self.node.change(lambda registry: registry.declare_exchange(declaration))
+        return declaration
+
+    @operation("vhost")
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> Steps[None]:
         """Delete an exchange with its bindings."""
         yield from self.node.change(lambda registry: registry.delete_exchange(self.name, name, if_unused=if_unused))
@@ -148,8 +236,7 @@ class VhostVerbs(Performer):
         arguments: Mapping[str, Any] | None = None,
     ) -> Steps[None]:
         """Bind a queue (a name is a queue's) or another exchange to an exchange."""
-        binding = self._binding(destination, source, routing_key, arguments)
-        yield from self.node.change(lambda registry: registry.bind(binding, self))
+        return self.add_binding(*_ends(source, destination), routing_key, arguments or {})
 
     def unbind(
         self,
@@ -159,24 +246,47 @@ class VhostVerbs(Performer):
         arguments: Mapping[str, Any] | None = None,
     ) -> Steps[None]:
         """Delete a binding."""
-        binding = self._binding(destination, source, routing_key, arguments)
-        yield from self.node.change(lambda registry: registry.unbind(binding, self))
+        return self.remove_binding(*_ends(source, destination), routing_key, arguments or {})
 
-    def _binding(
+    @operation("vhost")
+    def add_binding(
         self,
-        destination: QueueHandle | ExchangeHandle | str,
-        source: ExchangeHandle | str,
+        source: str,
+        destination: str,
+        destination_type: DestinationType,
         routing_key: str,
-        arguments: Mapping[str, Any] | None,
-    ) -> Binding:
-        return Binding(
+        arguments: Mapping[str, Any],
+    ) -> Steps[None]:
+        """Declare a binding, given the names of its ends."""
+        binding = Binding(
             vhost=self.name,
-            source=source if isinstance(source, str) else source.name,
-            destination=destination if isinstance(destination, str) else destination.name,
-            destination_type="exchange" if isinstance(destination, ExchangeHandle) else "queue",
+            source=source,
+            destination=destination,
+            destination_type=destination_type,
             routing_key=routing_key,
-            arguments=arguments or {},
+            arguments=arguments,
         )
+        yield from self.node.change(lambda registry: registry.bind(binding, self._owner))
+
+    @operation("vhost")
+    def remove_binding(
+        self,
+        source: str,
+        destination: str,
+        destination_type: DestinationType,
+        routing_key: str,
+        arguments: Mapping[str, Any],
+    ) -> Steps[None]:
+        """Undo :meth:`add_binding`."""
+        binding = Binding(
+            vhost=self.name,
+            source=source,
+            destination=destination,
+            destination_type=destination_type,
+            routing_key=routing_key,
+            arguments=arguments,
+        )
+        yield from self.node.change(lambda registry: registry.unbind(binding, self._owner))
 
     # ── policies ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -334,8 +444,8 @@ def imported_of(answer: dict[str, Any]) -> Imported:
 class NodeVerbs(UserVerbs, VhostVerbs):
     """The verbs of a node, and of its vhost ``/``."""
 
-    def __init__(self, node: RunningNode) -> None:
-        super().__init__(node, "/")
+    def __init__(self, node: RunningNode, owner: object = None) -> None:
+        super().__init__(node, "/", owner)
 
     def __str__(self) -> str:
         return f"{self.node.path!r}{' (closed)' if self.node.closed else ''}"
@@ -344,8 +454,13 @@ class NodeVerbs(UserVerbs, VhostVerbs):
 
     def vhost(self, name: str = "/") -> Steps[VhostVerbs]:
         """Return the verbs for a vhost, declaring it if missing. They own their exclusive queues."""
-        yield from self.node.change(lambda registry: registry.declare_vhost(name))
+        yield from self.declare_vhost(name)
         return VhostVerbs(self.node, name)
+
+    @operation("node")
+    def declare_vhost(self, name: str) -> Steps[None]:
+        """Declare a vhost if it is missing."""
+        yield from self.node.change(lambda registry: registry.declare_vhost(name))
 
     @operation("node")
     def vhosts(self) -> Steps[list[str]]:
@@ -357,6 +472,7 @@ class NodeVerbs(UserVerbs, VhostVerbs):
         """Delete a vhost with everything in it."""
         yield from self.node.change(lambda registry: registry.delete_vhost(name))
 
+    @operation("node")
     def delete_queue(
         self,
         name: str,
@@ -398,13 +514,22 @@ class NodeVerbs(UserVerbs, VhostVerbs):
         Raises :class:`TopicNameError`, :class:`QueueRangeError`, and ``TopicsDownError`` if the topics' files cannot be
         opened.
         """
-        from warren.actors.engines.topics.names import check_user_topic
         from warren.verbs.topic_verbs import TopicVerbs
 
-        check_user_topic(name, may_be_long=True)
-        otherwise = self.node.config.topics.default_topic_queue_nums
-        yield from self.node.change(lambda registry: _declare_topic(registry, name, queues, otherwise))
+        yield from self.declare_topic(name, queues)
         return TopicVerbs(self.node, name)
+
+    @operation("node", decode=_declared_topic_of)
+    def declare_topic(self, name: str, queues: int | None) -> Steps[tuple[int, TopicSettings]]:
+        """Do what :meth:`topic` does. Return how many queues the topic has, and the node's settings for topics."""
+        from warren.actors.engines.topics.names import check_user_topic
+
+        check_user_topic(name, may_be_long=True)
+        settings = self.node.config.topics
+        has = yield from self.node.change(
+            lambda registry: _declare_topic(registry, name, queues, settings.default_topic_queue_nums)
+        )
+        return has, settings
 
     @operation("node")
     def topics(self) -> Steps[dict[str, int]]:
@@ -414,9 +539,16 @@ class NodeVerbs(UserVerbs, VhostVerbs):
 
     def pending_transactions(self) -> Steps[list[TransactionVerbs]]:
         """Return prepared messages that are neither committed nor rolled back, even from before a restart."""
-        from warren.verbs.transaction_verbs import pending_transactions
+        from warren.verbs.transaction_verbs import TransactionVerbs
 
-        return pending_transactions(self.node)
+        return [TransactionVerbs(self.node, **place) for place in (yield from self.pending_places())]
+
+    @operation("node")
+    def pending_places(self) -> Steps[list[dict[str, Any]]]:
+        """Return the :attr:`TransactionVerbs.place` of all transactions that are pending."""
+        from warren.verbs.transaction_verbs import pending_places
+
+        return pending_places(self.node)
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -444,7 +576,7 @@ class VhostHandle(Handle[VhostVerbs]):
     @property
     def failed_queues(self) -> dict[str, str]:
         """The queues that cannot be used, and why."""
-        return self._verbs.failed_queues()
+        return run(self._verbs.failed_queues())
 
 
 def queue_properties(
@@ -466,16 +598,6 @@ def queue_properties(
     return {name: value for name, value in given.items() if value is not None}
 
 
-def declare_queue(
-    node: RunningNode, vhost: str, name: str, properties: Mapping[str, Any], *, owner: object, passive: bool
-) -> Steps[QueueEntry]:
-    """Get a queue, or declare it with these properties if it does not exist and this is not ``passive``."""
-    if passive:
-        return (yield from node.change(lambda registry: registry.use_queue(vhost, name, owner)))
-    name = name or node.new_queue_name()
-    return (yield from node.change(lambda registry: _declare_queue(registry, vhost, name, properties, owner)))
-
-
 def _declare_queue(
     registry: NodeRegistry, vhost: str, name: str, properties: Mapping[str, Any], owner: object
 ) -> QueueEntry:
@@ -493,12 +615,18 @@ def _declare_queue(
     return registry.declare_queue(declaration, owner)
 
 
-def _declare_topic(registry: NodeRegistry, name: str, queues: int | None, otherwise: int) -> None:
-    """Ensure that a topic exists with at least ``queues`` queues (``None``: any number, ``otherwise`` if new)."""
+def _declare_topic(registry: NodeRegistry, name: str, queues: int | None, otherwise: int) -> int:
+    """Ensure that a topic exists with at least ``queues`` queues (``None``: any number, ``otherwise`` if new).
+
+    Returns how many it has.
+    """
     from warren.actors.engines.topics.names import check_user_topic
 
     existing_queues = None if registry.topics is None else registry.topics.table.queues(name)
     if existing_queues is None:
         check_user_topic(name)
-    if existing_queues is None or (queues is not None and queues > existing_queues):
-        registry.declare_topic(name, otherwise if queues is None else queues)
+    if existing_queues is not None and (queues is None or queues <= existing_queues):
+        return existing_queues
+    declared = otherwise if queues is None else queues
+    registry.declare_topic(name, declared)
+    return declared
