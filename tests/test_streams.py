@@ -368,8 +368,8 @@ def test_what_is_shown_of_a_stream(here: Served) -> None:
             "effective_policy_definition": {},
         }
         [connection] = here.server.connections.values()
-        [shown] = [one.info() for one in connection.channels[1].consumers.by_tag.values()]
-        assert (shown["queue"], shown["prefetch_count"], shown["ack_required"]) == ("events", 10, True)
+        [shown] = connection.channels[1].consumer_infos()
+        assert (shown["queue"]["name"], shown["prefetch_count"], shown["ack_required"]) == ("events", 10, True)
         channel.basic_cancel(consumer.tag)
         assert here.node.stats()["vhosts"]["/"]["streams"]["events"]["consumers"] == 0
 

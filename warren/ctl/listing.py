@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from warren.actors.engines.declared.arguments import QueueDeclaration
@@ -21,7 +21,8 @@ from warren.verbs.steps import run
 if TYPE_CHECKING:
     from warren.actors.topics.streams import Stream
 
-Rows = list[dict[str, Any]]
+Row = dict[str, Any]
+Rows = list[Row]
 
 QUEUE_COLUMNS: Final = (
     "name", "durable", "auto_delete", "arguments", "policy", "operator_policy", "effective_policy_definition",
@@ -51,6 +52,12 @@ _DECLARED: Final = frozenset({"name", "durable", "auto_delete", "arguments", "ex
 """The columns that need no answer of the queue's actor."""
 _PATIENCE_S: Final = 1.0
 """The longest wait for the answer of one queue."""
+
+
+def _row(columns: Iterable[str], shown: Mapping[str, Any], **others: Any) -> Row:
+    """Return the columns of what is shown; ``others``: those that rabbitmqctl names or writes differently."""
+    values = {**shown, **others}
+    return {name: values.get(name) for name in columns}
 
 
 # ── what is declared ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -98,15 +105,11 @@ def list_exchanges(node: RunningNode, arguments: Arguments) -> Rows:
     def rows(registry: NodeRegistry) -> Rows:
         definitions = registry.definitions.vhost(arguments["vhost"])
         return [
-            {
-                "name": exchange.name,
-                "type": exchange.type,
-                "durable": exchange.durable,
-                "auto_delete": exchange.auto_delete,
-                "internal": exchange.internal,
-                "arguments": typed_table(exchange.arguments),
-                "policy": definitions.policies.of("exchange", exchange.name).to_json()["policy"],
-            }
+            _row(
+                EXCHANGE_COLUMNS,
+                exchange.to_json() | definitions.policies.of("exchange", exchange.name).to_json(),
+                arguments=typed_table(exchange.arguments),
+            )
             for exchange in definitions.exchanges()
         ]
 
@@ -173,37 +176,33 @@ def _channels(node: RunningNode) -> Iterator[Any]:
 
 
 def list_connections(node: RunningNode, _: Arguments) -> Rows:
-    rows = []
-    for _, connection in _connections(node):
-        info = _safe(connection.info())
-        rows.append(info | {"pid": info["name"], "client_properties": typed_table(info["client_properties"])})
-    return rows
+    return [
+        _row(CONNECTION_COLUMNS, info, pid=info["name"], client_properties=typed_table(info["client_properties"]))
+        for info in [connection.info() for _, connection in _connections(node)]
+    ]
 
 
 def list_channels(node: RunningNode, _: Arguments) -> Rows:
-    infos = [channel.info() for channel in _channels(node)]
-    return [_safe(info | {"pid": info["name"], "connection": info["connection_details"]["name"]}) for info in infos]
+    return [
+        _row(CHANNEL_COLUMNS, info, pid=info["name"], connection=info["connection_details"]["name"])
+        for info in [channel.info() for channel in _channels(node)]
+    ]
 
 
 def list_consumers(node: RunningNode, arguments: Arguments) -> Rows:
     node.vhost(arguments["vhost"])
-    rows = []
-    for channel in _channels(node):
-        channel_info = channel.info()
-        if channel_info["vhost"] != arguments["vhost"]:
-            continue
-        for consumer in list(channel.consumers.by_tag.values()):
-            info = consumer.info()
-            queue = info["queue"]
-            rows.append(
-                _safe(info)
-                | {
-                    "queue_name": queue["name"] if isinstance(queue, Mapping) else queue,
-                    "channel_pid": channel_info["name"],
-                    "arguments": typed_table(info["arguments"] or {}),
-                }
-            )
-    return rows
+    return [
+        _row(
+            CONSUMER_COLUMNS,
+            info,
+            queue_name=info["queue"]["name"],
+            channel_pid=info["channel_details"]["name"],
+            arguments=typed_table(info["arguments"]),
+        )
+        for channel in _channels(node)
+        for info in channel.consumer_infos()
+        if info["queue"]["vhost"] == arguments["vhost"]
+    ]
 
 
 def close_connection(node: RunningNode, arguments: Arguments) -> None:
@@ -235,12 +234,6 @@ def close_all_connections(node: RunningNode, arguments: Arguments) -> dict[str, 
 
 def _close(server: Any, connection: Any, reason: str) -> None:
     server.post(lambda: connection.close(reason))
-
-
-def _safe(info: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in info.items() if isinstance(value, str | int | float | bool | None)} | {
-        "client_properties": info.get("client_properties", {})
-    }
 
 
 LISTS: Final[dict[str, Verb]] = {

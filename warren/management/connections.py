@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from warren.management.call import Call
-from warren.management.clients import channels_of, connection_json, connections_of, consumers_of
+from warren.management.clients import channels_of, connections_of, consumers_of
 from warren.management.http import Done, Long, in_pieces, not_authorised, not_found
 from warren.management.lists import listed
 from warren.management.overview import disable_stats
@@ -39,7 +39,7 @@ def _with_rates(call: Call, document: Document, *names: str) -> Document:
 
 async def connections(call: Call) -> Any:
     """``/api/connections``, ``/api/vhosts/:vhost/connections``."""
-    documents = _seen(call, connections_of(call.managed.clients, call.managed.node_name))
+    documents = _seen(call, connections_of(call.managed.clients))
     if disable_stats(call):
         names = ("name", "vhost", "user", "node")
         shown = await in_pieces({name: document[name] for name in names} for document in documents)
@@ -49,11 +49,10 @@ async def connections(call: Call) -> Any:
 
 
 def _find(call: Call) -> tuple[Any, Document]:
-    name = call.parts["connection"]
-    connection = call.managed.clients.connections.get(name)
+    connection = call.managed.clients.connections.get(call.parts["connection"])
     if connection is None:
         raise not_found()
-    document = connection_json(name, connection, call.managed.node_name)
+    document = connection.info()
     may = call.is_administrator if call.request.method == "DELETE" else call.is_monitor
     if not may and document["user"] != call.user.name:
         raise not_authorised("User not authorised to access object")
@@ -83,9 +82,9 @@ async def _close(call: Call, connection: Any) -> None:
 
 async def connection_channels(call: Call) -> Any:
     """``/api/connections/:connection/channels``."""
-    _, document = _find(call)
-    channel_documents = channels_of(call.managed.clients, call.managed.node_name, document["name"])
-    return listed([_with_rates(call, channel_document) for channel_document in channel_documents], call.query)
+    connection, _ = _find(call)
+    channels = list(connection.channels.values())
+    return listed([_with_rates(call, channel.info()) for channel in channels], call.query)
 
 
 async def user_connections(call: Call) -> Any:
@@ -93,7 +92,7 @@ async def user_connections(call: Call) -> Any:
     name = call.parts["username"]
     if not call.is_monitor and name != call.user.name:
         raise not_authorised("User not authorised to access object")
-    documents = connections_of(call.managed.clients, call.managed.node_name)
+    documents = connections_of(call.managed.clients)
     names = ("name", "vhost", "user", "node")
     return listed(
         [{key: document[key] for key in names} for document in documents if document["user"] == name], call.query
@@ -113,20 +112,20 @@ async def delete_user_connections(call: Call) -> Any:
 
 async def channels(call: Call) -> Any:
     """``/api/channels``, ``/api/vhosts/:vhost/channels``."""
-    documents = _seen(call, channels_of(call.managed.clients, call.managed.node_name))
+    documents = _seen(call, channels_of(call.managed.clients))
     shown = await in_pieces(_with_rates(call, document) for document in documents)
     return Long(lambda: listed(shown, call.query, pages=True))
 
 
 async def channel(call: Call) -> Any:
     """``/api/channels/:channel``."""
-    for document in channels_of(call.managed.clients, call.managed.node_name):
+    for document in channels_of(call.managed.clients):
         if document["name"] == call.parts["channel"]:
             if not call.is_monitor and document["user"] != call.user.name:
                 raise not_authorised("User not authorised to access object")
             consumer_documents = [
                 consumer
-                for consumer in consumers_of(call.managed.clients, call.managed.node_name)
+                for consumer in consumers_of(call.managed.clients)
                 if consumer["channel_details"]["name"] == document["name"]
             ]
             return {"consumer_details": consumer_documents, "deliveries": [], "publishes": []} | _with_rates(
@@ -140,7 +139,7 @@ async def consumers(call: Call) -> Any:
     allowed = set(call.listed_vhosts)
     documents = [
         document
-        for document in await in_pieces(consumers_of(call.managed.clients, call.managed.node_name))
+        for document in await in_pieces(consumers_of(call.managed.clients))
         if document["queue"].get("vhost") in allowed
         and (call.is_monitor or document["channel_details"]["user"] == call.user.name)
     ]

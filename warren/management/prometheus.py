@@ -89,8 +89,8 @@ async def answer(managed: Managed, request: Request, path: str) -> Response:
 
 
 async def _of_clients(managed: Managed, counted: Mapping[str, int]) -> list[Series]:
-    connections = await in_pieces(connections_of(managed.clients, managed.node_name))
-    channels = await in_pieces(channels_of(managed.clients, managed.node_name))
+    connections = await in_pieces(connections_of(managed.clients))
+    channels = await in_pieces(channels_of(managed.clients))
     consumers = sum(channel["consumer_count"] for channel in channels)
     publishers = sum("publish" in channel.get("message_stats", ()) for channel in channels)
     churn = managed.clients.traffic.churn

@@ -93,7 +93,7 @@ async def queue(call: Call) -> Any:
         raise not_found()
     consumers = [
         consumer
-        for consumer in consumers_of(call.managed.clients, call.managed.node_name)
+        for consumer in consumers_of(call.managed.clients)
         if consumer["queue"] == {"vhost": declaration.vhost, "name": declaration.name}
     ]
     document = call.managed.samples.document(sample, call.past)
