@@ -4,7 +4,8 @@ What leaves a queue (an ack, a rejected or expired one, a purge, ``x-max-length`
 moment later. So for each key: what is confirmed and has not left is there; what surely left is not; while one of its
 messages is there another one is a duplicate; a duplicate that was confirmed has a first one that is there, or has left;
 and of two that are there, all but the last had left before that was taken in, and that was not safe yet. In a queue
-without priorities the last one was not confirmed then: its journal has what left before what was published next.
+without priorities the last one was not confirmed then: its journal has what left before what was published next. A
+message that was not confirmed before a power loss may have lost its key by it; another one with this key may follow.
 """
 
 from __future__ import annotations
@@ -338,7 +339,7 @@ def _check_key(sent: list[Sent], there: set[bytes], promises: Promises) -> None:
             found.append(one)
     levels = "x-max-priority" in KINDS[promises.kind]
     for before in found[:-1]:
-        if before.until_us is not None or before.expired(promises.wall_us):
+        if before.until_us is not None or before.expired(promises.wall_us) or not before.keyed:
             continue
         assert before.state != HERE, f"{before.key}: there twice, and the first one was never gone"
         behind = found[found.index(before) + 1 :]
