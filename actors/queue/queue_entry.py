@@ -55,6 +55,11 @@ class QueueEntry:
             return QueueDownError(f"{self.declaration} is down: {self.error}")
         return self._actor.stopped_error() if self._actor is not None else QueueDownError(f"{self.declaration} is down")
 
+    @property
+    def reason(self) -> str:
+        """Why there is no actor, in words."""
+        return str(self.error if self.error is not None else self.down_error())
+
     def check_owner(self, owner: object | None) -> None:
         """Raise :class:`ResourceLockedError` if the queue is exclusive to another owner."""
         if self.owner is not None and self.owner is not owner:

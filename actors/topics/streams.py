@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import functools
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 import attrs
@@ -238,18 +238,12 @@ class Stream(InFront):
             properties, body = body[:ahead], body[ahead:]
         return StreamMessage(records.queue_offsets[row], exchange, routing_key, properties, body)
 
-    def stats(self) -> dict[str, object]:
+    def stats(self) -> dict[str, Any]:
         """Return what RabbitMQ's management shows of a stream, and its ``topic``. Reads files."""
         bounds = self.bounds()
-        declaration = self.declaration
         return {
-            "name": declaration.name,
-            "vhost": declaration.vhost,
+            **self.declaration.columns(),
             "type": "stream",
-            "durable": True,
-            "auto_delete": False,
-            "exclusive": False,
-            "arguments": dict(declaration.arguments),
             "state": "running",
             "messages": len(bounds),
             "messages_ready": len(bounds),

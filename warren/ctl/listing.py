@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.errors import ArgumentsError, NotFoundError
 from warren.actors.node.node_registry import NodeRegistry
-from warren.actors.queue.inspecting import ask_politely
 from warren.actors.queue.queue_entry import QueueEntry
-from warren.actors.runtime.inbox import Call
 from warren.ctl.text import typed_table
 from warren.ctl.verb import VHOST, Arguments, Verb, list_verb
+from warren.hosting.queue_rows import each_queue, queue_row
 from warren.hosting.running_node import RunningNode
 from warren.storage.errors import WarrenError
 from warren.verbs.queue_verbs import QueueVerbs
@@ -64,41 +63,24 @@ def _row(columns: Iterable[str], shown: Mapping[str, Any], **others: Any) -> Row
 
 
 def list_queues(node: RunningNode, arguments: Arguments) -> Rows:
-    columns, vhost = set(arguments["columns"]), node.vhost(arguments["vhost"])
-    queues = [_queue(entry, columns) for entry in list(vhost.queues.values())]
-    return queues + [_stream(node, stream, columns) for stream in node.registry.streams.of(vhost.name)]
+    vhost, only_declared = node.vhost(arguments["vhost"]).name, _DECLARED.issuperset(arguments["columns"])
+    if node.registry.streams.of(vhost) and not only_declared:
+        with contextlib.suppress(WarrenError):  # the topics are down: the rows say so
+            run(node.caught_up())
+    return [_queue(queue, only_declared=only_declared) for _, queue in each_queue(node, vhost)]
 
 
-def _queue(entry: QueueEntry, columns: set[str]) -> dict[str, Any]:
-    actor, fields = entry.running, dict[str, Any]()
-    if not columns <= _DECLARED:
-        stats = None if actor is None else ask_politely(actor.actor_ref, Call(actor.stats), _PATIENCE_S)
-        fields = {"state": "down" if actor is None else "busy"} if stats is None else stats | {"state": "running"}
-    return _declared(entry.declaration, fields)
-
-
-def _stream(node: RunningNode, stream: Stream, columns: set[str]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    if not columns <= _DECLARED:
-        try:
-            fields = run(node.stream_stats(stream))
-        except WarrenError:  # the topics are down
-            fields = {"state": "down"}
-    return _declared(stream.declaration, fields)
-
-
-def _declared(declaration: QueueDeclaration, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A row: the fields that a queue has given, and its declaration."""
-    return {
-        **dict.fromkeys(QUEUE_COLUMNS),
-        **fields,
-        "name": declaration.name,
-        "durable": declaration.durable,
-        "auto_delete": declaration.auto_delete,
-        "exclusive": declaration.exclusive,
-        "arguments": typed_table(declaration.arguments),
-        "type": "stream" if declaration.is_stream else "classic",
-    }
+def _queue(queue: QueueEntry | Stream, *, only_declared: bool) -> Row:
+    declaration, shown = queue.declaration, dict[str, Any]()
+    if not only_declared:
+        row = queue_row(queue, _PATIENCE_S)
+        shown = {"state": row.state} if row.stats is None else {**row.stats, "state": "running"}
+    return _row(
+        QUEUE_COLUMNS,
+        shown | declaration.columns(),
+        arguments=typed_table(declaration.arguments),
+        type=declaration.queue_type,
+    )
 
 
 def list_exchanges(node: RunningNode, arguments: Arguments) -> Rows:

@@ -338,15 +338,10 @@ class RunningNode:
         streams: dict[str, dict[str, Any]] = {}
         for stream in self.registry.streams:
             with contextlib.suppress(WarrenError):
+                yield from self.caught_up()
                 of_vhost = streams.setdefault(stream.declaration.vhost, {})
-                of_vhost[stream.declaration.name] = yield from self.stream_stats(stream)
+                of_vhost[stream.declaration.name] = yield Reading(stream.stats)
         stats: dict[str, Any] = yield Reading(lambda: self._stats(memory, streams, asked or {}))
-        return stats
-
-    def stream_stats(self, stream: Stream) -> Steps[dict[str, Any]]:
-        """Return the stats of a stream, including what was published until now."""
-        yield from self.caught_up()
-        stats: dict[str, Any] = yield Reading(stream.stats)
         return stats
 
     def _stats(
@@ -455,11 +450,7 @@ class RunningNode:
 
 def failed_queues(running: RunningVhost) -> dict[str, str]:
     """Return the queues of a vhost that cannot be used, and why."""
-    return {
-        name: str(entry.error if entry.error is not None else entry.down_error())
-        for name, entry in list(running.queues.items())
-        if entry.running is None
-    }
+    return {name: entry.reason for name, entry in list(running.queues.items()) if entry.running is None}
 
 
 def _record_file(config: Config, files: FileSystem, clock: Clock) -> Record | None:

@@ -82,7 +82,7 @@ async def answer(managed: Managed, request: Request, path: str) -> Response:
         *_of_node(managed, sample),
     ]
 
-    asked = {key: queue.stats for key, queue in sample.queues.items() if queue.stats is not None}
+    asked = {key: queue.row.stats for key, queue in sample.queues.items() if queue.row.stats is not None}
     stats = await managed.run(managed.node.stats(asked))
     parts, content_type = exposition(stats, further, per_object=path.endswith("per-object"))
     return await bridge.in_thread(lambda: Pieces(joined(parts), 200, {}, content_type, makes_in_thread=True))

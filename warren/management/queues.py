@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.errors import ResourceLockedError
 from warren.actors.queue.queue_entry import QueueEntry
+from warren.hosting.queue_rows import each_queue, find_queue
 from warren.management.call import Call
 from warren.management.clients import consumers_of
 from warren.management.http import Done, Long, arguments_of, bad_request, boolean, not_found, required, with_rests
@@ -26,22 +27,9 @@ def _short(call: Call, declaration: QueueDeclaration) -> Document:
     return declared(declaration, call.managed.node_name)
 
 
-def _declarations(call: Call) -> list[QueueDeclaration]:
-    """Return the declarations of the queues in a list."""
-    declarations, streams = [], call.node.registry.streams
-    for vhost in call.listed_vhosts:
-        if (running := call.node.registry.vhosts.get(vhost)) is not None:
-            declarations += [entry.declaration for entry in list(running.queues.values())]
-            declarations += [stream.declaration for stream in streams.of(vhost)]
-    return declarations
-
-
 def find(call: Call) -> QueueEntry | Stream:
     """Return the queue of the path. Raises :class:`HttpError` if it does not exist."""
-    running, name = call.node.registry.vhosts.get(call.vhost), call.parts["queue"]
-    entry = None if running is None else running.queues.get(name)
-    queue = entry or call.node.registry.streams.find(call.vhost, name)
-    if queue is None:
+    if (queue := find_queue(call.node, call.vhost, call.parts["queue"])) is None:
         raise not_found()
     return queue
 
@@ -57,7 +45,8 @@ def find_classic(call: Call, what: str) -> QueueEntry:
 
 async def queues(call: Call) -> Any:
     """``/api/queues``, ``/api/queues/:vhost``."""
-    declarations, past, without_stats = _declarations(call), call.past, disable_stats(call)
+    declarations = [queue.declaration for vhost in call.listed_vhosts for _, queue in each_queue(call.node, vhost)]
+    past, without_stats = call.past, disable_stats(call)
     if without_stats and call.query.get("enable_queue_totals") != "true":
         return Long(
             lambda: listed(

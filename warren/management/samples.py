@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from warren.actors.engines.declared.arguments import QueueDeclaration
-from warren.actors.queue.inspecting import ask_politely
-from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
-from warren.actors.runtime.inbox import Call
 from warren.aio import bridge
+from warren.hosting.queue_rows import Key, QueueRow, each_queue, find_queue, queue_row
 from warren.hosting.running_node import RunningNode
 from warren.management.past import NOTHING, Past
 from warren.management.rates import Rates, rates_of
-from warren.storage.errors import WarrenError
 from warren.top.snapshots import Snapshot, Snapshots
 from warren.verbs.steps import run
 
@@ -48,35 +45,21 @@ _STATS: Final = (
     "effective_policy_definition",
 )  # fmt: skip
 """What a queue reports and the API repeats."""
+_DISK: Final = ("disk_reads", "disk_writes")
 _OF_STREAMS: Final = ("consumers", "policy", "operator_policy", "effective_policy_definition")
 """What a stream reports."""
 
-Key = tuple[str, str]
 Document = dict[str, Any]
-
-
-@attrs.frozen
-class _Answer:
-    """What a queue reported."""
-
-    actor: QueueActor
-    stats: Document
-    counts: Mapping[str, int]
-    memory_bytes: int
 
 
 @attrs.frozen
 class QueueSample:
     """One queue at one moment."""
 
-    declaration: QueueDeclaration
+    row: QueueRow
     document: Document
     """As ``/api/queues`` has it."""
-    message_stats: Mapping[str, int]
-    stats: Document | None
-    """All its statistics; ``None`` if it is down."""
-    disk: Mapping[str, int]
-    """``disk_reads`` and ``disk_writes``."""
+    message_stats: Mapping[str, int] = attrs.Factory(dict)
 
 
 @attrs.frozen
@@ -104,8 +87,8 @@ class Samples:
     _rates: Rates = attrs.Factory(Rates)
     """Of queues."""
     _other_rates: Rates = attrs.Factory(Rates)
-    _answers: dict[Key, _Answer] = attrs.Factory(dict)
-    """The last report of each queue."""
+    _rows: dict[Key, QueueRow] = attrs.Factory(dict)
+    """The last row of each queue that had statistics."""
     _deleted_counts: Counter[str] = attrs.Factory(Counter)
     """The counts of queues that no longer exist."""
 
@@ -117,16 +100,12 @@ class Samples:
         """A sample. Blocks while queues are asked."""
         now_s = self._clock()
         memory = run(self._node.memory())
-        before, self._answers = self._answers, {}
+        before, self._rows = self._rows, {}
         samples = {}
-        for vhost, running in list(self._node.registry.vhosts.items()):
-            for name, entry in list(running.queues.items()):
-                key = vhost, name
-                samples[key] = self._sample(key, entry, before.pop(key, None), now_s)
-            for stream in self._node.registry.streams.of(vhost):
-                samples[vhost, stream.declaration.name] = self._stream(stream, now_s)
-        for answer in before.values():
-            self._deleted_counts.update(_message_stats(answer.counts))
+        for key, queue in each_queue(self._node):
+            samples[key] = self._sample(key, queue, before.pop(key, None), now_s)
+        for row in before.values():
+            self._deleted_counts.update(_message_stats(row.counts))
         self._rates.keep(samples)
         if len(self._other_rates) > MAX_OTHER:
             self._other_rates.keep(())
@@ -142,7 +121,8 @@ class Samples:
             for name in LENGTHS:
                 lengths[vhost][name] += queue.document.get(name, 0)
             counted[vhost].update(queue.message_stats)
-            counted[None].update(queue.disk)
+            stats = queue.row.stats or {}
+            counted[None].update({name: stats[name] for name in _DISK if name in stats})
         for vhost in vhosts:
             lengths[None].update(lengths[vhost])
             counted[None].update(counted[vhost])
@@ -150,13 +130,8 @@ class Samples:
 
     def queue_sample(self, vhost: str, name: str) -> QueueSample | None:
         """Return the sample of one queue; ``None`` if it does not exist."""
-        running = self._node.registry.vhosts.get(vhost)
-        entry = None if running is None else running.queues.get(name)
-        if entry is None:
-            stream = self._node.registry.streams.find(vhost, name)
-            return None if stream is None else self._stream(stream, self._clock())
-        key = vhost, name
-        return self._sample(key, entry, self._answers.get(key), self._clock())
+        queue, key = find_queue(self._node, vhost, name), (vhost, name)
+        return None if queue is None else self._sample(key, queue, self._rows.get(key), self._clock())
 
     def totals(self, sample: NodeSample, vhost: str | None = None, past: Past = NOTHING) -> tuple[Document, Document]:
         """``queue_totals`` and ``message_stats``, with rates, of all queues or of a vhost's."""
@@ -178,88 +153,52 @@ class Samples:
         """A queue as the API has it, with samples of the past."""
         if not past.ranges:
             return sample.document
-        key, document, now_s = (sample.declaration.vhost, sample.declaration.name), dict(sample.document), self._clock()
+        declaration, document, now_s = sample.row.declaration, dict(sample.document), self._clock()
+        key = declaration.vhost, declaration.name
         past.add(document, self._rates, key, now_s, "msg_rates")
         if "message_stats" in document:
             document["message_stats"] = dict(document["message_stats"])
             past.add(document["message_stats"], self._rates, key, now_s, "msg_rates")
         return document
 
-    def _stream(self, stream: Stream, now_s: float) -> QueueSample:
-        """A queue of the type ``stream``, which is a topic."""
-        declaration = stream.declaration
-        document = declared(declaration, self.node_name) | {"state": "running"}
-        try:
-            stats = stream.stats()
-        except WarrenError as error:
-            return QueueSample(declaration, document | {"state": "down", "reason": str(error)}, {}, None, {})
-        lengths = {name: int(str(stats[name])) for name in LENGTHS}
-        key = declaration.vhost, declaration.name
-        numbers = rates_of(lengths, self._rates.note(key, now_s, lengths)) | {name: stats[name] for name in _OF_STREAMS}
-        readers = {"readers": {self.node_name: stats["consumers"]}, "memory": 0}
-        return QueueSample(declaration, document | numbers | readers, {}, stats, {})
-
-    def _sample(self, key: Key, entry: QueueEntry, last: _Answer | None, now_s: float) -> QueueSample:
-        actor, declaration = entry.running, entry.declaration
-        if actor is None:
-            return QueueSample(declaration, self._down(entry), {}, None, {})
-        answer = self._ask(actor, now_s) or (last if last is not None and last.actor is actor else None)
-        if answer is None:
-            return QueueSample(declaration, declared(declaration, self.node_name) | {"state": "running"}, {}, None, {})
-        self._answers[key] = answer
-        stats, counted = answer.stats, _message_stats(answer.counts)
-        lengths = {name: stats[name] for name in LENGTHS}
+    def _sample(self, key: Key, queue: QueueEntry | Stream, last: QueueRow | None, now_s: float) -> QueueSample:
+        row = queue_row(queue, max(0.0, min(QUEUE_PATIENCE_S, now_s + SAMPLE_PATIENCE_S - self._clock())))
+        if row.state == "busy" and last is not None and last.actor is row.actor:
+            row = last
+        declaration, stats = row.declaration, row.stats
+        if stats is None:
+            state = {"state": "running"} if row.state == "busy" else {"state": "down", "reason": row.reason}
+            return QueueSample(row, declared(declaration, self.node_name) | state)
+        self._rows[key] = row
+        counted, lengths = _message_stats(row.counts), {name: stats[name] for name in LENGTHS}
         rates = self._rates.note(key, now_s, counted | lengths)
-        document = {name: stats[name] for name in _STATS} | rates_of(lengths, rates) | {
+        numbers = rates_of(lengths, rates)
+        if row.actor is None:
+            document = declared(declaration, self.node_name) | {"state": "running"} | numbers
+            document |= {name: stats[name] for name in _OF_STREAMS}
+            return QueueSample(row, document | {"readers": {self.node_name: stats["consumers"]}, "memory": 0})
+        document = {name: stats[name] for name in _STATS} | numbers | {
             "arguments": dict(stats["arguments"]),
             "backing_queue_status": _backing(stats["backing_queue_status"]),
             "consumer_capacity": 0,
             "consumer_utilisation": 0,
             "head_message_timestamp": None,
-            "memory": answer.memory_bytes,
+            "memory": self._node.allocated_bytes(row.actor),
             "node": self.node_name,
             "recoverable_slaves": None,
             "state": "running",
-            "type": "classic",
+            "type": declaration.queue_type,
         }  # fmt: skip
         if any(counted.values()):
             document["message_stats"] = rates_of(counted, rates)
-        disk = {name: stats[name] for name in ("disk_reads", "disk_writes")}
-        return QueueSample(declaration, document, counted, stats, disk)
-
-    def _ask(self, actor: QueueActor, began_s: float) -> _Answer | None:
-        def answer() -> tuple[Document, Mapping[str, int]]:
-            counts = actor.process.counts
-            return actor.stats(), {} if counts is None else counts.to_json()
-
-        patience_s = max(0.0, min(QUEUE_PATIENCE_S, began_s + SAMPLE_PATIENCE_S - self._clock()))
-        report = ask_politely(actor.actor_ref, Call(answer), patience_s)
-        if report is None:
-            return None
-        stats, counts = report
-        return _Answer(actor, stats, counts, self._node.allocated_bytes(actor))
-
-    def _down(self, entry: QueueEntry) -> Document:
-        return declared(entry.declaration, self.node_name) | {
-            "state": "down",
-            "reason": str(entry.error or entry.down_error()),
-        }
+        return QueueSample(row, document, counted)
 
 
 def declared(declaration: QueueDeclaration, node: str) -> Document:
     """What is known of a queue without asking it."""
     members = {"members": [node], "online": [node]} if declaration.is_stream else {}
-    return members | {
-        "arguments": dict(declaration.arguments),
-        "auto_delete": declaration.auto_delete,
-        "durable": declaration.durable,
-        "exclusive": declaration.exclusive,
-        "name": declaration.name,
-        "node": node,
-        "state": "live",
-        "type": "stream" if declaration.is_stream else "classic",
-        "vhost": declaration.vhost,
-    }
+    columns = declaration.columns() | {"node": node, "state": "live", "type": declaration.queue_type}
+    return members | dict(sorted(columns.items()))
 
 
 def _message_stats(counts: Mapping[str, int]) -> dict[str, int]:

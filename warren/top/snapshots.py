@@ -39,8 +39,8 @@ from warren.actors.engines.errors import NotFoundError
 from warren.actors.queue.inspecting import ask_politely
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
-from warren.actors.runtime.inbox import Call
 from warren.actors.topics import topic_messages as tm
+from warren.hosting.queue_rows import Key, QueueRow, each_queue, find_queue, queue_row
 from warren.hosting.topic_stats import each_topic, no_room
 from warren.queue_index.message.amqp_tables import table_to_json
 from warren.storage.errors import WarrenError
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 Snapshot = dict[str, Any]
+Stats = Mapping[str, Any] | None
 
 PROTOCOL: Final = 1
 QUEUE_PATIENCE_S: Final = 0.2
@@ -60,8 +61,13 @@ SNAPSHOT_PATIENCE_S: Final = 1.0
 """The longest wait for all of them; the rest is ``busy``."""
 
 LISTS: Final = ("q1", "q2", "delta", "q3", "q4")
-_DECLARED: Final = ("name", "vhost", "durable", "exclusive", "auto_delete", "arguments")
-"""What a queue's stats repeat of its declaration."""
+_COUNTS: Final = (*LISTS, "consumers", "ready", "unacked", "in_ram", "bytes", "bytes_in_ram", "published", "gone")
+_NO_NUMBERS: Final[Row] = {
+    "mode": None, **dict.fromkeys(_COUNTS, 0), "priorities": False, "target": None, "in_rate": None, "out_rate": None,
+}  # fmt: skip
+"""The rest of the row of a queue that is down, or has never answered."""
+_RATES: Final = (("in_rate", "published"), ("out_rate", "gone"))
+"""The rates, and what grows at them; a stream has only the first."""
 _SUMMED: Final = (
     *LISTS, "ready", "unacked", "consumers", "in_ram", "bytes", "bytes_in_ram", "in_rate", "out_rate",
 )  # fmt: skip
@@ -85,10 +91,15 @@ Queues that are down come before all others, except in the order of names.
 class _Seen:
     """A queue's row at the last snapshot."""
 
-    actor: object
+    actor: QueueActor | None
     rest_number: int
     at_s: float
     row: Row
+
+    def is_current(self, queue: QueueEntry | Stream) -> bool:
+        """Whether the queue has hibernated since."""
+        actor = queue.running if isinstance(queue, QueueEntry) else None
+        return actor is not None and actor is self.actor and 0 < self.rest_number == actor.rest_number
 
 
 class Snapshots:
@@ -97,7 +108,7 @@ class Snapshots:
     def __init__(self, node: RunningNode, clock: Callable[[], float] = time.monotonic) -> None:
         self._node = node
         self._clock = clock
-        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._seen: dict[Key, _Seen] = {}
         self._appended: dict[str, tuple[float, int]] = {}
         """For each topic at the last snapshot: the time, and how many messages had ever been appended."""
 
@@ -141,28 +152,16 @@ class Snapshots:
 
     def queue(self, vhost: str, name: object) -> Snapshot:
         """Return one queue with all its statistics. Raises :class:`NotFoundError`."""
-        running = self._node.registry.vhosts.get(vhost)
-        entry = None if running is None or not isinstance(name, str) else running.queues.get(name)
-        stream = self._node.registry.streams.find(vhost, name) if entry is None and isinstance(name, str) else None
-        stats: Mapping[str, Any] | None = None
-        if entry is not None:
-            declaration, actor, key = entry.declaration, entry.running, (vhost, entry.declaration.name)
-            row, stats = (_down(entry, key), None) if actor is None else self._ask(key, actor, QUEUE_PATIENCE_S)
-        elif stream is not None:
-            declaration = stream.declaration
-            row = self._stream(stream, (vhost, declaration.name), self._seen.get((vhost, declaration.name)))
-            stats = stream.stats() if row["state"] == "running" else None
-        else:
+        queue = find_queue(self._node, vhost, name) if isinstance(name, str) else None
+        if queue is None:
             raise NotFoundError(f"no queue {name!r} in vhost '{vhost}'")
+        key, declared = (vhost, queue.declaration.name), queue.declaration.columns()
+        row, stats = self._ask(key, queue, self._seen.get(key), QUEUE_PATIENCE_S)
         return self._node_part() | {
             "queue": row,
-            "stats": None if stats is None else {name: stats[name] for name in stats if name not in _DECLARED},
-            "declared": {
-                "durable": declaration.durable,
-                "exclusive": declaration.exclusive,
-                "auto_delete": declaration.auto_delete,
-                "arguments": table_to_json(declaration.arguments),
-            },
+            "stats": None if stats is None else {name: stats[name] for name in stats if name not in declared},
+            "declared": {name: declared[name] for name in ("durable", "exclusive", "auto_delete")}
+            | {"arguments": table_to_json(declared["arguments"])},
         }
 
     def _node_part(self) -> Snapshot:
@@ -214,67 +213,61 @@ class Snapshots:
     def _rows(self, only: str | None) -> Iterator[Row]:
         deadline_s = self._clock() + SNAPSHOT_PATIENCE_S
         before, self._seen = self._seen, {}
-        for vhost, running in list(self._node.registry.vhosts.items()):
-            if only in (None, vhost):
-                for name, entry in list(running.queues.items()):
-                    yield self._row(entry, (vhost, name), before.get((vhost, name)), deadline_s)
-                for stream in self._node.registry.streams.of(vhost):
-                    key = vhost, stream.declaration.name
-                    yield self._stream(stream, key, before.get(key))
+        for key, queue in each_queue(self._node, only):
+            last, now_s = before.get(key), self._clock()
+            if last is not None and last.is_current(queue):
+                row = last.row | {"in_rate": 0.0, "out_rate": 0.0}
+                self._seen[key] = attrs.evolve(last, at_s=now_s, row=row)
+                yield row
+            else:
+                yield self._ask(key, queue, last, max(0.0, min(QUEUE_PATIENCE_S, deadline_s - now_s)))[0]
 
-    def _stream(self, stream: Stream, key: tuple[str, str], last: _Seen | None) -> Row:
-        now_s, row = self._clock(), _unknown(key, "running") | {"type": "stream", "bytes": None}
-        try:
-            bounds = stream.bounds()
-        except WarrenError as error:
-            return row | {"state": "down", "reason": str(error)}
-        row |= {"delta": len(bounds), "ready": len(bounds), "published": bounds.stop, "gone": bounds.start}
-        row["consumers"] = len(stream.consumers)
-        if last is not None and now_s > last.at_s:
-            row["in_rate"] = round(max(0, bounds.stop - last.row["published"]) / (now_s - last.at_s), 1)
-        self._seen[key] = _Seen(stream, 0, now_s, row)
-        return row
-
-    def _row(self, entry: QueueEntry, key: tuple[str, str], last: _Seen | None, deadline_s: float) -> Row:
-        actor = entry.running
-        if actor is None:
-            return _down(entry, key)
-        now_s = self._clock()
-        if last is not None and last.actor is actor and last.rest_number and last.rest_number == actor.rest_number:
-            row = last.row | {"in_rate": 0.0, "out_rate": 0.0}
-            self._seen[key] = _Seen(actor, last.rest_number, now_s, row)
-            return row
-        if last is not None:
-            self._seen[key] = last
-        return self._ask(key, actor, max(0.0, min(QUEUE_PATIENCE_S, deadline_s - now_s)))[0]
-
-    def _ask(self, key: tuple[str, str], actor: QueueActor, patience_s: float) -> tuple[Row, dict[str, Any] | None]:
-        """A queue's row, and its stats if it answered in time."""
-        now_s, rest_number = self._clock(), actor.rest_number
-        stats = ask_politely(actor.actor_ref, Call(actor.stats), patience_s)
-        last = self._seen.get(key)
-        if last is not None and last.actor is not actor:  # the queue was opened again: its counts started at zero
+    def _ask(self, key: Key, queue: QueueEntry | Stream, last: _Seen | None, patience_s: float) -> tuple[Row, Stats]:
+        """Return a queue's row, and its stats if it answered in time. ``last``: its row of the snapshot before."""
+        now_s, answer = self._clock(), queue_row(queue, patience_s)
+        if last is not None and last.actor is not answer.actor:  # the queue was opened again: its counts began at zero
             last = None
-        if stats is None:
-            return (_unknown(key, "busy") if last is None else last.row) | {"state": "busy"}, None
-        row = to_row(key, stats) | ({"state": "hibernated"} if rest_number else {})
-        if last is not None and now_s > last.at_s:
-            for rate, count in (("in_rate", "published"), ("out_rate", "gone")):
-                row[rate] = round(max(0, row[count] - last.row[count]) / (now_s - last.at_s), 1)
-        self._seen[key] = _Seen(actor, rest_number, now_s, row)
-        return row, stats
+        if answer.state == "busy" and last is not None:
+            self._seen[key] = last
+            return last.row | {"state": "busy"}, None
+        row = to_row(answer)
+        if answer.stats is not None:
+            if last is not None and now_s > last.at_s:
+                for rate, count in _RATES if answer.actor is not None else _RATES[:1]:
+                    row[rate] = round(max(0, row[count] - last.row[count]) / (now_s - last.at_s), 1)
+            self._seen[key] = _Seen(answer.actor, answer.rest_number, now_s, row)
+        return row, answer.stats
 
 
-def to_row(key: tuple[str, str], stats: Mapping[str, Any]) -> Row:
-    """The row for a queue's stats."""
+def to_row(queue: QueueRow) -> Row:
+    """A queue's row, without its rates."""
+    declaration, stats = queue.declaration, queue.stats
+    row: Row = {
+        "vhost": declaration.vhost,
+        "name": declaration.name,
+        "type": declaration.queue_type,
+        "state": queue.state,
+        "reason": queue.reason,
+    }
+    if declaration.is_stream:
+        return row | _NO_NUMBERS | {"bytes": None} | ({} if stats is None else _of_stream(stats))
+    return row | (_NO_NUMBERS if stats is None else _of_classic(stats))
+
+
+def _of_stream(stats: Mapping[str, Any]) -> Row:
+    return {
+        "delta": stats["messages"],
+        "ready": stats["messages_ready"],
+        "published": stats["committed_offset"] + 1,
+        "gone": stats["first_offset"],
+        "consumers": stats["consumers"],
+    }
+
+
+def _of_classic(stats: Mapping[str, Any]) -> Row:
     status = stats["backing_queue_status"]
     target = status["target_ram_count"]
     return {
-        "vhost": key[0],
-        "name": key[1],
-        "type": "classic",
-        "state": stats["state"],
-        "reason": None,
         "mode": status["mode"],
         "priorities": "priority_lengths" in status,
         "consumers": stats["consumers"],
@@ -291,17 +284,6 @@ def to_row(key: tuple[str, str], stats: Mapping[str, Any]) -> Row:
         "in_rate": None,
         "out_rate": None,
     }
-
-
-def _down(entry: QueueEntry, key: tuple[str, str]) -> Row:
-    return _unknown(key, "down") | {"reason": str(entry.error if entry.error is not None else entry.down_error())}
-
-
-def _unknown(key: tuple[str, str], state: str) -> Row:
-    counts = (*LISTS, "consumers", "ready", "unacked", "in_ram", "bytes", "bytes_in_ram", "published", "gone")
-    row: Row = {"vhost": key[0], "name": key[1], "type": "classic", "state": state, "reason": None, "mode": None}
-    row |= dict.fromkeys(counts, 0)
-    return row | {"priorities": False, "target": None, "in_rate": None, "out_rate": None}
 
 
 def totals_of(rows: list[Row]) -> dict[str, Any]:

@@ -199,6 +199,21 @@ class QueueDeclaration(QueueArguments):
         """Whether it is a stream (:mod:`warren.actors.engines.declared.stream_arguments`) and no classic queue."""
         return self.arguments.get("x-queue-type") == STREAM
 
+    @property
+    def queue_type(self) -> str:
+        return STREAM if self.is_stream else "classic"
+
+    def columns(self) -> dict[str, Any]:
+        """What is shown of it, under RabbitMQ's names."""
+        return {
+            "name": self.name,
+            "vhost": self.vhost,
+            "durable": self.durable,
+            "exclusive": self.exclusive,
+            "auto_delete": self.auto_delete,
+            "arguments": dict(self.arguments),
+        }
+
     def check_new(self) -> None:
         """Raise :class:`ArgumentsError` if only an existing queue may have these arguments."""
         if self.is_stream:

@@ -162,8 +162,7 @@ def _queues(vhost: VhostDefinitions) -> list[dict[str, Any]]:
     items = []
     for queue in vhost.queues():
         if not queue.exclusive:
-            kind = STREAM if queue.is_stream else "classic"
-            items.append(queue.to_json() | {"type": kind} | _exported(queue.arguments))
+            items.append(queue.to_json() | {"type": queue.queue_type} | _exported(queue.arguments))
             items[-1].pop("topic", None)
     return items
 

@@ -25,12 +25,7 @@ def queue_stats(
     active = None if consumers.active is None else consumers.active.consumer.tag
     single = declaration.single_active_consumer
     return counts | {
-        "name": declaration.name,
-        "vhost": declaration.vhost,
-        "durable": declaration.durable,
-        "auto_delete": declaration.auto_delete,
-        "exclusive": declaration.exclusive,
-        "arguments": dict(declaration.arguments),
+        **declaration.columns(),
         **policies.to_json(),
         "state": "hibernated" if backing.asleep else "running",
         "messages": ready + unacked + waiting,

@@ -1,0 +1,83 @@
+"""Queue rows: what is shown of a queue or a stream at one moment.
+
+The HTTP API, Prometheus, ``warren ctl``, ``warren queues``, ``warren top`` and the page ask each queue here, and choose
+from its row. Asking changes nothing, and wakes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.queue.inspecting import ask_politely
+from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.queue.queue_entry import QueueEntry
+from warren.actors.runtime.inbox import Call
+from warren.storage.errors import WarrenError
+
+if TYPE_CHECKING:
+    from warren.actors.topics.streams import Stream
+    from warren.hosting.running_node import RunningNode
+
+Key = tuple[str, str]
+"""A queue's vhost and name."""
+
+
+@attrs.frozen
+class QueueRow:
+    """One queue or stream."""
+
+    declaration: QueueDeclaration
+    state: str
+    """``running``, ``hibernated``, ``down``, or ``busy``: it did not answer in time."""
+    stats: Mapping[str, Any] | None = None
+    """All its statistics, under RabbitMQ's names; ``None`` if it is down or busy."""
+    counts: Mapping[str, int] = attrs.Factory(dict)
+    """What it counts (:class:`~warren.actors.engines.queue.counts.Counts`); empty if it does not count."""
+    actor: QueueActor | None = None
+    """``None`` if it is down or a stream."""
+    rest_number: int = 0
+    """The actor's when it was asked; 0 if it was awake."""
+    reason: str | None = None
+    """Why it is down."""
+
+
+def queue_row(queue: QueueEntry | Stream, patience_s: float) -> QueueRow:
+    """Return the row of a queue, which has ``patience_s`` seconds to answer."""
+    declaration = queue.declaration
+    if not isinstance(queue, QueueEntry):
+        try:
+            return QueueRow(declaration, "running", queue.stats())
+        except WarrenError as error:  # the topics are down
+            return QueueRow(declaration, "down", reason=str(error))
+    if (actor := queue.running) is None:
+        return QueueRow(declaration, "down", reason=queue.reason)
+
+    def answer() -> tuple[dict[str, Any], dict[str, int]]:
+        counts = actor.process.counts
+        return actor.stats(), {} if counts is None else counts.to_json()
+
+    rest_number = actor.rest_number
+    if (report := ask_politely(actor.actor_ref, Call(answer), patience_s)) is None:
+        return QueueRow(declaration, "busy", actor=actor)
+    stats, counts = report
+    state = "hibernated" if rest_number else stats["state"]
+    return QueueRow(declaration, state, stats, counts, actor, rest_number)
+
+
+def find_queue(node: RunningNode, vhost: str, name: str) -> QueueEntry | Stream | None:
+    """Return a queue or stream; ``None`` if it does not exist, or its vhost is down."""
+    running = node.registry.vhosts.get(vhost)
+    entry = None if running is None else running.queues.get(name)
+    return entry or node.registry.streams.find(vhost, name)
+
+
+def each_queue(node: RunningNode, vhost: str | None = None) -> Iterator[tuple[Key, QueueEntry | Stream]]:
+    """Yield the queues and streams of a vhost, or of all. A vhost that is down has none."""
+    for name in list(node.registry.vhosts) if vhost is None else [vhost]:
+        if (running := node.registry.vhosts.get(name)) is not None:
+            queues: list[QueueEntry | Stream] = [*running.queues.values(), *node.registry.streams.of(name)]
+            yield from (((name, queue.declaration.name), queue) for queue in queues)
