@@ -340,6 +340,8 @@ def test_a_stream_is_a_queue_with_all_its_messages_on_the_disk(tmp_path: Path) -
         assert any("log" in line and "stream" in line for line in drawn(taken | {"path": "/srv"}, 160))
         page = [line.plain for line in queue_page(snapshots.queue("/", "log"), 100)]
         assert any("7 on disk · offset 0 to 6" in line for line in page)
+    listed = CliRunner().invoke(cli.app, ["queues", str(tmp_path / "data")])
+    assert listed.stdout.splitlines()[-1].split() == ["log", "7", "0", "0", "·", "running"]
 
 
 def test_only_one_vhost() -> None:

@@ -14,8 +14,10 @@ def short(number: float) -> str:
     return f"{number:.0e}"
 
 
-def size(amount: float) -> str:
-    """Bytes: 999 B · 1.2 kB · 34 MB."""
+def size(amount: float | None) -> str:
+    """Bytes: 999 B · 1.2 kB · 34 MB; "·" if they are not counted."""
+    if amount is None:
+        return "·"
     value, unit = float(amount), "B"
     for larger in ("kB", "MB", "GB", "TB", "PB"):
         if value < 999.5:

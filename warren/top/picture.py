@@ -80,12 +80,7 @@ _COLUMNS: Final = (
     _Column("in/s", 6, _rate("in_rate")),
     _Column("out/s", 6, _rate("out_rate")),
     _Column("RAM/target", 13, _ram),
-    _Column(
-        "bytes",
-        7,
-        lambda row: Text("·" if row["bytes"] is None else size(row["bytes"]), "" if row["bytes"] else "bright_black"),
-        from_width=110,
-    ),
+    _Column("bytes", 7, lambda row: Text(size(row["bytes"]), "" if row["bytes"] else "bright_black"), from_width=110),
     _Column("cons", 4, _count("consumers"), from_width=110),
 )
 """Right of name and bar, right-aligned."""
