@@ -34,10 +34,13 @@ from itertools import takewhile
 from typing import Any, Final
 
 import attrs
-from pika import spec
+from pamqp import commands as c
+from pamqp.base import Frame as Method
 
-from warren.salvage.names import printable, to_text
-from warren.shovel.connection import WAIT_S, Channel, Connection, RawProperties, as_bytes, text
+from warren.amqp.framing import ACK, MethodRun
+from warren.amqp.received import Event, Messages
+from warren.salvage.names import from_text, printable, to_text
+from warren.shovel.connection import WAIT_S, Channel, Connection, text
 from warren.shovel.errors import ChannelRefusedError, ShovelError
 from warren.shovel.letter import Letter, carbon_copies, with_original_exchange
 from warren.shovel.places import Intake, Outcome
@@ -50,6 +53,8 @@ _TAKEN = frozenset({403, 406})
 """The broker's codes for an exchange that exists with other properties, and for a name that may not be used."""
 
 _MAX_NAME_BYTES = 255
+_MULTIPLE: Final = 1
+"""The flag of a confirm that covers all messages up to its own."""
 
 
 @attrs.define
@@ -83,11 +88,11 @@ class _Exchanges:
         """Declare the queue, durable, if it is missing; use an existing one as it is."""
         name = text(self.queue)
         try:
-            self._call("queue_declare", queue=name, passive=True)
+            self._call(c.Queue.Declare, queue=name, passive=True)
         except ChannelRefusedError as error:
             if error.code != _NOT_FOUND:
                 raise
-            self._call("queue_declare", queue=name, durable=True)
+            self._call(c.Queue.Declare, queue=name, durable=True)
 
     def through(self, exchange: bytes) -> str:
         """What to publish to so that it comes to the queue alone, at best an exchange of that name."""
@@ -114,19 +119,19 @@ class _Exchanges:
     def _make(self, name: str, arguments: dict[str, str]) -> str:
         """Declare it; one that a kill left may still lead elsewhere, so it is made twice."""
         declaration = {"exchange": name, "exchange_type": "fanout", "auto_delete": True, "arguments": arguments}
-        self._call("exchange_declare", **declaration)
-        self._call("exchange_delete", exchange=name)
-        self._call("exchange_declare", **declaration)
+        self._call(c.Exchange.Declare, **declaration)
+        self._call(c.Exchange.Delete, exchange=name)
+        self._call(c.Exchange.Declare, **declaration)
         self._made.append(name)
-        self._call("queue_bind", queue=text(self.queue), exchange=name)
+        self._call(c.Queue.Bind, queue=text(self.queue), exchange=name)
         return name
 
-    def _call(self, method: str, **arguments: Any) -> None:
+    def _call(self, kind: type[Method], **arguments: Any) -> None:
         """On a channel of its own: the broker closes it for every no."""
         if self._channel is None:
             self._channel = self._connection.channel()
         try:
-            self._channel.call(getattr(self._channel.raw, method), **arguments)
+            self._channel.call(kind, **arguments)
         except ShovelError:
             self._channel = None
             raise
@@ -135,7 +140,7 @@ class _Exchanges:
         """Delete the temporary exchanges."""
         for name in self._made:
             with suppress(ChannelRefusedError):
-                self._call("exchange_delete", exchange=name)
+                self._call(c.Exchange.Delete, exchange=name)
         self._made, self._targets = [], {}
         if self._channel is not None:
             self._channel.close()
@@ -160,17 +165,14 @@ class _Intake:
         self._returned: dict[int, str] = {}
         self._unknown_return = False
         self._outcomes: list[Outcome] = []
-        self._channel = connection.channel()
-        raw = self._channel.raw
-        raw.add_on_return_callback(self._on_return)
-        self._channel.call(raw.confirm_delivery, ack_nack_callback=self._on_confirm)
+        self._channel = connection.channel(self._on_event)
+        self._channel.call(c.Confirm.Select)
 
     def put(self, letter: Letter) -> int:
         exchange, key, properties = self._address(letter)
-        publish = self._channel.raw.basic_publish
-        self._channel.tell(publish, exchange, key, letter.body, RawProperties(properties), mandatory=True)
         self._numbered += 1
         self._unconfirmed[self._numbered] = exchange, key, properties, letter.body
+        self._channel.publish(exchange, key, properties, letter.body)
         return self._numbered
 
     def work(self, *, wait: bool) -> list[Outcome]:
@@ -198,23 +200,28 @@ class _Intake:
         self.renamed_exchanges += 1
         return through, key, with_original_exchange(letter.properties, exchange)
 
-    def _on_confirm(self, confirmed: Any) -> None:
-        method = confirmed.method
-        if method.multiple:
-            numbers = list(takewhile(lambda number: number <= method.delivery_tag, self._unconfirmed))
-        else:
-            numbers = [method.delivery_tag]
-        refused = "the broker refused it (nack)" if isinstance(method, spec.Basic.Nack) else None
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case MethodRun(tags=tags):
+                refusal = None if event.index == ACK else "the broker refused it (nack)"
+                for tag in tags:
+                    self._on_confirm(tag, refusal, multiple=bool(event.flags & _MULTIPLE))
+            case Messages(method=c.Basic.Return() as method):
+                for body in event.bodies:
+                    self._on_return(method, event.properties, body)
+
+    def _on_confirm(self, tag: int, refusal: str | None, *, multiple: bool) -> None:
+        numbers = list(takewhile(lambda number: number <= tag, self._unconfirmed)) if multiple else [tag]
         for number in numbers:
             del self._unconfirmed[number]
-            self._outcomes.append(Outcome(number, self._returned.pop(number, refused)))
+            self._outcomes.append(Outcome(number, self._returned.pop(number, refusal)))
 
-    def _on_return(self, _: object, method: Any, properties: RawProperties, body: bytes) -> None:
-        key = as_bytes(method.routing_key)
-        content = as_bytes(method.exchange).decode(), key, properties.data, body
+    def _on_return(self, method: c.Basic.Return, properties: bytes, body: bytes) -> None:
+        key = from_text(method.routing_key or "")
+        content = method.exchange, key, properties, body
         for number, published in self._unconfirmed.items():
             if number not in self._returned and published == content:
-                shown = printable(f"{to_text(as_bytes(method.exchange))!r} with key {to_text(key)!r}")
+                shown = printable(f"{method.exchange!r} with key {to_text(key)!r}")
                 self._returned[number] = f"{shown} leads to no queue ({method.reply_text})"
                 return
         self._unknown_return = True

@@ -14,11 +14,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import attrs
+from pamqp import commands as c
 
-from warren.shovel.connection import Channel, Connection, RawProperties, as_bytes, text
+from warren.amqp.received import Event, Messages, MethodReceived
+from warren.salvage.names import from_text
+from warren.shovel.connection import Channel, Connection, text
 from warren.shovel.errors import ShovelError
 from warren.shovel.letter import Letter, Position, carbon_copies, expiration_ms
 from warren.shovel.places import SourceQueue
@@ -99,23 +102,21 @@ class _ConsumedQueue:
             channel, self._channel = self._channel, None
             self._acks.hold_from = None
             for tag, multiple in self._acks.take(all_of_them=True):
-                channel.tell(channel.raw.basic_ack, tag, multiple)
+                channel.tell(c.Basic.Ack, delivery_tag=tag, multiple=multiple)
             channel.close()  # what was not acked goes back to its old place
 
     def _look(self) -> tuple[int, int]:
         """How many messages are ready, and how many consumers there are."""
         channel = self._connection.channel()
-        answer = channel.call(channel.raw.queue_declare, queue=text(self.name), passive=True)
+        answer = channel.call(c.Queue.Declare, queue=text(self.name), passive=True)
         channel.close()
         return answer.message_count, answer.consumer_count
 
     def _consume(self, prefetch: int, goal: int) -> None:
-        channel = self._channel = self._connection.channel()
-        channel.call(channel.raw.basic_qos, prefetch_count=prefetch)
-        channel.raw.add_on_cancel_callback(self._on_cancel)
+        channel = self._channel = self._connection.channel(self._on_event)
+        channel.call(c.Basic.Qos, prefetch_count=prefetch)
         self._acks.hold_from = goal - prefetch
-        started = channel.call(channel.raw.basic_consume, queue=text(self.name), on_message_callback=self._on_message)
-        self._tag = started.consumer_tag
+        self._tag = channel.call(c.Basic.Consume, queue=text(self.name)).consumer_tag
 
     def _turn(self) -> None:
         if self._channel is not None:
@@ -126,24 +127,26 @@ class _ConsumedQueue:
 
     def _cancel(self) -> None:
         if self._channel is not None:
-            self._channel.call(self._channel.raw.basic_cancel, consumer_tag=self._tag)
+            self._channel.call(c.Basic.Cancel, consumer_tag=self._tag)
             self._acks.hold_from = None
             self._send_acks()
 
     def _send_acks(self) -> None:
         if self._channel is not None:
             for tag, multiple in self._acks.take():
-                self._channel.tell(self._channel.raw.basic_ack, tag, multiple)
+                self._channel.tell(c.Basic.Ack, delivery_tag=tag, multiple=multiple)
 
-    def _on_message(self, _: object, method: Any, properties: RawProperties, body: bytes) -> None:
-        keys = as_bytes(method.routing_key), *carbon_copies(properties.data)
-        life_ms = expiration_ms(properties.data)
-        expiry_us = 0 if life_ms is None else self._wall_clock() + 1000 * life_ms  # as if it were published now
-        position = 0, method.delivery_tag
-        self._inbox.append(Letter(as_bytes(method.exchange), keys, properties.data, body, expiry_us, position))
-
-    def _on_cancel(self, _: object) -> None:
-        self._is_cancelled = True
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case MethodReceived():  # basic.cancel
+                self._is_cancelled = True
+            case Messages(method=c.Basic.Deliver() as method, properties=properties):
+                exchange = from_text(method.exchange)
+                keys = from_text(method.routing_key or ""), *carbon_copies(properties)
+                life_ms = expiration_ms(properties)
+                expiry_us = 0 if life_ms is None else self._wall_clock() + 1000 * life_ms  # as if it were published now
+                for tag, body in zip(event.tags, event.bodies, strict=True):
+                    self._inbox.append(Letter(exchange, keys, properties, body, expiry_us, (0, tag)))
 
 
 @attrs.define

@@ -117,7 +117,6 @@ def shovel(orders: Orders, account: Account, watcher: Watcher) -> None:
 
     with ExitStack() as places:
         loop = Loop()
-        places.callback(loop.close)
 
         def connect(url: str) -> Connection:
             return places.enter_context(Connection.open(Address.of(url), loop, watcher.notify))

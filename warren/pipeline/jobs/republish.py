@@ -130,7 +130,6 @@ def publish(rows: Rows, order: Order, shown: str) -> Iterator[Republished]:
                 raise PipelineError(f"{node}: messages of topics, which go into no queue")
             if destination is None:
                 loop = Loop()
-                stack.callback(loop.close)
                 connection = stack.enter_context(Connection.open(Address.of(order.to), loop, _notify))
                 destination = BrokerDestination(connection, as_published=order.as_published)
             whose = Whose(node=node, vhost=to_text(name_of(vhost)), queue=to_text(name_of(queue)), to=shown)
