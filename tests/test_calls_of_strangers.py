@@ -17,7 +17,7 @@ from warren.client.calls import call, packed
 from warren.client.errors import ServerError
 from warren.client.reader_verbs import ReaderChannel
 from warren.errors import WarrenError
-from warren.server.own_calls import VERBS
+from warren.server.channels.guest_calls import VERBS
 from warren.verbs.operation import DEFINITIONS
 from warren.verbs.steps import run
 

@@ -113,7 +113,13 @@ SERVE = "import warren.cli, warren.commands.serve"
             60,
             TOPICS | {"asyncio", "pykka", "rich", "warren.handles.node", "numpy.ma", "pamqp", "tarfile"},
         ),
-        (SERVE, "data", 247, 188, TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.own_calls"}),
+        (
+            SERVE,
+            "data",
+            248,
+            188,
+            TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.channels.guest_calls"},
+        ),
     ],
     ids=["publish first", "publish", "inspect", "serve"],
 )

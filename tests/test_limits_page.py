@@ -13,7 +13,7 @@ from warren.management import http_protocol
 from warren.management.settings import ManagementSettings
 from warren.queue_index.message import amqp_tables
 from warren.server import share
-from warren.server.channel import MAX_WAITING_EVENTS
+from warren.server.channels.channel import MAX_WAITING_EVENTS
 from warren.server.settings import ServerSettings
 from warren.storage.descriptors import LAST_DESCRIPTORS
 from warren.storage.topic_settings import TopicSettings

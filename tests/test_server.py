@@ -33,7 +33,7 @@ from warren.actors.engines.declared.users import Users
 from warren.actors.node.node_errors import UnsavedError
 from warren.actors.node.node_registry import NodeRegistry
 from warren.server import ServerSettings
-from warren.server.confirms import Confirms, Settled
+from warren.server.channels.confirms import Confirms, Settled
 from warren.server.sasl import Credentials, SaslError, credentials
 from warren.server.settings import ListenError
 from warren.storage.errors import DirectoryLostError, SettingsError
@@ -204,7 +204,7 @@ def test_a_limit_of_the_whole_channel_is_of_all_its_consumers_together(here: Ser
             channel.connection.process_data_events(time_limit=0.05)
             assert len(got) <= settled + 2
             due = min(settled + 2, 10)
-            events_until(channel.connection, lambda due=due: len(got) >= due)
+            events_until(channel.connection, lambda due=due: len(got) >= due)  # type: ignore[misc]
             channel.basic_ack(settled)
         assert sorted(queue for queue, _ in got) == ["one"] * 5 + ["two"] * 5
         assert [tag for _, tag in got] == list(range(1, 11))
@@ -237,7 +237,7 @@ def test_a_mandatory_message_without_a_queue_comes_back(here: Served) -> None:
         (406, "PRECONDITION_FAILED - channel is not transactional", lambda channel: channel.tx_commit()),
     ],
 )  # fmt: skip
-def test_a_refusal_closes_the_channel_and_not_the_connection(here: Served, code: int, text: str, call) -> None:  # type: ignore[no-untyped-def]
+def test_a_refusal_closes_the_channel_and_not_the_connection(here: Served, code: int, text: str, call) -> None:
     with here.connection() as connection:
         connection.channel().queue_declare("q", durable=True)
         with pytest.raises(ChannelClosedByBroker) as caught:
@@ -460,7 +460,7 @@ def test_settings_that_cannot_work() -> None:
         {"listeners_tcp": ("127.0.0.1:70000",)}, {"listeners_ssl": ("127.0.0.1:1",)}, {"tcp_listen_options_sndbuf": 0},
     ):  # fmt: skip
         with pytest.raises(SettingsError):
-            ServerSettings(**wrong)  # type: ignore[arg-type]
+            ServerSettings(**wrong)
 
 
 def test_clients_are_told_of_the_end_and_find_all_after_it(tmp_path: Path) -> None:

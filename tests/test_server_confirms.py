@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.server.confirms import Confirms, Settled
+from warren.server.channels.confirms import Confirms, Settled
 
 
 def test_what_is_settled_in_order_is_told_at_once() -> None:

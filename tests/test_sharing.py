@@ -29,6 +29,7 @@ from tests.support.waiting import together, wait_until
 from warren import cli, management
 from warren.actors.node.node_socket import SOCKET_NAME
 from warren.actors.runtime.future import Future
+from warren.actors.runtime.leader_follower import call_later
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import HANDING_OVER, Call
 from warren.amqp.states import Side, State
@@ -36,6 +37,7 @@ from warren.client import link as link_module
 from warren.client import shared_directory
 from warren.client.channels import DeliverySlot
 from warren.client.errors import LinkLostError, NotFromOutsideError
+from warren.client.handshake import Hands
 from warren.client.link import Link
 from warren.client.queue_verbs import CREDIT_BYTES
 from warren.errors import (
@@ -48,7 +50,8 @@ from warren.errors import (
     WrongProcessError,
 )
 from warren.handles.node import Node
-from warren.server import Server, own_calls
+from warren.server import Server
+from warren.server.channels import guest_calls
 from warren.top.attached import attached
 
 
@@ -644,8 +647,8 @@ def test_a_long_answer_is_encoded_in_another_thread_than_the_one_that_serves(
 ) -> None:
     guest.queue("q")
     encoding, serving = set[int](), set[int]()
-    noted(monkeypatch, own_calls, "plain", encoding)
-    noted(monkeypatch, own_calls.OwnCalls, "answer", serving)
+    noted(monkeypatch, guest_calls, "plain", encoding)
+    noted(monkeypatch, guest_calls.GuestCalls, "answer", serving)
     assert [queue.name for queue in guest.queues()] == ["q"]
     assert guest.stats()["vhosts"]["/"]["queues"]["q"]["messages"] == 0
     assert guest.definitions()["queues"][0]["name"] == "q"
@@ -674,7 +677,7 @@ def test_a_channel_that_is_left_while_a_guest_connects_anew_is_given_to_one_othe
     before = set(link._channels)
     consumer = queue.consume(prefetch=1)
     [number] = set(link._channels) - before
-    known = link_module.Hands
+    known = Hands
 
     def leave_and_shake(*arguments: Any) -> Any:
         link.leave(link._channels[number])
@@ -696,7 +699,7 @@ def test_who_leads_before_it_is_told_that_there_is_a_connection_does_not_wait_fo
     """It got its answer from the thread that had connected, and went on waiting at the socket, where nothing came."""
     link: Link = guest._opened.new_remote("/").link  # type: ignore[union-attr]
     asked, polled = threading.Event(), threading.Event()
-    hands, call_later, poll = link_module.Hands, link_module.call_later, select.poll
+    poll = select.poll
 
     class Poll:
         def __init__(self) -> None:
@@ -709,7 +712,7 @@ def test_who_leads_before_it_is_told_that_there_is_a_connection_does_not_wait_fo
 
     def once_asked(*arguments: Any) -> Any:
         asked.wait()
-        return hands(*arguments)
+        return Hands(*arguments)
 
     def once_polled(later: Any) -> None:
         polled.wait()
@@ -750,7 +753,7 @@ def test_the_next_host_goes_on_when_one_closes(host: Node, guest: Node) -> None:
     with queue.consume(timeout=60) as consumer:
         delivery = next(consumer)
         host.close()
-        assert (next(consumer).body, guest._opened.hosts) == (b"kept", True)  # type: ignore[union-attr]
+        assert (next(consumer).body, guest._opened.hosts) == (b"kept", True)
         delivery.ack()
         queue.publish(b"and more").wait(60)
         with warren.open(guest.path, share=True) as third:

@@ -16,7 +16,7 @@ import pytest
 
 import warren
 import warren.aio
-from tests.support.sharing_tools import hang_up
+from tests.support.sharing_tools import hang_up, link_of
 from tests.support.waiting import wait_until
 from warren import Topic
 from warren.client.reader_verbs import RemoteReaderVerbs
@@ -29,7 +29,7 @@ from warren.errors import (
     WrongProcessError,
 )
 from warren.handles.node import Node
-from warren.server.readers import TAKEN_BYTES
+from warren.server.channels.readers import TAKEN_BYTES
 
 
 def bodies(topic: Topic, group: str = "check") -> list[bytes]:
@@ -61,7 +61,9 @@ def test_a_guest_that_is_gone_has_left_its_groups(host: Node) -> None:
     guest = warren.open(host.path, share=True)
     reader = guest.topic("t").reader("g", auto_commit=False)
     assert len(reader.read()) == 2
-    guest._opened.node.link.connection.shutdown(socket.SHUT_WR)  # type: ignore[union-attr]
+    connection = link_of(guest).connection
+    assert connection is not None
+    connection.shutdown(socket.SHUT_WR)
     wait_until(lambda: len(topic.groups()["g"]["members"]) == 0, "it is still a member")
     assert bodies(topic, "g") == numbered(2)
     guest.close()
@@ -112,7 +114,7 @@ def test_appenders_wait_while_an_alarm_is_set(host: Node, guest: Node) -> None:
     gate = host._running.gate
     gate.set(frozenset({"disk"}))
     topic.append(b"sent before the guest was told").wait(60)
-    wait_until(lambda: bool(guest._opened.node.link.blocked), "it was not told")  # type: ignore[union-attr]
+    wait_until(lambda: bool(link_of(guest).blocked), "it was not told")
     with pytest.raises(BlockedError, match="low on disk"):
         topic.append(b"not taken", block=False)
     with pytest.raises(BlockedError):

@@ -29,7 +29,7 @@ from warren.ctl.listing import list_queues
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import Host
 from warren.queue_index.properties import Properties, decode_properties, encode_properties
-from warren.server.stream_consumer import with_offset
+from warren.server.channels.stream_consumer import with_offset
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.topic_settings import TopicSettings
 from warren.verbs.steps import call, run
@@ -89,7 +89,7 @@ def test_what_was_confirmed_outlives_a_kill(tmp_path: Path) -> None:
             channel.queue_delete("gone")
             process.send_signal(signal.SIGKILL)
             process.wait(20)
-            connection.close = lambda: None  # type: ignore[method-assign]  # the process is gone
+            connection.close = lambda: None  # the process is gone
     with served(tmp_path / "node") as again, again.channel() as channel:
         assert bodies_of(consume(channel, prefetch=100), len(bodies)) == bodies
         with pytest.raises(ChannelClosedByBroker, match="no queue 'gone'"):
@@ -113,7 +113,7 @@ def test_a_stream_that_is_declared_anew_is_empty(tmp_path: Path) -> None:
 
 def test_definitions_go_out_and_in(tmp_path: Path, here: Served) -> None:
     with here.channel() as channel:
-        declare(channel, **{"x-max-length-bytes": 1000})
+        declare(channel, "events", **{"x-max-length-bytes": 1000})
         channel.queue_bind("events", "amq.topic", "a.#")
     exported = here.node.definitions()
     assert exported["queues"] == [
@@ -550,7 +550,7 @@ def test_an_empty_stream_has_no_bounds_and_keeps_nothing() -> None:
 def test_a_consumer_that_is_behind_goes_on_with_the_first_that_is_there(tmp_path: Path) -> None:
     settings = SMALL_FILES | {"clean_resource_interval": 1}
     with served(tmp_path / "node", **settings) as here, here.channel() as channel:
-        declare(channel, **{"x-max-length-bytes": 1 << 16})
+        declare(channel, "events", **{"x-max-length-bytes": 1 << 16})
         publish(channel, "events", [b"0", b"1"])
         consumer = consume(channel, prefetch=1)
         assert consumer.wait(1) == [(1, 0, b"0")]

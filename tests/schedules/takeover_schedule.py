@@ -17,6 +17,7 @@ import random
 import shutil
 import tempfile
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ import attrs
 
 import warren
 import warren.client.shared_directory
-import warren.server.own_calls  # once, and not in a schedule
+import warren.server.channels.guest_calls  # once, and not in a schedule
 from tests.schedules import sockets
 from tests.schedules.doubles import SteppedClock, Time, replace, stepped
 from tests.schedules.node_schedule import logged, uncollected
@@ -170,12 +171,10 @@ class TakeoverSchedule:
     def _run(self, scheduler: Scheduler, processes: sockets.Processes, directory: str) -> None:
         scheduler.begin()
         for number, life in enumerate(self.program):
-            scheduler.spawn(
-                f"p{number}/user", lambda n=number, one=life: self._live(scheduler, directory, n, one), needed=True
-            )  # type: ignore[misc]
+            scheduler.spawn(f"p{number}/user", partial(self._live, scheduler, directory, number, life), needed=True)
         for number, life in enumerate(self.program):
             if life.ending == "die":
-                scheduler.spawn(f"fate {number}", lambda n=number, one=life: self._kill(scheduler, processes, n, one))  # type: ignore[misc]
+                scheduler.spawn(f"fate {number}", partial(self._kill, scheduler, processes, number, life))
         scheduler.run()
         scheduler.spawn("check/user", lambda: self._check(directory), needed=True)
         scheduler.run()

@@ -247,7 +247,7 @@ def _open_shared(opening: open_nodes.Opening, path: str, config: Config, adopt: 
 
     directory = open_shared(opening, path, config, lambda: _serve_directory(_start(path, config, adopt, shared=True)))
     if not directory.hosts:
-        import warren.server.own_calls  # noqa: F401 - it may be the next host
+        import warren.server.channels.guest_calls  # noqa: F401 - it may be the next host
     return directory
 
 

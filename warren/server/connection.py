@@ -1,7 +1,7 @@
 """ClientConnection: one client's connection, from the first byte to the last.
 
 Bytes go through the protocol engine (:mod:`warren.amqp`); this module does the rest: who may log in, to which
-vhost, heartbeats, and when the socket is read. What happens on channels is :mod:`warren.server.channel`.
+vhost, heartbeats, and when the socket is read. What happens on channels is :mod:`warren.server.channels.channel`.
 
 All of it runs in the server's event loop. Nothing here waits for a disk: a method that has to wait for an actor is a
 coroutine of its channel, and later methods of that channel queue up after it. What one read brings is handed to the
@@ -30,7 +30,7 @@ from warren.amqp.own_methods import HANDING_OVER
 from warren.amqp.received import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Violation
 from warren.amqp.states import Side, State
 from warren.client.calls import refused
-from warren.server.channel import Ends, ServerChannel
+from warren.server.channels.channel import Ends, ServerChannel
 from warren.server.client_link import ClientLink
 from warren.server.heartbeats import Heartbeats
 from warren.server.login import Login

@@ -18,7 +18,7 @@ from warren.actors.topics.running_topics import RunningTopics
 from warren.amqp.own_methods import Arrived
 from warren.client.calls import packed, refusal_of
 from warren.msg_store.commit_log.commit_log_format import decode
-from warren.server.channel_link import ChannelLink
+from warren.server.channels.channel_link import ChannelLink
 from warren.server.replies import PRECONDITION_FAILED, Refusal
 from warren.storage.call_arguments import checked, signature
 from warren.storage.errors import WarrenError

@@ -14,7 +14,7 @@ from pamqp import commands as c
 
 from warren.actors.engines.queue.delivery_tags import DeliveryTags
 from warren.amqp.methods import method_of
-from warren.server.channel_link import ChannelLink
+from warren.server.channels.channel_link import ChannelLink
 from warren.server.replies import NOT_FOUND, PRECONDITION_FAILED, Refusal
 from warren.server.reply_addresses import REPLY_TO
 

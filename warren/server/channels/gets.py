@@ -17,10 +17,10 @@ from warren.client.calls import packed
 from warren.handles.channel import Channel
 from warren.queue_index.message.contents import Content, contents_of, counted_contents_of
 from warren.queue_index.queue.fetching import Fetched, FetchedAgain
-from warren.server.channel_link import ChannelLink, Work
-from warren.server.settlements import OF_GET, ChannelSettlements
-from warren.server.streams import refuse_get
-from warren.server.topology import find_queue
+from warren.server.channels.channel_link import ChannelLink, Work
+from warren.server.channels.declarations import find_queue
+from warren.server.channels.settlements import OF_GET, ChannelSettlements
+from warren.server.channels.streams import refuse_get
 from warren.verbs.steps import asked
 
 

@@ -1,8 +1,8 @@
 """ChannelPublisher: the publishing half of a client's channel.
 
 Messages that came together and differ in nothing but their bodies are one batch on their way to the queues. Routes are
-looked up once per batch. A client in confirm mode gets confirms in few frames (:mod:`warren.server.confirms`); when it
-waits for them, the queue syncs at once.
+looked up once per batch. A client in confirm mode gets confirms in few frames
+(:mod:`warren.server.channels.confirms`); when it waits for them, the queue syncs at once.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from warren.amqp.methods import method_of
 from warren.amqp.received import Messages
 from warren.client.calls import refused
 from warren.queue_index.properties import decode_properties, encode_properties
-from warren.server.channel_link import ChannelLink, Work
-from warren.server.confirms import Confirms
-from warren.server.direct_reply import ReplyConsumer
+from warren.server.channels.channel_link import ChannelLink, Work
+from warren.server.channels.confirms import Confirms
+from warren.server.channels.direct_reply import ReplyConsumer
 from warren.server.replies import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.server.reply_addresses import REPLY_TO, is_address
 from warren.server.share import EVENTS_AT_A_TIME

@@ -22,9 +22,9 @@ from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Future
 from warren.aio import bridge
 from warren.amqp.methods import method_of
-from warren.server import streams
-from warren.server.channel_link import ChannelLink
-from warren.server.direct_reply import check_declared
+from warren.server.channels import streams
+from warren.server.channels.channel_link import ChannelLink
+from warren.server.channels.direct_reply import check_declared
 from warren.server.replies import ACCESS_REFUSED, COMMAND_INVALID, PRECONDITION_FAILED, RESOURCE_LOCKED, Refusal
 from warren.server.reply_addresses import is_reply_queue
 from warren.verbs.steps import call

@@ -6,7 +6,7 @@ from typing import Any
 
 from warren.actors.runtime.future import Future
 from warren.amqp.own_methods import Arrived
-from warren.server.channel_link import ChannelLink
+from warren.server.channels.channel_link import ChannelLink
 from warren.verbs.queue_verbs import QueueVerbs
 from warren.verbs.selecting import browsed_to_plain
 from warren.verbs.steps import Steps

@@ -21,13 +21,13 @@ from warren.amqp.errors import ProtocolError
 from warren.amqp.own_methods import Settle
 from warren.handles.channel import Channel
 from warren.queue_index.queue.acking import tag_ranges
-from warren.server.channel_link import ChannelLink, Work
+from warren.server.channels.channel_link import ChannelLink, Work
 from warren.server.replies import NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.storage.errors import WarrenError
 from warren.verbs.steps import Steps
 
 if TYPE_CHECKING:
-    from warren.server.stream_consumer import StreamConsumer
+    from warren.server.channels.stream_consumer import StreamConsumer
 
 UNLESS_GONE: Final = contextlib.suppress(WarrenError)
 """A queue may end at any time, in its own thread; it then has all its deliveries back."""

@@ -1,6 +1,6 @@
 """Streams as clients declare and consume them: RabbitMQ's refusals, and the rest through the node.
 
-:mod:`warren.actors.topics.streams` implements streams; :mod:`warren.server.stream_consumer` sends them to
+:mod:`warren.actors.topics.streams` implements streams; :mod:`warren.server.channels.stream_consumer` sends them to
 clients.
 """
 
@@ -17,7 +17,7 @@ from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.stream_arguments import period_ms
 from warren.aio import bridge
 from warren.queue_index.message.amqp_tables import Timestamp, type_name
-from warren.server.channel_link import ChannelLink
+from warren.server.channels.channel_link import ChannelLink
 from warren.server.replies import NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 
 if TYPE_CHECKING:

@@ -32,20 +32,20 @@ from warren.client.calls import refused
 from warren.handles.channel import Channel
 from warren.queue_index.message.amqp_tables import is_integer, type_name
 from warren.queue_index.message.contents import Content, pieces
-from warren.server.channel_link import ChannelLink, Work
-from warren.server.direct_reply import ReplyConsumer
-from warren.server.gets import contents_for
+from warren.server.channels.channel_link import ChannelLink, Work
+from warren.server.channels.declarations import find_queue
+from warren.server.channels.direct_reply import ReplyConsumer
+from warren.server.channels.gets import contents_for
+from warren.server.channels.settlements import CONSUMED, UNLESS_GONE, ChannelSettlements
+from warren.server.channels.streams import check_consume, find_stream
 from warren.server.replies import ACCESS_REFUSED, NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.server.reply_addresses import REPLY_TO
-from warren.server.settlements import CONSUMED, UNLESS_GONE, ChannelSettlements
-from warren.server.streams import check_consume, find_stream
-from warren.server.topology import find_queue
 from warren.storage.errors import MessageError, WarrenError
 from warren.verbs.steps import ask, call
 
 if TYPE_CHECKING:
     from warren.actors.topics.streams import Stream
-    from warren.server.stream_consumer import StreamConsumer
+    from warren.server.channels.stream_consumer import StreamConsumer
 
 
 class _Sent(enum.Enum):
@@ -248,7 +248,7 @@ class ChannelConsumers:
     ) -> None:
         channel, prefetch, shared_limit = self._channel, self.prefetch, self._settlements.together.limit
         check_consume(stream, arguments, prefetch=prefetch, global_prefetch=shared_limit, no_ack=method.no_ack)
-        from warren.server.stream_consumer import StreamConsumer
+        from warren.server.channels.stream_consumer import StreamConsumer
 
         consumer = StreamConsumer(
             channel,

@@ -28,14 +28,14 @@ from warren.client.topic_batches import batch_of
 from warren.msg_store.commit_log.commit_log import Appended
 from warren.msg_store.commit_log.commit_log_format import encode
 from warren.queue_index.message.amqp_tables import write_value
-from warren.server.channel_link import ChannelLink, Work
-from warren.server.consuming import ChannelConsumers
-from warren.server.gets import ChannelGets
-from warren.server.readers import ChannelReader
+from warren.server.channels.channel_link import ChannelLink, Work
+from warren.server.channels.consuming import ChannelConsumers
+from warren.server.channels.declarations import find_queue
+from warren.server.channels.gets import ChannelGets
+from warren.server.channels.readers import ChannelReader
+from warren.server.channels.settlements import ChannelSettlements
+from warren.server.channels.tails import ChannelTail
 from warren.server.replies import Refusal
-from warren.server.settlements import ChannelSettlements
-from warren.server.tails import ChannelTail
-from warren.server.topology import find_queue
 from warren.storage.call_arguments import checked, signature
 from warren.storage.errors import WarrenError, shortly
 from warren.values.messages import as_body, milliseconds
@@ -68,7 +68,7 @@ class Later:
     """Makes the answer from the confirm's result."""
 
 
-class OwnCalls:
+class GuestCalls:
     """The state of a channel between its calls: answers in their order, and its reader or tail."""
 
     def __init__(
@@ -147,7 +147,7 @@ def _answer_of(later: Later) -> Method:
     return refusal_of(error if isinstance(error, Exception) else WarrenError(str(error)))
 
 
-def call_verb(calls: OwnCalls, method: Call) -> Work:
+def call_verb(calls: GuestCalls, method: Call) -> Work:
     """Call a verb and answer. An error that it raises is an answer, too: the channel stays open."""
     try:
         arguments = restored(dict(method.arguments))
@@ -169,7 +169,7 @@ def call_verb(calls: OwnCalls, method: Call) -> Work:
     return None
 
 
-async def _answer_when(calls: OwnCalls, waits: Generator[Any, Any, Any] | Coroutine[Any, Any, Any]) -> None:
+async def _answer_when(calls: GuestCalls, waits: Generator[Any, Any, Any] | Coroutine[Any, Any, Any]) -> None:
     try:
         calls.answer(_answer(await (bridge.run(waits) if isinstance(waits, Generator) else waits)))
     except Refusal:
@@ -187,7 +187,7 @@ def _written(result: Any) -> CallOk:
     return CallOk({"result": write_value(plain(result))})
 
 
-async def _performed(calls: OwnCalls, definition: Definition, of: str, arguments: dict[str, Any]) -> CallOk:
+async def _performed(calls: GuestCalls, definition: Definition, of: str, arguments: dict[str, Any]) -> CallOk:
     """Perform an operation on what has the name ``of``."""
     signature(definition.body, 1).check((), arguments)
     performer = _PERFORMERS[definition.target](calls, of)
@@ -197,28 +197,28 @@ async def _performed(calls: OwnCalls, definition: Definition, of: str, arguments
     return CallOk({"result": plain(definition.encode(answer))})
 
 
-def _queue(calls: OwnCalls, name: str) -> QueueVerbs:
+def _queue(calls: GuestCalls, name: str) -> QueueVerbs:
     return QueueVerbs(calls.node, find_queue(calls.channel, name))
 
 
-def _topic(calls: OwnCalls, name: str) -> TopicVerbs:
+def _topic(calls: GuestCalls, name: str) -> TopicVerbs:
     check_topic_name(name, may_be_long=True)
     return TopicVerbs(calls.node, name)
 
 
-def _release(calls: OwnCalls, seen_up_to: int | None = None) -> Any:
+def _release(calls: GuestCalls, seen_up_to: int | None = None) -> Any:
     return calls.consumers.release(seen_up_to)
 
 
-def _ack_up_to(calls: OwnCalls, tag: int) -> None:
+def _ack_up_to(calls: GuestCalls, tag: int) -> None:
     calls.settlements.ack_up_to(tag)
 
 
-def _retry(calls: OwnCalls, tag: int, wait_ms: int) -> Any:
+def _retry(calls: GuestCalls, tag: int, wait_ms: int) -> Any:
     return calls.settlements.retry_in(tag, _checked_period(wait_ms))
 
 
-def _extend(calls: OwnCalls, tag: int, time_ms: int) -> Any:
+def _extend(calls: GuestCalls, tag: int, time_ms: int) -> Any:
     return calls.settlements.extend(tag, _checked_period(time_ms))
 
 
@@ -226,25 +226,25 @@ def _checked_period(period_ms: int) -> int:
     return milliseconds("a time", period_ms / 1000)
 
 
-def _get(calls: OwnCalls, name: str, count: int) -> Any:
+def _get(calls: GuestCalls, name: str, count: int) -> Any:
     return calls.gets.get_batch(name, count)
 
 
-def _take(calls: OwnCalls, name: str, id: str) -> Any:
+def _take(calls: GuestCalls, name: str, id: str) -> Any:
     return calls.gets.take_batch(name, id)
 
 
-def _tail(calls: OwnCalls, name: str, last: int) -> Any:
+def _tail(calls: GuestCalls, name: str, last: int) -> Any:
     tail = ChannelTail(calls.channel, _queue(calls, name))
     calls.reader = tail
     return tail.join(last)
 
 
-def _move(calls: OwnCalls, name: str, ids: Sequence[str], to: Sequence[str] | None) -> Any:
+def _move(calls: GuestCalls, name: str, ids: Sequence[str], to: Sequence[str] | None) -> Any:
     return _queue(calls, name).move_ids([*ids], None if to is None else (to[0], to[1]))
 
 
-def _publish_as_they_were(calls: OwnCalls, name: str, groups: list[dict[str, Any]]) -> Any:
+def _publish_as_they_were(calls: GuestCalls, name: str, groups: list[dict[str, Any]]) -> Any:
     return _queue(calls, name).publish_as_they_were([_as_they_were(**group) for group in groups])
 
 
@@ -253,7 +253,7 @@ def _as_they_were(exchange: bytes, routing_keys: list[bytes], properties: bytes,
     return AsTheyWere(exchange, tuple(map(as_body, routing_keys)), properties, unpacked(bodies))
 
 
-def _publish_unique(calls: OwnCalls, name: str, bodies: bytes, properties: dict[str, Any], several: bool) -> Any:
+def _publish_unique(calls: GuestCalls, name: str, bodies: bytes, properties: dict[str, Any], several: bool) -> Any:
     queue = _queue(calls, name)
     connection = calls.channel.connection
     connection.tell_blocked()
@@ -267,7 +267,7 @@ def _publish_unique(calls: OwnCalls, name: str, bodies: bytes, properties: dict[
 # ── topics ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _append(calls: OwnCalls, batches: list[dict[str, Any]]) -> Any:
+def _append(calls: GuestCalls, batches: list[dict[str, Any]]) -> Any:
     decoded = [batch_of(encoded) for encoded in batches]
     running = yield from calls.node.topics()
     for batch in decoded:
@@ -297,7 +297,7 @@ def _append(calls: OwnCalls, batches: list[dict[str, Any]]) -> Any:
     return Later(confirm, answer)
 
 
-def _transaction(calls: OwnCalls, verb: str, *, topic: str, half_offset: int, physical_offset: int, size: int) -> Any:
+def _transaction(calls: GuestCalls, verb: str, *, topic: str, half_offset: int, physical_offset: int, size: int) -> Any:
     verbs = TransactionVerbs(calls.node, topic, half_offset, physical_offset, size)
     match verb:
         case "record":
@@ -309,7 +309,7 @@ def _transaction(calls: OwnCalls, verb: str, *, topic: str, half_offset: int, ph
     raise NotFoundError(f"no verb '{verb}'")
 
 
-def _join(calls: OwnCalls, **arguments: Any) -> Any:
+def _join(calls: GuestCalls, **arguments: Any) -> Any:
     signature(ReaderVerbs.__init__, 2).check((), arguments)
     check_topic_name(arguments["topic"], may_be_long=True)
     reader = ChannelReader(calls.channel, arguments)
@@ -317,7 +317,7 @@ def _join(calls: OwnCalls, **arguments: Any) -> Any:
     return reader.join()
 
 
-def _call_reader(calls: OwnCalls, verb: str, **arguments: Any) -> Any:
+def _call_reader(calls: GuestCalls, verb: str, **arguments: Any) -> Any:
     reader = calls.reader
     function = getattr(type(reader), verb, None) if verb in READER_VERBS else None
     if function is None:
@@ -326,7 +326,7 @@ def _call_reader(calls: OwnCalls, verb: str, **arguments: Any) -> Any:
     return function(reader, **arguments)
 
 
-_PERFORMERS: Final[dict[Target, Callable[[OwnCalls, str], Performer]]] = {
+_PERFORMERS: Final[dict[Target, Callable[[GuestCalls, str], Performer]]] = {
     "node": lambda calls, _: NodeVerbs(calls.node, calls.channel.connection),
     "vhost": lambda calls, name: VhostVerbs(calls.node, name, calls.channel.connection),
     "queue": _queue,
@@ -343,7 +343,7 @@ VERBS: Final[dict[str, Verb]] = {
     "queue.publish_as_they_were": _publish_as_they_were,
     "queue.publish_unique": _publish_unique,
     "queue.get": _get,
-    "node.ask": OwnCalls.ask,
+    "node.ask": GuestCalls.ask,
     "topic.append": _append,
     "transaction": _transaction,
     "reader.join": _join,

@@ -17,19 +17,19 @@ from warren.amqp.errors import COMMAND_INVALID, ProtocolError
 from warren.amqp.framing import ACK, NACK, MethodRun
 from warren.amqp.own_methods import Call, Credit, Request, RequestOk, Settle
 from warren.amqp.received import Messages, MethodReceived
-from warren.server import topology
-from warren.server.channel_link import ChannelEvent, ChannelLink, Work
+from warren.server.channels import declarations
+from warren.server.channels.channel_link import ChannelEvent, ChannelLink, Work
+from warren.server.channels.consuming import ChannelConsumers
+from warren.server.channels.gets import ChannelGets
+from warren.server.channels.publishing import ChannelPublisher
+from warren.server.channels.settlements import ChannelSettlements
+from warren.server.channels.unacked_age import UnackedAge
 from warren.server.client_link import ClientLink
-from warren.server.consuming import ChannelConsumers
-from warren.server.gets import ChannelGets
-from warren.server.publishing import ChannelPublisher
 from warren.server.replies import NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
-from warren.server.settlements import ChannelSettlements
 from warren.server.share import Share
-from warren.server.unacked_age import UnackedAge
 
 if TYPE_CHECKING:
-    from warren.server import own_calls
+    from warren.server.channels import guest_calls
 
 
 @attrs.frozen(eq=False)
@@ -53,7 +53,7 @@ class ServerChannel:
         self.publisher = ChannelPublisher(self.link, self.consumers.replies)
         self._share = share
         self._ends = ends
-        self._own_calls: own_calls.OwnCalls | None = None
+        self._guest_calls: guest_calls.GuestCalls | None = None
         self._age = UnackedAge()
         self._idle: list[Any] = []
 
@@ -83,7 +83,7 @@ class ServerChannel:
                     self._settle(event)
                     return None
                 case MethodReceived(_, method):
-                    if (change := topology.METHODS.get(type(method))) is not None:
+                    if (change := declarations.METHODS.get(type(method))) is not None:
                         return change(self.link, method)
                     return METHODS.get(type(method), _refuse)(self, method)
                 case _:
@@ -187,8 +187,8 @@ class ServerChannel:
         """Handle everything that has come, and wait until what was published is safe."""
         await self._all_done()
         await self.publisher.all_told()
-        if self._own_calls is not None:
-            await self._own_calls.all_told()
+        if self._guest_calls is not None:
+            await self._guest_calls.all_told()
 
     async def finish(self) -> None:
         """Handle everything that has come, then give everything back."""
@@ -203,8 +203,8 @@ class ServerChannel:
         self.link.server.traffic.channel_closed(self.link.vhost, counted)
         self.publisher.roll_back()
         await self.consumers.release()
-        if self._own_calls is not None:
-            await self._own_calls.release()
+        if self._guest_calls is not None:
+            await self._guest_calls.release()
 
     def has_closed(self) -> None:
         """The client has closed it: answer."""
@@ -221,13 +221,13 @@ class ServerChannel:
             {} if self.link.traffic is None else self.link.traffic.to_json(0 if confirms is None else confirms.settled)
         )
 
-    def own_calls(self) -> own_calls.OwnCalls:
+    def guest_calls(self) -> guest_calls.GuestCalls:
         """The state between the calls of a process that shares the directory."""
-        from warren.server import own_calls
+        from warren.server.channels import guest_calls
 
-        if self._own_calls is None:
-            self._own_calls = own_calls.OwnCalls(self.link, self.consumers, self.gets, self.settlements)
-        return self._own_calls
+        if self._guest_calls is None:
+            self._guest_calls = guest_calls.GuestCalls(self.link, self.consumers, self.gets, self.settlements)
+        return self._guest_calls
 
     def info(self) -> dict[str, Any]:
         """Return what RabbitMQ's management shows of a channel."""
@@ -356,9 +356,9 @@ def _tx_rollback(channel: ServerChannel, _: c.Tx.Rollback) -> Work:
 
 
 def _call_verb(channel: ServerChannel, method: Call) -> Work:
-    from warren.server import own_calls
+    from warren.server.channels import guest_calls
 
-    return own_calls.call_verb(channel.own_calls(), method)
+    return guest_calls.call_verb(channel.guest_calls(), method)
 
 
 METHODS: Final[dict[type[Method], Callable[[ServerChannel, Any], Work]]] = {

@@ -25,8 +25,8 @@ from warren.actors.topics.streams import Stream, StreamMessage
 from warren.aio import bridge
 from warren.amqp.methods import method_of
 from warren.queue_index.properties import decode_properties, encode_properties
-from warren.server.channel_link import ChannelLink
-from warren.server.streams import OFFSET, OffsetSpec, refuse_return
+from warren.server.channels.channel_link import ChannelLink
+from warren.server.channels.streams import OFFSET, OffsetSpec, refuse_return
 from warren.storage.errors import WarrenError
 from warren.verbs.topic_lookup import offsets_at
 
