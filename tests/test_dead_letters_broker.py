@@ -17,6 +17,7 @@ from tests.support.process_tools import Bench
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.queue.backing import Backing
 from warren.actors.engines.queue.dead_letters import is_cycle
+from warren.actors.engines.queue.queue_context import QueueContext
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.properties import Properties, encode_properties
@@ -95,7 +96,7 @@ class Here:
             return attrs.evolve(self.bench.parts_of(level), path=f"/queues/{queue}-{level}", queue=queue.encode())
 
         backing = Backing(parts_of, durable=True, max_priority=declaration.max_priority)
-        self.queues[queue] = QueueProcess(declaration, backing, wall_clock=lambda: self.bench.now_us)
+        self.queues[queue] = QueueProcess(QueueContext(declaration, backing, lambda: self.bench.now_us))
 
     def publish(self, queue: str, body: bytes, *, expiration: str | None = None, **properties: Any) -> bool:
         """Whether no queue refused it."""
@@ -114,7 +115,7 @@ class Here:
                     priority=chosen.priority or 0,
                     token=queue,
                 )
-        refused = any(process.effects.refused for process in self.queues.values())
+        refused = any(process.context.effects.refused for process in self.queues.values())
         self.settle()
         return not refused
 
@@ -124,7 +125,7 @@ class Here:
         while moved:
             moved = False
             for queue in self.queues.values():
-                for batch in queue.drain_effects().dead_letters:
+                for batch in queue.context.drain_effects().dead_letters:
                     moved = True
                     for letter in batch.publications:
                         for key in letter.routing_keys:
@@ -132,19 +133,19 @@ class Here:
                                 self.queues[key].publish_many(
                                     letter.envelope, self.bench.ids.one(), [letter.body], priority=letter.priority
                                 )
-                    queue.dead_letters_safe(batch.number)
+                    queue.expiry.safe(batch.number)
 
     def get(self, queue: str, then: str = "ack") -> Got | None:
         process = self.queues[queue]
-        taken = process.get_many("c", 1, ack_required=True)
+        taken = process.deliveries.get_many("c", 1, ack_required=True)
         self.settle()
         if not taken:
             return None
         (delivered,) = taken
         if then == "ack":
-            process.ack("c", [delivered.tags])
+            process.settlements.ack("c", [delivered.tags])
         else:
-            process.nack("c", [delivered.tags], requeue=then == "requeue")
+            process.settlements.nack("c", [delivered.tags], requeue=then == "requeue")
         self.settle()
         (message,) = delivered.fetched.messages()
         headers = None if message.properties.headers is None else dict(message.properties.headers)
@@ -160,11 +161,11 @@ class Here:
         for _ in range(milliseconds):
             self.bench.later(1)
             for queue in self.queues.values():
-                queue.tick()
+                queue.settlements.tick()
             self.settle()
 
     def ready(self, queue: str) -> int:
-        return len(self.queues[queue])
+        return len(self.queues[queue].backing)
 
 
 def _named(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -182,12 +182,12 @@ def test_what_went_past_the_queue_and_was_not_taken_goes_back_when_its_consumer_
 
 def test_consumers_of_an_empty_queue_cost_its_turns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each turn gave each of them room: twelve thousand of one client took a hundred seconds to come."""
-    from warren.actors.engines.queue.queue_process import QueueProcess
+    from warren.actors.engines.queue.consumers import Consumers
 
     given: list[str] = []
-    set_room = QueueProcess.set_room
+    set_room = Consumers.set_room
     monkeypatch.setattr(
-        QueueProcess, "set_room", lambda process, tag, room: (given.append(tag), set_room(process, tag, room))
+        Consumers, "set_room", lambda consumers, tag, room: (given.append(tag), set_room(consumers, tag, room))
     )
     queue = hand_node().node.queue("q")
     consumers = [queue.consume(prefetch=0) for _ in range(10)]

@@ -87,14 +87,14 @@ def test_messages_that_nobody_has_acked_are_taken_in_as_delivered() -> None:
     held[2].ack()
     queue.publish(b"5")
     scene.run()
-    assert (len(queue), actor_of(queue).process.unacked) == (1, 3)
+    assert (len(queue), actor_of(queue).process.consumers.unacked) == (1, 3)
     held[0].nack()
     held[4].nack()
     scene.run()
     assert [(one.body, one.redelivered) for one in queue.get_many(9)] == [(b"0", True), (b"4", True), (b"5", False)]
     held[3].ack()
     scene.advance(0.05)
-    assert actor_of(queue).process.unacked == 3
+    assert actor_of(queue).process.consumers.unacked == 3
     scene.node.close()
 
 
@@ -138,7 +138,7 @@ def test_who_waits_for_a_confirm_of_a_message_that_is_gone_is_answered_at_once()
     kept.wait()
     two.ack()
     scene.run()
-    assert (len(queue), actor_of(queue).process.unacked) == (0, 0)
+    assert (len(queue), actor_of(queue).process.consumers.unacked) == (0, 0)
     scene.node.close()
 
 
@@ -274,7 +274,7 @@ def test_the_one_consumer_that_waits_gets_it_before_a_turn() -> None:
         delivery.ack()
     assert actor_of(queue).turn_count == turns
     scene.advance(0.05)
-    assert (len(queue), actor_of(queue).process.unacked) == (0, 0)
+    assert (len(queue), actor_of(queue).process.consumers.unacked) == (0, 0)
     consumer.close()
     scene.node.close()
 
@@ -292,7 +292,7 @@ def test_in_an_event_loop_it_goes_out_at_once_and_is_made_safe_by_another_thread
     assert actor.turn_count == turns
     scene.run()
     assert confirm.done
-    assert (actor.turn_count, actor.process.unacked) == (turns + 1, 1)
+    assert (actor.turn_count, actor.process.consumers.unacked) == (turns + 1, 1)
     waits(consumer)
     [one] = taken_now(consumer)
     one.ack()
@@ -321,7 +321,7 @@ def test_an_ack_that_comes_during_a_turn_waits_where_no_message_waits_for_its_ro
     actor.turns.run(1)  # it ends before it comes to the ack
     assert actor.turn_count == turns
     scene.run()
-    assert (actor.turn_count - turns, actor.process.unacked, [two.body for two in taken_now(consumer)]) == (
+    assert (actor.turn_count - turns, actor.process.consumers.unacked, [two.body for two in taken_now(consumer)]) == (
         (1, 1, [b"2"]) if waiting else (0, 1, [])
     )
     told = waits(consumer)
@@ -429,7 +429,7 @@ def test_what_comes_and_goes_is_counted() -> None:
         if number != 1:
             one.ack()
     scene.advance(0.05)
-    counts = actor.process.counts
+    counts = actor.process.context.counts
     assert counts is not None
     assert (counts.published, counts.delivered, counts.got, counts.acked) == (4, 4, 4, 3)
     scene.node.close()
@@ -472,7 +472,7 @@ def test_ctrl_c_while_a_message_goes_out_early_loses_none_and_brings_none_twice(
         if not struck:
             assert (got, left) == ([b"1"], [])
         scene.advance(0.05)
-        assert (len(queue), actor_of(queue).process.unacked) == (0, 0), line
+        assert (len(queue), actor_of(queue).process.consumers.unacked) == (0, 0), line
     assert line > 8
     scene.node.close()
 
@@ -544,7 +544,7 @@ def test_what_somebody_waits_for_is_written_and_waits_on() -> None:
     assert actor_of(queue).turn_count == turns
     scene.advance(0.05)
     assert actor_of(queue).turn_count > turns
-    assert (len(queue), actor_of(queue).process.unacked) == (1, 1)
+    assert (len(queue), actor_of(queue).process.consumers.unacked) == (1, 1)
     stats = queue.stats()
     assert (stats["message_bytes_ready"], stats["message_bytes_unacknowledged"]) == (1, 1)
     scene.node.close()
@@ -819,7 +819,7 @@ def test_a_batch_comes_and_goes_without_a_turn() -> None:
     scene.advance(0.05)
     assert scene.files.operations - operations <= 2, "of the first message"
     assert (len(queue), queue.stats()["messages_unacknowledged"]) == (0, 0)
-    counted = actor_of(queue).process.counts
+    counted = actor_of(queue).process.context.counts
     assert counted is None or (counted.published, counted.acked) == (301, 301)
     scene.node.close()
 
@@ -835,7 +835,7 @@ def test_batches_and_single_messages_go_out_together_in_their_order() -> None:
     assert [one.properties.message_id for one in got] == [None, "1", "2", None, None, None]
     queue.ack(got)
     scene.advance(0.05)
-    assert actor_of(queue).process.depth == 0
+    assert actor_of(queue).process.backing.depth == 0
     scene.node.close()
 
 
@@ -853,7 +853,7 @@ def test_of_a_batch_that_went_out_some_are_acked_some_come_back_and_some_stay_ou
     ]
     scene.advance(0.05)
     assert confirm.done
-    assert (len(queue), actor_of(queue).process.unacked) == (0, 6)
+    assert (len(queue), actor_of(queue).process.consumers.unacked) == (0, 6)
     queue.ack([got[1], got[5], got[7]])
     scene = hand_node(scene.kill())
     found = scene.node.queue("q").get_many(20)
@@ -869,5 +869,5 @@ def test_an_ack_of_a_range_of_which_some_were_acked_before_acks_the_others() -> 
     actor, channel = actor_of(queue), got[0]._channel
     actor.intake.settle_ranges(SettleKey(channel.name, "ack"), [range(got[0].delivery_tag, got[9].delivery_tag + 1)])
     scene.advance(0.05)
-    assert actor.process.depth == 0
+    assert actor.process.backing.depth == 0
     scene.node.close()

@@ -376,12 +376,12 @@ def test_a_resting_queue_is_not_woken_by_a_round(node_scene: HandNode) -> None:
     queue.publish_many([b"1", b"x" * 5000]).wait()
     node_scene.machine.used_bytes = LIMIT // 2
     node_scene.advance(3)
-    assert actor_of(queue).process.is_asleep
+    assert actor_of(queue).process.backing.asleep
     for step in range(40):
         node_scene.machine.used_bytes = LIMIT * (60 + step) // 100
         busy.publish(b"x" * 5000)
         node_scene.advance(0.5)
-        assert actor_of(queue).process.is_asleep
+        assert actor_of(queue).process.backing.asleep
         assert actor_of(queue).actor_ref not in listeners(node_scene.node._running._context.monitor)._monitor
     assert node_scene.node.memory()["desired_duration_s"] is not None
 

@@ -441,7 +441,7 @@ def test_what_is_removed_is_counted_no_more(scene: HandNode) -> None:
     for delivery in queue.get_many(2):
         delivery.nack()
     scene.run()
-    retries = actor_of(queue).process.retries
+    retries = actor_of(queue).process.settlements.retries
     assert retries is not None
     assert [entry[1:] for entry in retries.counts] == [(0, 2, 1)]
     queue.remove(where="body = '0'")

@@ -326,7 +326,7 @@ def test_a_clean_stop_is_known_as_one_and_queues_are_asleep() -> None:
     scene.node.close()
     again = hand_node(scene.files, seed=1)
     again.run()
-    assert all(entry_of(queue).actor.process.is_asleep for queue in again.node.queues())
+    assert all(entry_of(queue).actor.process.backing.asleep for queue in again.node.queues())
     assert [len(queue) for queue in again.node.queues()] == [2, 2, 2]
     again.node.close()
 
@@ -340,7 +340,7 @@ def test_an_emptied_queue_is_asleep_after_a_clean_stop_and_goes_on() -> None:
     again = hand_node(scene.files, seed=1)
     queue = again.node.queue("q")
     again.run()
-    assert entry_of(queue).actor.process.is_asleep
+    assert entry_of(queue).actor.process.backing.asleep
     assert (len(queue), queue.get()) == (0, None)
     queue.publish_many([b"3", b"4"]).wait()
     entry_of(queue).actor.process.backing.level(0).check_invariants()

@@ -132,16 +132,16 @@ def test_dead_letters_on_their_way_are_safe_although_the_exchange_was_taken_away
     bench = Bench()
     apply(bench, {"dead-letter-exchange": "x", "max-length": 1})
     bench.publish(b"1", b"2")
-    (batch,) = bench.queue.drain_effects().dead_letters
+    (batch,) = bench.queue.context.drain_effects().dead_letters
     apply(bench, {"max-length": 1})
     bench.publish(b"3")
-    assert not bench.queue.drain_effects().dead_letters
-    assert bench.queue.depth == 2
-    bench.queue.dead_letters_safe(batch.number)
-    assert (bench.queue.depth, bench.got()) == (1, [b"3"])
+    assert not bench.queue.context.drain_effects().dead_letters
+    assert bench.queue.backing.depth == 2
+    bench.queue.expiry.safe(batch.number)
+    assert (bench.queue.backing.depth, bench.got()) == (1, [b"3"])
     apply(bench, {"dead-letter-exchange": "y", "dead-letter-routing-key": "k", "max-length": 0})
     bench.publish(b"4")
-    (batch,) = bench.queue.drain_effects().dead_letters
+    (batch,) = bench.queue.context.drain_effects().dead_letters
     assert (batch.exchange, batch.publications[0].routing_keys) == ("y", ("k",))
 
 
@@ -157,7 +157,7 @@ def test_what_waits_keeps_the_expiry_that_it_came_with() -> None:
     bench.later(11)
     apply(bench, {})
     bench.publish(b"for ever too")
-    assert len(bench.queue) == 2
+    assert len(bench.queue.backing) == 2
     bench.later(1000)
     assert bench.got() == [b"for ever too"]
 
@@ -167,11 +167,11 @@ def test_what_may_not_wait_at_all_is_gone_at_once_wherever_it_would_stand() -> N
     bench.publish(b"waits")
     apply(bench, {"message-ttl": 0})
     bench.publish(b"1", b"2", token="t")
-    assert bench.queue.drain_effects().confirmed == ["t"]
-    assert len(bench.queue) == 1
+    assert bench.queue.context.drain_effects().confirmed == ["t"]
+    assert len(bench.queue.backing) == 1
     apply(bench, {"message-ttl": 0, "dead-letter-exchange": "x"})
     bench.publish(b"3")
-    assert len(bench.queue) == 2  # it is not at the head yet, and expires when it gets there
+    assert len(bench.queue.backing) == 2  # it is not at the head yet, and expires when it gets there
     assert bench.got(1) == [b"waits"]
     assert bench.dead() == [("expired", b"3")]
 
@@ -179,10 +179,10 @@ def test_what_may_not_wait_at_all_is_gone_at_once_wherever_it_would_stand() -> N
 def test_messages_with_consumers_count_for_no_limit_that_comes() -> None:
     bench = Bench()
     bench.publish(*[b"%d" % number for number in range(6)])
-    held = flat(bench.queue.get_many("c", 3, ack_required=True))
+    held = flat(bench.queue.deliveries.get_many("c", 3, ack_required=True))
     apply(bench, {"max-length": 2})
-    assert len(bench.queue) == 2
-    bench.queue.nack("c", [range(held[0][1], held[-1][1] + 1)], requeue=True)
+    assert len(bench.queue.backing) == 2
+    bench.queue.settlements.nack("c", [range(held[0][1], held[-1][1] + 1)], requeue=True)
     assert bench.got() == [b"4", b"5"]
 
 
@@ -193,7 +193,7 @@ def test_a_sleeping_queue_has_a_policy_too(priorities: bool) -> None:
     bench.sync()
     bench.sleep()
     apply(bench, {"max-length": 2, "queue-mode": "lazy"})
-    assert (len(bench.queue), bench.queue.backing.mode) == (2, "lazy")
+    assert (len(bench.queue.backing), bench.queue.backing.mode) == (2, "lazy")
     bench.sleep()
     apply(bench, {"queue-mode": "default"})
     assert bench.got() == [b"7", b"8"]

@@ -115,10 +115,10 @@ def test_while_a_sync_is_due_nobody_is_woken_by_what_only_waits_for_it(scene: Ha
         delivery.ack()
     confirm = queue.publish(b"3")
     assert not scene.pool.run_one()
-    assert actor_of(queue).process.unacked == 2
+    assert actor_of(queue).process.consumers.unacked == 2
     scene.advance(0.025)
     assert confirm.done
-    assert (actor_of(queue).process.unacked, bodies(queue)) == (0, [b"3"])
+    assert (actor_of(queue).process.consumers.unacked, bodies(queue)) == (0, [b"3"])
 
 
 def test_while_a_sync_is_due_a_small_batch_wakes_nobody(scene: HandNode) -> None:
@@ -129,10 +129,10 @@ def test_while_a_sync_is_due_a_small_batch_wakes_nobody(scene: HandNode) -> None
     assert not scene.pool.run_one()
     queue.publish_many([b"5", b"6"], expiration=60.0)
     assert scene.pool.run_one()
-    assert (len(actor_of(queue).process), confirm.done) == (6, False)
+    assert (len(actor_of(queue).process.backing), confirm.done) == (6, False)
     queue.publish_many([b"x"] * 400)  # the next publisher has to wait
     assert scene.pool.run_one()
-    assert len(actor_of(queue).process) == 406
+    assert len(actor_of(queue).process.backing) == 406
 
 
 @pytest.mark.parametrize("bodies", [[b"small"] * 400, [BIG] * 60], ids=["many", "many bytes"])
@@ -144,7 +144,7 @@ def test_a_large_batch_is_taken_in_by_who_brings_it_where_nothing_is_synced(bodi
     confirm = queue.publish_many(bodies)
     actor = actor_of(queue)
     assert actor.actor_inbox.empty()
-    assert len(actor.process) == 1 + len(bodies)
+    assert len(actor.process.backing) == 1 + len(bodies)
     assert [store.written_ticket - store.safe_ticket for store in actor._stores] == [0, 0]
     scene.advance(0.025)
     assert confirm.done
@@ -154,9 +154,9 @@ def test_a_large_batch_waits_for_a_turn_where_that_may_sync(scene: HandNode) -> 
     queue = scene.node.queue("q")
     queue.publish(b"first").wait()
     queue.publish_many([BIG] * 60)
-    assert len(actor_of(queue).process) == 1
+    assert len(actor_of(queue).process.backing) == 1
     scene.run()
-    assert len(actor_of(queue).process) == 61
+    assert len(actor_of(queue).process.backing) == 61
 
 
 def test_what_comes_too_late_is_answered_though_a_sync_was_due(scene: HandNode) -> None:
@@ -180,7 +180,7 @@ def test_a_queue_with_times_limits_or_levels_looks_at_what_comes_at_once(
     scene.run()
     queue.publish(b"2")
     scene.run()
-    assert len(actor_of(queue).process) == 2
+    assert len(actor_of(queue).process.backing) == 2
 
 
 def test_a_message_with_a_time_of_its_own_is_looked_at_at_once(scene: HandNode) -> None:
@@ -189,7 +189,7 @@ def test_a_message_with_a_time_of_its_own_is_looked_at_at_once(scene: HandNode) 
     scene.run()
     queue.publish(b"2", expiration=1.0)
     scene.run()
-    assert len(actor_of(queue).process) == 2
+    assert len(actor_of(queue).process.backing) == 2
 
 
 def test_a_consumer_that_does_not_wait_gets_what_comes_at_once(scene: HandNode) -> None:
@@ -356,9 +356,9 @@ def test_a_dead_letter_leaves_only_when_it_is_safe_where_it_goes(scene: HandNode
     reject(queue)
     scene.run()
     assert bodies(target) == [BIG]
-    assert actor_of(queue).process.depth == 1, "not yet safe there, so still here"
+    assert actor_of(queue).process.backing.depth == 1, "not yet safe there, so still here"
     scene.advance(0.1)
-    assert actor_of(queue).process.depth == 0
+    assert actor_of(queue).process.backing.depth == 0
     (letter,) = target.get_many(1)
     assert letter.headers["x-death"][0]["reason"] == "rejected"
 
@@ -375,7 +375,7 @@ def test_dead_letters_are_kept_while_their_target_is_down_and_come_back_with_the
     reject(queue, 2)
     scene.advance(1)
     assert len(queue) == 0
-    assert actor_of(queue).process.depth == 2
+    assert actor_of(queue).process.backing.depth == 2
     scene.node.close()
     again = hand_node(scene.files, seed=1)
     queue = again.node.queue("q", passive=True)
@@ -383,7 +383,7 @@ def test_dead_letters_are_kept_while_their_target_is_down_and_come_back_with_the
     reject(queue, 2)
     again.advance(0.1)
     assert bodies(again.node.queue("target", passive=True)) == [b"1", BIG]
-    assert actor_of(queue).process.depth == 0
+    assert actor_of(queue).process.backing.depth == 0
     again.node.close()
 
 
@@ -405,7 +405,7 @@ def test_a_dead_letter_that_leads_nowhere_is_gone(scene: HandNode) -> None:
     queue.publish(b"1").wait()
     reject(queue)
     scene.run()
-    assert actor_of(queue).process.depth == 0
+    assert actor_of(queue).process.backing.depth == 0
 
 
 def test_a_target_that_is_full_and_refuses_loses_the_letter_as_the_broker_does(scene: HandNode) -> None:
@@ -414,7 +414,7 @@ def test_a_target_that_is_full_and_refuses_loses_the_letter_as_the_broker_does(s
     queue.publish(b"1").wait()
     reject(queue)
     scene.advance(0.1)
-    assert actor_of(queue).process.depth == len(target) == 0
+    assert actor_of(queue).process.backing.depth == len(target) == 0
 
 
 def test_a_message_that_expires_goes_round_a_ring_of_two_queues_once(scene: HandNode) -> None:
@@ -436,7 +436,7 @@ def test_a_message_expires_by_the_clock_though_nobody_asks(scene: HandNode) -> N
     scene.advance(4.9)
     assert len(queue) == 1
     scene.advance(0.2)
-    assert actor_of(queue).process.depth == 0
+    assert actor_of(queue).process.backing.depth == 0
 
 
 def test_a_message_that_expires_in_a_queue_at_rest_is_a_dead_letter_in_time(scene: HandNode) -> None:
@@ -444,9 +444,9 @@ def test_a_message_that_expires_in_a_queue_at_rest_is_a_dead_letter_in_time(scen
     queue.publish(b"later", expiration=3600).wait()
     scene.machine.used_bytes = LIMIT
     scene.advance(10)
-    assert actor_of(queue).process.is_asleep
+    assert actor_of(queue).process.backing.asleep
     scene.advance(3500)
-    assert actor_of(queue).process.is_asleep
+    assert actor_of(queue).process.backing.asleep
     scene.advance(100)
     assert bodies(target) == [b"later"]
 
@@ -527,7 +527,7 @@ def test_an_auto_delete_queue_that_somebody_consumes_again_in_time_stays_and_goe
 
 
 def asleep(queue: warren.Queue) -> bool:
-    return actor_of(queue).process.is_asleep
+    return actor_of(queue).process.backing.asleep
 
 
 def test_a_queue_rests_after_so_long_without_work_and_wakes_with_the_next(scene: HandNode) -> None:
@@ -729,7 +729,7 @@ def test_an_unknown_tag_is_refused_and_the_queue_goes_on(scene: HandNode) -> Non
     scene.run()
     delivery.ack()
     scene.advance(0.025)
-    assert actor_of(queue).process.depth == 0
+    assert actor_of(queue).process.backing.depth == 0
 
 
 def test_tags_that_came_one_by_one_are_ranges() -> None:

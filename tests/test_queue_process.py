@@ -27,11 +27,11 @@ def test_message_expires_after_the_shorter_of_its_own_and_the_queues_ttl() -> No
     bench.publish(b"long", expiration_ms=1000)
     assert bench.queue.next_deadline_us() == START_US + 50_000
     bench.later(49.999)
-    bench.queue.tick()
-    assert len(bench.queue) == 2
+    bench.queue.settlements.tick()
+    assert len(bench.queue.backing) == 2
     bench.later(0.001)
-    bench.queue.tick()
-    assert len(bench.queue) == 1
+    bench.queue.settlements.tick()
+    assert len(bench.queue.backing) == 1
     assert bench.queue.next_deadline_us() == START_US + 100_000
     bench.later(50)
     assert bench.got() == []
@@ -43,10 +43,10 @@ def test_due_message_behind_one_that_is_not_stays_and_counts() -> None:
     bench.publish(b"head")
     bench.publish(b"due", expiration_ms=1)
     bench.later(10)
-    bench.queue.tick()
-    assert len(bench.queue) == 2
+    bench.queue.settlements.tick()
+    assert len(bench.queue.backing) == 2
     assert bench.got(1) == [b"head"]
-    assert len(bench.queue) == 0, "it expired as soon as it was at the head"
+    assert len(bench.queue.backing) == 0, "it expired as soon as it was at the head"
 
 
 def test_no_message_that_is_due_is_handed_out_within_a_batch() -> None:
@@ -56,19 +56,19 @@ def test_no_message_that_is_due_is_handed_out_within_a_batch() -> None:
     bench.publish(b"due", expiration_ms=5)
     bench.publish(b"last")
     bench.later(20)
-    bench.queue.add_consumer(Consumer("c", "t"))
+    bench.queue.consumers.add(Consumer("c", "t"))
     assert bench.delivered() == [("t", 1, b"stays"), ("t", 2, b"last")]
 
 
 def test_ttl_of_zero_delivers_to_a_waiting_consumer_and_else_expires() -> None:
     bench = Bench({"x-message-ttl": 0, "x-dead-letter-exchange": "dlx"})
-    bench.queue.add_consumer(Consumer("c", "t", prefetch=2))
+    bench.queue.consumers.add(Consumer("c", "t", prefetch=2))
     bench.publish(*bodies(5))
-    assert bench.queue.drain_effects().deliveries[0].fetched.bodies() == bodies(2)
-    assert len(bench.queue) == 0
-    assert bench.queue.depth == 5, "two are unacked, three dead letters on their way"
-    bench.queue.dead_letters_safe(1)
-    assert bench.queue.depth == 2
+    assert bench.queue.context.drain_effects().deliveries[0].fetched.bodies() == bodies(2)
+    assert len(bench.queue.backing) == 0
+    assert bench.queue.backing.depth == 5, "two are unacked, three dead letters on their way"
+    bench.queue.expiry.safe(1)
+    assert bench.queue.backing.depth == 2
 
 
 def test_requeued_message_that_is_due_expires() -> None:
@@ -76,19 +76,19 @@ def test_requeued_message_that_is_due_expires() -> None:
     bench.publish(*bodies(2))
     assert bench.got(1, ack_required=True) == [b"body 0"]
     bench.later(20)
-    bench.queue.nack("get", [range(1, 2)], requeue=True)
-    assert bench.queue.depth == 0
+    bench.queue.settlements.nack("get", [range(1, 2)], requeue=True)
+    assert bench.queue.backing.depth == 0
 
 
 def test_message_that_was_unacked_while_the_queue_was_empty_still_expires() -> None:
     bench = Bench()
     bench.publish(b"1", expiration_ms=10)
     assert bench.got(1, ack_required=True) == [b"1"]
-    bench.queue.tick()
+    bench.queue.settlements.tick()
     bench.later(20)
-    bench.queue.close_channel("get")
+    bench.queue.settlements.close_channel("get")
     bench.queue.check_invariants()
-    assert bench.queue.depth == 0
+    assert bench.queue.backing.depth == 0
 
 
 def test_expiry_is_answered_for_without_waking_and_happens_after_waking() -> None:
@@ -97,19 +97,19 @@ def test_expiry_is_answered_for_without_waking_and_happens_after_waking() -> Non
     assert bench.sleep()
     assert bench.queue.next_deadline_us() == START_US + 50_000
     bench.later(50)
-    assert len(bench.queue) == 3
-    assert bench.queue.is_asleep
-    bench.queue.tick()
-    assert len(bench.queue) == 0
+    assert len(bench.queue.backing) == 3
+    assert bench.queue.backing.asleep
+    bench.queue.settlements.tick()
+    assert len(bench.queue.backing) == 0
 
 
 def test_queue_that_begins_asleep_with_messages_asks_to_be_looked_at() -> None:
     bench = Bench({"x-message-ttl": 50})
     bench.publish(*bodies(3))
     bench.stop_and_start(asleep=True)
-    assert bench.queue.is_asleep
+    assert bench.queue.backing.asleep
     assert bench.queue.next_deadline_us() == 0
-    bench.queue.tick()
+    bench.queue.settlements.tick()
     assert bench.queue.next_deadline_us() == START_US + 50_000
     bench.later(50)
     assert bench.got() == []
@@ -130,11 +130,11 @@ def test_limit_of_bytes_counts_bodies_of_ready_messages_only() -> None:
     bench.publish(b"1234", b"5678")
     assert bench.got(1, ack_required=True) == [b"1234"]
     bench.publish(b"abcdef")
-    assert len(bench.queue) == 2, "the unacked one does not count"
-    bench.queue.nack("get", [range(1, 2)], requeue=True)
+    assert len(bench.queue.backing) == 2, "the unacked one does not count"
+    bench.queue.settlements.nack("get", [range(1, 2)], requeue=True)
     assert bench.got() == [b"5678", b"abcdef"], "requeued, it is one too many: the head goes"
     bench.publish(b"far too long for it")
-    assert len(bench.queue) == 0
+    assert len(bench.queue.backing) == 0
 
 
 def test_limit_of_bytes_with_bodies_of_many_sizes() -> None:
@@ -154,7 +154,7 @@ def test_reject_publish_refuses_each_message_by_itself_and_the_token_once() -> N
     bench.publish(b"12345678", token="fits")
     bench.publish(b"too long", b"ab", token="not all")
     bench.sync()
-    effects = bench.queue.drain_effects()
+    effects = bench.queue.context.drain_effects()
     assert effects.confirmed == ["fits"]
     assert effects.refused == ["not all"]
     assert bench.got() == [b"12345678", b"ab"]
@@ -163,16 +163,16 @@ def test_reject_publish_refuses_each_message_by_itself_and_the_token_once() -> N
 def test_reject_publish_dlx_dead_letters_what_is_refused() -> None:
     bench = Bench({"x-max-length": 1, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": "dlx"})
     bench.publish(*bodies(3), token="t")
-    assert bench.queue.effects.refused == ["t"]
+    assert bench.queue.context.effects.refused == ["t"]
     assert bench.dead() == [("maxlen", b"body 1"), ("maxlen", b"body 2")]
     assert bench.got() == [b"body 0"]
 
 
 def test_waiting_consumer_takes_messages_past_the_limit() -> None:
     bench = Bench({"x-max-length": 2, "x-overflow": "reject-publish"})
-    bench.queue.add_consumer(Consumer("c", "t", prefetch=3))
+    bench.queue.consumers.add(Consumer("c", "t", prefetch=3))
     bench.publish(*bodies(6), token="t")
-    effects = bench.queue.drain_effects()
+    effects = bench.queue.context.drain_effects()
     assert [body for one in effects.deliveries for body in one.fetched.bodies()] == bodies(3)
     assert effects.refused == ["t"]
     assert bench.got() == bodies(5)[3:]
@@ -192,18 +192,18 @@ def test_a_stop_brings_back_no_more_than_the_limit_whatever_the_overflow(overflo
     bench.publish(*bodies(2))
     bench.got(2, ack_required=True)
     bench.publish(b"new", b"newer")
-    bench.queue.tick()
+    bench.queue.settlements.tick()
     assert not bench.dead()
     bench.stop_and_start(asleep=True)
     assert bench.queue.next_deadline_us() == 0
-    bench.queue.tick()
+    bench.queue.settlements.tick()
     assert bench.dead() == [("maxlen", body) for body in bodies(2)]
     bench.got(1, ack_required=True)
     bench.publish(b"newest")
-    bench.queue.close_channel("get")
-    bench.queue.tick()
+    bench.queue.settlements.close_channel("get")
+    bench.queue.settlements.tick()
     assert not bench.dead()
-    assert len(bench.queue) == 3  # a broker, too, sees to that once
+    assert len(bench.queue.backing) == 3  # a broker, too, sees to that once
 
 
 def test_messages_that_a_stop_brought_back_past_the_limit_go_at_the_next_tick() -> None:
@@ -213,9 +213,9 @@ def test_messages_that_a_stop_brought_back_past_the_limit_go_at_the_next_tick() 
     bench.publish(b"new", b"newer")
     assert bench.queue.next_deadline_us() is None
     bench.stop_and_start(asleep=True)
-    assert len(bench.queue) == 4
+    assert len(bench.queue.backing) == 4
     assert bench.queue.next_deadline_us() == 0
-    bench.queue.tick()
+    bench.queue.settlements.tick()
     assert bench.dead() == [("maxlen", body) for body in bodies(2)]
     assert bench.queue.next_deadline_us() is None
     assert bench.got() == [b"new", b"newer"]
@@ -228,12 +228,12 @@ def test_highest_level_first_and_equal_seq_ids_are_kept_apart() -> None:
     bench = Bench({"x-max-priority": 3})
     for priority in (0, 7, 2, 3):
         bench.publish(b"%d" % priority, b"%d again" % priority, priority=priority)
-    bench.queue.add_consumer(Consumer("c", "t"))
+    bench.queue.consumers.add(Consumer("c", "t"))
     order = [b"7", b"7 again", b"3", b"3 again", b"2", b"2 again", b"0", b"0 again"]
     assert bench.delivered() == [("t", tag, body) for tag, body in enumerate(order, 1)]
-    bench.queue.nack("c", [range(2, 7)], requeue=True)
-    bench.queue.ack("c", [range(7, 9), range(1, 2)])
-    assert bench.queue.depth == 5
+    bench.queue.settlements.nack("c", [range(2, 7)], requeue=True)
+    bench.queue.settlements.ack("c", [range(7, 9), range(1, 2)])
+    assert bench.queue.backing.depth == 5
     assert [body for _, _, body in bench.delivered()] == order[1:6]
     assert bench.queue.stats()["backing_queue_status"]["priority_lengths"] == {3: 0, 2: 0, 1: 0, 0: 0}
 
@@ -243,30 +243,30 @@ def test_highest_level_first_and_equal_seq_ids_are_kept_apart() -> None:
 
 def test_one_consumer_is_served_in_runs_up_to_its_prefetch() -> None:
     bench = Bench(settings=Settings())
-    bench.queue.add_consumer(Consumer("c", "t", prefetch=500))
+    bench.queue.consumers.add(Consumer("c", "t", prefetch=500))
     bench.publish(*[b"%03d" % number for number in range(1000)])
-    bench.queue.deliver()
-    deliveries = bench.queue.drain_effects().deliveries
+    bench.queue.deliveries.deliver()
+    deliveries = bench.queue.context.drain_effects().deliveries
     assert [(one.first_tag, one.count) for one in deliveries] == [(1, 500)]
-    bench.queue.ack("c", [range(1, 101)])
+    bench.queue.settlements.ack("c", [range(1, 101)])
     assert bench.delivered()[0] == ("t", 501, b"500")
 
 
 def test_deliver_stops_where_it_is_told_and_says_that_there_is_more() -> None:
     bench = Bench()
     bench.publish(*bodies(5))
-    bench.queue.add_consumer(Consumer("c", "t"))
-    assert bench.queue.deliver(3)
-    assert not bench.queue.deliver(2)
+    bench.queue.consumers.add(Consumer("c", "t"))
+    assert bench.queue.deliveries.deliver(3)
+    assert not bench.queue.deliveries.deliver(2)
 
 
 def test_requeued_messages_come_back_in_their_old_places_redelivered() -> None:
     bench = Bench()
     bench.publish(*bodies(6))
     assert bench.got(4, ack_required=True) == bodies(4)
-    bench.queue.ack("get", [range(2, 3)])
-    bench.queue.nack_up_to("get", 3, requeue=True)
-    taken = bench.queue.get_many("get", 10, ack_required=False)
+    bench.queue.settlements.ack("get", [range(2, 3)])
+    bench.queue.settlements.nack_up_to("get", 3, requeue=True)
+    taken = bench.queue.deliveries.get_many("get", 10, ack_required=False)
     assert [body for one in taken for body in one.fetched.bodies()] == [b"body 0", b"body 2", b"body 4", b"body 5"]
     assert [one.fetched.redelivered for one in taken for _ in range(one.count)] == [True, True, False, False]
 
@@ -275,45 +275,45 @@ def test_unknown_tag_changes_nothing() -> None:
     bench = Bench()
     bench.publish(*bodies(4))
     bench.got(4, ack_required=True)
-    bench.queue.ack("get", [range(2, 3)])
+    bench.queue.settlements.ack("get", [range(2, 3)])
     for tags in ([range(4, 6)], [range(1, 2), range(5, 6)], [range(1)]):
         with pytest.raises(UnknownTagError):
-            bench.queue.ack("get", tags)
+            bench.queue.settlements.ack("get", tags)
     for tag in (5, -1):
         with pytest.raises(UnknownTagError):
-            bench.queue.ack_up_to("get", tag)
+            bench.queue.settlements.ack_up_to("get", tag)
     with pytest.raises(UnknownTagError):
-        bench.queue.ack("another", [range(1, 2)])
-    assert bench.queue.unacked == 3
-    bench.queue.ack_up_to("get", 0)
-    assert bench.queue.depth == 0
+        bench.queue.settlements.ack("another", [range(1, 2)])
+    assert bench.queue.consumers.unacked == 3
+    bench.queue.settlements.ack_up_to("get", 0)
+    assert bench.queue.backing.depth == 0
 
 
 def test_what_is_settled_already_is_left_out_of_a_settlement() -> None:
     bench = Bench({"x-dead-letter-exchange": "dlx"})
     bench.publish(*bodies(8))
     bench.got(8, ack_required=True)
-    bench.queue.ack_up_to("get", 3)
-    bench.queue.ack_up_to("get", 2)
-    bench.queue.ack("get", [range(1, 5), range(4, 5)])
-    assert bench.queue.unacked == 4
-    bench.queue.nack("get", [range(2, 6)], requeue=True)
-    bench.queue.retry("get", [range(5, 7)])
-    bench.queue.nack("get", [range(1, 8)], requeue=False)
-    bench.queue.nack_up_to("get", 7, requeue=False)
+    bench.queue.settlements.ack_up_to("get", 3)
+    bench.queue.settlements.ack_up_to("get", 2)
+    bench.queue.settlements.ack("get", [range(1, 5), range(4, 5)])
+    assert bench.queue.consumers.unacked == 4
+    bench.queue.settlements.nack("get", [range(2, 6)], requeue=True)
+    bench.queue.settlements.retry("get", [range(5, 7)])
+    bench.queue.settlements.nack("get", [range(1, 8)], requeue=False)
+    bench.queue.settlements.nack_up_to("get", 7, requeue=False)
     bench.queue.check_invariants()
-    assert bench.queue.unacked == 1
-    assert [len(batch.publications) for batch in bench.queue.drain_effects().dead_letters] == [1]
+    assert bench.queue.consumers.unacked == 1
+    assert [len(batch.publications) for batch in bench.queue.context.drain_effects().dead_letters] == [1]
 
 
 def test_closed_channel_gives_back_what_it_had_and_takes_its_consumers_along() -> None:
     bench = Bench(auto_delete=True)
     bench.publish(*bodies(4))
-    bench.queue.add_consumer(Consumer("c", "t", prefetch=2))
+    bench.queue.consumers.add(Consumer("c", "t", prefetch=2))
     assert not bench.queue.is_auto_delete_due
     bench.delivered()
     bench.got(1, ack_required=True, channel="other")
-    assert bench.queue.close_channel("c") == 2
+    assert bench.queue.settlements.close_channel("c") == 2
     assert bench.queue.is_auto_delete_due
     assert bench.got() == [b"body 0", b"body 1", b"body 3"]
 
@@ -322,15 +322,15 @@ def test_rejected_without_an_exchange_is_gone_and_with_one_a_dead_letter_that_is
     bench = Bench()
     bench.publish(*bodies(2))
     bench.got(2, ack_required=True)
-    bench.queue.nack("get", [range(1, 3)], requeue=False)
-    assert bench.queue.depth == 0
+    bench.queue.settlements.nack("get", [range(1, 3)], requeue=False)
+    assert bench.queue.backing.depth == 0
     bench = Bench({"x-dead-letter-exchange": ""})
     bench.publish(*bodies(2))
     bench.got(2, ack_required=True)
-    bench.queue.nack("get", [range(2, 3)], requeue=False)
-    (batch,) = bench.queue.drain_effects().dead_letters
+    bench.queue.settlements.nack("get", [range(2, 3)], requeue=False)
+    (batch,) = bench.queue.context.drain_effects().dead_letters
     assert (batch.exchange, [one.body for one in batch.publications]) == ("", [b"body 1"])
-    bench.queue.ack("get", [range(1, 2)])
+    bench.queue.settlements.ack("get", [range(1, 2)])
     assert bench.queue.stats()["messages_dead_lettering"] == 1
     assert not bench.queue.hibernate()
     bench.crash()
@@ -342,11 +342,11 @@ def test_dead_letters_leave_in_batches_of_bounded_size() -> None:
     many = [b"%d" % number for number in range(2500)]
     bench.publish(*many)
     bench.got(2500, ack_required=True)
-    bench.queue.nack_up_to("get", 0, requeue=False)
-    batches = bench.queue.effects.dead_letters
+    bench.queue.settlements.nack_up_to("get", 0, requeue=False)
+    batches = bench.queue.context.effects.dead_letters
     assert [len(batch.publications) for batch in batches] == [1024, 1024, 452]
     assert bench.dead() == [("rejected", body) for body in many]
-    assert bench.queue.depth == 0
+    assert bench.queue.backing.depth == 0
 
 
 # ── confirms ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -357,28 +357,28 @@ def test_confirm_waits_for_safety_and_comes_at_once_where_there_is_none() -> Non
     bench.publish(b"1", token=1)
     bench.publish(b"2", b"3", token=2)
     bench.publish(b"4", token="transient", like=envelope(persistent=False))
-    bench.queue.drain_confirms()
-    assert bench.queue.drain_effects().confirmed == ["transient"]
+    bench.queue.confirms.drain()
+    assert bench.queue.context.drain_effects().confirmed == ["transient"]
     assert not bench.queue.hibernate()
     bench.sync()
-    assert bench.queue.drain_effects().confirmed == [1, 2]
+    assert bench.queue.context.drain_effects().confirmed == [1, 2]
     bench.publish(b"5", token="acked before it is safe")
     bench.got()
     bench.sync()
-    assert bench.queue.drain_effects().confirmed == ["acked before it is safe"]
+    assert bench.queue.context.drain_effects().confirmed == ["acked before it is safe"]
 
 
 def test_deleted_queue_answers_who_waits_and_tells_its_consumers() -> None:
     bench = Bench()
     bench.publish(*bodies(3), token="t")
-    bench.queue.add_consumer(Consumer("c", "tag", prefetch=1))
-    bench.queue.deliver()
+    bench.queue.consumers.add(Consumer("c", "tag", prefetch=1))
+    bench.queue.deliveries.deliver()
     with pytest.raises(PreconditionFailedError):
         bench.queue.delete(if_unused=True)
     with pytest.raises(PreconditionFailedError):
         bench.queue.delete(if_empty=True)
     assert bench.queue.delete() == 2
-    effects = bench.queue.drain_effects()
+    effects = bench.queue.context.drain_effects()
     assert (effects.confirmed, effects.cancelled) == (["t"], ["tag"])
     assert not bench.files.list("/queues")
 
@@ -394,30 +394,29 @@ def test_queue_expires_after_its_last_use_and_never_under_a_consumer() -> None:
     assert bench.queue.expires_at_us() == START_US + 1_000_000
     bench.got(1)
     assert bench.queue.expires_at_us() == START_US + 1_400_000
-    bench.queue.add_consumer(Consumer("c", "t"))
+    bench.queue.consumers.add(Consumer("c", "t"))
     assert bench.queue.expires_at_us() is None
     bench.later(5000)
     bench.queue.cancel_consumer("t")
     assert bench.queue.expires_at_us() == START_US + 6_400_000
     bench.later(1)
-    bench.queue.touch()
+    bench.queue.context.touch()
     assert bench.queue.expires_at_us() == START_US + 6_401_000
 
 
 # ── consumers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_single_active_consumer_switches_when_it_goes_and_says_so() -> None:
+def test_single_active_consumer_switches_when_it_goes() -> None:
     bench = Bench({"x-single-active-consumer": True})
     bench.publish(*bodies(4))
-    bench.queue.add_consumer(Consumer("a", "first", prefetch=1))
-    bench.queue.add_consumer(Consumer("b", "low"))
-    bench.queue.add_consumer(Consumer("b", "high", priority=5))
+    bench.queue.consumers.add(Consumer("a", "first", prefetch=1))
+    bench.queue.consumers.add(Consumer("b", "low"))
+    bench.queue.consumers.add(Consumer("b", "high", priority=5))
     with pytest.raises(AccessRefusedError):
-        bench.queue.add_consumer(Consumer("b", "exclusive", exclusive=True))
+        bench.queue.consumers.add(Consumer("b", "exclusive", exclusive=True))
     assert bench.delivered() == [("first", 1, b"body 0")]
-    assert bench.queue.close_channel("a") == 1
-    assert bench.queue.effects.activated == ["high"]
+    assert bench.queue.settlements.close_channel("a") == 1
     assert [consumer for consumer, _, _ in bench.delivered()] == ["high"] * 4
     assert bench.queue.stats()["single_active_consumer_tag"] == "high"
 
@@ -433,7 +432,7 @@ def test_sleeping_queue_answers_and_wakes_as_it_was(mode: str) -> None:
     bench.got(3)
     before = bench.queue.stats()
     assert bench.sleep()
-    assert bench.queue.is_asleep
+    assert bench.queue.backing.asleep
     after = bench.queue.stats()
     assert after["state"] == "hibernated"
     same = ("messages", "messages_ready", "message_bytes", "message_bytes_persistent", "disk_writes", "disk_reads")
@@ -441,7 +440,7 @@ def test_sleeping_queue_answers_and_wakes_as_it_was(mode: str) -> None:
     status, old = after["backing_queue_status"], before["backing_queue_status"]
     for key in ("mode", "len", "next_seq_id", "next_deliver_seq_id"):
         assert status[key] == old[key]
-    assert bench.queue.is_asleep, "none of that wakes it"
+    assert bench.queue.backing.asleep, "none of that wakes it"
     assert bench.got() == [*bodies(20)[3:], b"x" * 100]
     assert bench.queue.stats()["backing_queue_status"]["mode"] == mode
     assert bench.queue.stats()["disk_writes"] >= before["disk_writes"]
@@ -456,7 +455,7 @@ def test_queue_with_something_at_stake_stays_awake() -> None:
     bench.publish(b"persistent")
     bench.got(1, ack_required=True)
     assert not bench.sleep()
-    bench.queue.ack_up_to("get", 0)
+    bench.queue.settlements.ack_up_to("get", 0)
     assert bench.sleep()
     assert not bench.files.list("/queues"), "an empty one leaves nothing"
 
@@ -483,7 +482,7 @@ def test_clean_stop_of_a_sleeping_queue_draws_a_reference_for_it() -> None:
 def test_queue_that_is_not_durable_sleeps_when_it_is_empty() -> None:
     bench = Bench(durable=False)
     bench.publish(*bodies(3), token="t")
-    assert bench.queue.drain_effects().confirmed == ["t"]
+    assert bench.queue.context.drain_effects().confirmed == ["t"]
     assert not bench.sleep()
     bench.got()
     assert bench.sleep()
@@ -513,8 +512,8 @@ def test_declaration_with_priority_in_properties_reaches_the_dead_letter() -> No
     bench = Bench({"x-dead-letter-exchange": "dlx"})
     bench.publish(b"1", like=envelope(Properties(delivery_mode=2, priority=4, expiration="10")), expiration_ms=10)
     bench.later(10)
-    bench.queue.tick()
-    (letter,) = bench.queue.effects.dead_letters[0].publications
+    bench.queue.settlements.tick()
+    (letter,) = bench.queue.context.effects.dead_letters[0].publications
     assert letter.priority == 4
     assert letter.headers["x-death"][0]["original-expiration"] == "10"
 
@@ -525,14 +524,14 @@ def test_declaration_with_priority_in_properties_reaches_the_dead_letter() -> No
 def test_several_consumers_take_turns_message_by_message() -> None:
     bench = Bench()
     bench.publish(*bodies(9))
-    bench.queue.add_consumer(Consumer("c", "a", prefetch=2))
-    bench.queue.add_consumer(Consumer("d", "b", prefetch=3))
-    bench.queue.add_consumer(Consumer("d", "low", prefetch=1, priority=-1))
+    bench.queue.consumers.add(Consumer("c", "a", prefetch=2))
+    bench.queue.consumers.add(Consumer("d", "b", prefetch=3))
+    bench.queue.consumers.add(Consumer("d", "low", prefetch=1, priority=-1))
     turns = ["a", "b", "a", "b", "b", "low"]
     delivered = sorted(bench.delivered(), key=lambda one: one[2])
     assert [body for _, _, body in delivered] == bodies(6)
     assert [consumer for consumer, _, _ in delivered] == turns
-    bench.queue.ack("d", [range(1, 3)])
+    bench.queue.settlements.ack("d", [range(1, 3)])
     assert bench.delivered() == [("b", 5, b"body 6"), ("b", 6, b"body 7")]
 
 
@@ -540,41 +539,41 @@ def test_what_consumers_got_in_turns_is_settled_as_it_went_out() -> None:
     bench = Bench(settings=Settings())
     bench.publish(*bodies(1000))
     for tag, prefetch in (("a", 500), ("b", 100), ("c", 500)):
-        bench.queue.add_consumer(Consumer(f"channel {tag}", tag, prefetch=prefetch))
-    bench.queue.deliver()
-    deliveries = bench.queue.drain_effects().deliveries
+        bench.queue.consumers.add(Consumer(f"channel {tag}", tag, prefetch=prefetch))
+    bench.queue.deliveries.deliver()
+    deliveries = bench.queue.context.drain_effects().deliveries
     assert len(deliveries) < 10, "a stretch goes to each in one piece"
     got = {tag: [body for one in deliveries if one.consumer == tag for body in one.fetched.bodies()] for tag in "abc"}
     each = bodies(1000)
     wanted = {"a": each[:300:3] + each[300::2], "b": each[1:300:3], "c": each[2:300:3] + each[301::2]}
     assert got == wanted
-    bench.queue.ack("channel a", [range(1, 101), range(151, 152), range(200, 300)])
-    bench.queue.nack("channel b", [range(1, 11)], requeue=True)
-    assert bench.queue.close_channel("channel c") == len(wanted["c"])
+    bench.queue.settlements.ack("channel a", [range(1, 101), range(151, 152), range(200, 300)])
+    bench.queue.settlements.nack("channel b", [range(1, 11)], requeue=True)
+    assert bench.queue.settlements.close_channel("channel c") == len(wanted["c"])
     bench.queue.check_invariants()
     left = [*wanted["b"][:10], *wanted["c"]]
     assert sorted(bench.got()) == sorted(left)
-    bench.queue.ack("channel b", [range(11, 101)])
-    bench.queue.close_channel("channel a")
-    assert bench.queue.depth == len(wanted["a"]) - 201
+    bench.queue.settlements.ack("channel b", [range(11, 101)])
+    bench.queue.settlements.close_channel("channel a")
+    assert bench.queue.backing.depth == len(wanted["a"]) - 201
     bench.queue.check_invariants()
 
 
 def test_consumers_of_one_channel_get_its_messages_in_their_order() -> None:
     bench = Bench()
     bench.publish(*bodies(6))
-    bench.queue.add_consumer(Consumer("c", "a", prefetch=3))
-    bench.queue.add_consumer(Consumer("c", "b", prefetch=3))
+    bench.queue.consumers.add(Consumer("c", "a", prefetch=3))
+    bench.queue.consumers.add(Consumer("c", "b", prefetch=3))
     assert [one[1:] for one in bench.delivered()] == [(tag, b"body %d" % (tag - 1)) for tag in range(1, 7)]
 
 
 def test_consumers_with_and_without_acks_take_turns_too() -> None:
     bench = Bench()
     bench.publish(*bodies(4))
-    bench.queue.add_consumer(Consumer("c", "a", prefetch=2))
-    bench.queue.add_consumer(Consumer("c", "b", ack_required=False))
+    bench.queue.consumers.add(Consumer("c", "a", prefetch=2))
+    bench.queue.consumers.add(Consumer("c", "b", ack_required=False))
     assert bench.delivered() == [("a", 1, b"body 0"), ("b", 0, b"body 1"), ("a", 2, b"body 2"), ("b", 0, b"body 3")]
-    assert bench.queue.depth == 2
+    assert bench.queue.backing.depth == 2
 
 
 def test_hand_off_goes_round_and_keeps_to_the_limits() -> None:
@@ -584,17 +583,17 @@ def test_hand_off_goes_round_and_keeps_to_the_limits() -> None:
         handed.append(delivered)
         return True
 
-    bench.queue.add_consumer(Consumer("c", "a", acks_unseen=True))
-    bench.queue.add_consumer(Consumer("d", "b", acks_unseen=True))
-    assert all(bench.queue.hand_off(envelope(), b"%d" % number, take) for number in range(4))
+    bench.queue.consumers.add(Consumer("c", "a", acks_unseen=True))
+    bench.queue.consumers.add(Consumer("d", "b", acks_unseen=True))
+    assert all(bench.queue.deliveries.hand_off(envelope(), b"%d" % number, take) for number in range(4))
     assert [one.consumer for one in handed] == ["a", "b", "a", "b"]
     assert handed[3].fetched.bodies() == [b"3"]
-    assert not bench.queue.hand_off(envelope(), b"not taken", lambda _: False)
+    assert not bench.queue.deliveries.hand_off(envelope(), b"not taken", lambda _: False)
     bench.publish(b"before it")
-    assert not bench.queue.hand_off(envelope(), b"behind", take)
+    assert not bench.queue.deliveries.hand_off(envelope(), b"behind", take)
     none = Bench({"x-max-length": 0, "x-overflow": "reject-publish"})
-    none.queue.add_consumer(Consumer("c", "a", acks_unseen=True))
-    assert not none.queue.hand_off(envelope(), b"refused", take)
+    none.queue.consumers.add(Consumer("c", "a", acks_unseen=True))
+    assert not none.queue.deliveries.hand_off(envelope(), b"refused", take)
     assert len(handed) == 4
 
 
@@ -605,14 +604,14 @@ def test_second_message_of_a_batch_that_expires_at_once_does_so_too() -> None:
     bench = Bench({"x-max-length": 1})
     bench.publish(b"1", b"2", expiration_ms=0)
     bench.queue.check_invariants()
-    assert bench.queue.depth == 0
+    assert bench.queue.backing.depth == 0
 
 
 def test_batch_that_expires_at_once_is_not_refused_for_the_room_it_never_took() -> None:
     bench = Bench({"x-max-length": 1, "x-overflow": "reject-publish"})
     bench.publish(*bodies(3), expiration_ms=0, token="t")
     bench.sync()
-    assert bench.queue.drain_effects().confirmed == ["t"]
+    assert bench.queue.context.drain_effects().confirmed == ["t"]
 
 
 # ── the head, as the queue below shows it ─────────────────────────────────────────────────────────────────────────────
@@ -656,12 +655,12 @@ class Contended:
 @pytest.mark.parametrize("arguments", [{}, {"x-max-length": 5, "x-message-ttl": 1000}])
 def test_room_that_others_have_taken_meanwhile_keeps_messages_in_the_queue(arguments: dict[str, int]) -> None:
     bench, shared = Bench(arguments), Contended()
-    bench.queue.add_consumer(Consumer("c", "t", prefetch=9, shared=shared))
+    bench.queue.consumers.add(Consumer("c", "t", prefetch=9, shared=shared))
     bench.publish(*bodies(3))
     assert bench.delivered() == []
-    assert len(bench.queue) == 3
+    assert len(bench.queue.backing) == 3
     shared.give_back(2)
-    bench.queue.resume(shared)
+    bench.queue.consumers.resume(shared)
     assert bench.delivered() == [("t", 1, b"body 0"), ("t", 2, b"body 1")]
     bench.queue.check_invariants()
 
@@ -672,6 +671,6 @@ def test_room_that_is_shared_and_not_needed_is_given_back() -> None:
     bench.publish(b"due", expiration_ms=1)
     bench.publish(b"stays")
     bench.later(10)
-    bench.queue.add_consumer(Consumer("c", "t", prefetch=9, shared=shared))
+    bench.queue.consumers.add(Consumer("c", "t", prefetch=9, shared=shared))
     assert bench.delivered() == [("t", 1, b"stays")]
     assert shared.left == 4

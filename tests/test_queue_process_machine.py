@@ -40,7 +40,7 @@ Went = tuple[str | None, str, int, bytes, frozenset[bool]]
 
 @attrs.define(eq=False)
 class Model(UsersQueue):
-    """What the queue answers collects in ``delivered``, ``dead``, ``confirmed``, ``refused`` and ``activated``."""
+    """What the queue answers collects in ``delivered``, ``dead``, ``confirmed`` and ``refused``."""
 
     delivered: list[Went] = attrs.Factory(list)
     dead: list[tuple[str, bytes]] = attrs.Factory(list)
@@ -48,7 +48,6 @@ class Model(UsersQueue):
     waiting: list[tuple[int, int]] = attrs.Factory(list)
     """Level and token of what waits for a sync."""
     refused: list[int] = attrs.Factory(list)
-    activated: list[str] = attrs.Factory(list)
 
     def bury(self, entry: Sent, reason: str, *, refused: bool = False) -> None:
         self.dead.append((self.shown(reason, entry.expiry_us), entry.body))
@@ -59,10 +58,6 @@ class Model(UsersQueue):
 
     def handed(self, taker: Taker, tag: int, entry: Sent, flag: frozenset[bool]) -> None:
         self.delivered.append((taker.tag, taker.channel, tag, entry.body, flag))
-
-    def activate(self, taker: Taker) -> None:
-        super().activate(taker)
-        self.activated.append(taker.tag)
 
     def publish(self, batch: list[Sent], token: int | None) -> None:
         taken = self.take(batch)
@@ -145,13 +140,13 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def deliver(self) -> None:
         self.model.deliver()
-        self.queue.deliver()
+        self.queue.deliveries.deliver()
 
     @rule(channel=st.sampled_from(CHANNELS), count=st.integers(1, 8), ack_required=st.booleans())
     def get(self, channel: str, count: int, ack_required: bool) -> None:
         got = self.model.get(channel, count, ack_required=ack_required)
         expected: list[Went] = [(None, channel, tag, sent.body, flag) for tag, sent, flag in got]
-        self.compare(self.queue.get_many(channel, count, ack_required=ack_required), expected)
+        self.compare(self.queue.deliveries.get_many(channel, count, ack_required=ack_required), expected)
 
     @precondition(lambda self: self.model.ready)
     @rule(channel=st.sampled_from(CHANNELS), data=st.data(), keep=st.booleans())
@@ -161,11 +156,11 @@ class Machine(RuleBasedStateMachine):
         bodies = {sent.body for sent in chosen}
         wanted = chosen_ids(one.id for one in browse(self.queue, 1 << 20, None) if one.browsed.message.body in bodies)
         if not keep:
-            assert self.queue.remove(wanted) == self.model.drop(chosen)
+            assert self.queue.deliveries.remove(wanted) == self.model.drop(chosen)
             return
         got = self.model.pick(channel, chosen)
         expected: list[Went] = [(None, channel, tag, sent.body, flag) for tag, sent, flag in got]
-        self.compare(self.queue.get_many(channel, 0, ack_required=True, chosen=wanted), expected)
+        self.compare(self.queue.deliveries.get_many(channel, 0, ack_required=True, chosen=wanted), expected)
 
     @rule(
         channel=st.sampled_from(CHANNELS),
@@ -184,10 +179,10 @@ class Machine(RuleBasedStateMachine):
             refused = self.model.active is not None or (exclusive and bool(self.model.takers))
         if refused:
             with pytest.raises(AccessRefusedError):
-                self.queue.add_consumer(consumer)
+                self.queue.consumers.add(consumer)
         else:
             self.model.add(Taker(tag, channel, prefetch, priority, ack_required, exclusive))
-            self.queue.add_consumer(consumer)
+            self.queue.consumers.add(consumer)
 
     @precondition(lambda self: self.model.takers)
     @rule(data=st.data())
@@ -201,14 +196,14 @@ class Machine(RuleBasedStateMachine):
         if rarely:
             return
         came_back = self.model.close_channel(channel)
-        assert self.queue.close_channel(channel) == came_back
+        assert self.queue.settlements.close_channel(channel) == came_back
 
     @rule(channel=st.sampled_from(CHANNELS), data=st.data(), kind=st.sampled_from(["ack", "requeue", "reject"]))
     def settle(self, channel: str, data: st.DataObject, kind: str) -> None:
         there = sorted(self.model.unacked.get(channel, {}))
         if not there:
             with pytest.raises(UnknownTagError):
-                self.queue.ack(channel, [range(1, 2)])
+                self.queue.settlements.ack(channel, [range(1, 2)])
             return
         up_to = data.draw(st.sampled_from([None, 0, *there]))
         if up_to is None:
@@ -218,13 +213,15 @@ class Machine(RuleBasedStateMachine):
         self.model.settle(channel, tags, kind)
         given: Any = [range(tag, tag + 1) for tag in tags]
         if kind == "ack":
-            self.queue.ack(channel, given) if up_to is None else self.queue.ack_up_to(channel, up_to)
+            self.queue.settlements.ack(channel, given) if up_to is None else self.queue.settlements.ack_up_to(
+                channel, up_to
+            )
             return
         requeue = kind == "requeue"
         if up_to is None:
-            self.queue.nack(channel, given, requeue=requeue)
+            self.queue.settlements.nack(channel, given, requeue=requeue)
         else:
-            self.queue.nack_up_to(channel, up_to, requeue=requeue)
+            self.queue.settlements.nack_up_to(channel, up_to, requeue=requeue)
 
     @rule(rarely=st.integers(0, 3))
     def purge(self, rarely: int) -> None:
@@ -240,7 +237,7 @@ class Machine(RuleBasedStateMachine):
         if tick:
             self.model.shed()
             self.model.expire()
-            self.queue.tick()
+            self.queue.settlements.tick()
 
     @rule()
     def sync(self) -> None:
@@ -259,12 +256,12 @@ class Machine(RuleBasedStateMachine):
         self.batches.remove(number)
         bodies = self.held.pop(number[0])
         self.model.dying = [sent for sent in self.model.dying if sent.body not in bodies]
-        self.queue.dead_letters_safe(number[0])
+        self.queue.expiry.safe(number[0])
 
     @rule()
     def hibernate(self) -> None:
         tried = not (any(self.model.unacked.values()) or self.model.dying or self.batches or self.model.waiting)
-        if tried and not self.queue.is_asleep:
+        if tried and not self.queue.backing.asleep:
             self.model.expire()
         backing = self.queue.backing
         in_ram = any(queue.state.ram_msg_count for _, queue in backing.awake())
@@ -308,7 +305,7 @@ class Machine(RuleBasedStateMachine):
 
     def take_effects(self) -> None:
         """Compare what has collected on both sides."""
-        model, effects = self.model, self.queue.drain_effects()
+        model, effects = self.model, self.queue.context.drain_effects()
         self.compare(effects.deliveries, model.delivered)
         letters = [
             (model.shown(one.headers["x-death"][0]["reason"], self.expiries[one.body]), one.body)
@@ -318,12 +315,11 @@ class Machine(RuleBasedStateMachine):
         assert letters == model.dead
         assert sorted(effects.confirmed) == sorted(model.confirmed)
         assert effects.refused == model.refused
-        assert effects.activated == model.activated
         self.held = getattr(self, "held", {})
         for batch in effects.dead_letters:
             self.held[batch.number] = [one.body for one in batch.publications]
             self.batches.append((batch.number, len(batch.publications)))
-        model.delivered, model.dead, model.confirmed, model.refused, model.activated = [], [], [], [], []
+        model.delivered, model.dead, model.confirmed, model.refused = [], [], [], []
 
     @invariant()
     def as_the_model(self) -> None:
@@ -332,13 +328,15 @@ class Machine(RuleBasedStateMachine):
         model, queue = self.model, self.queue
         queue.check_invariants()
         self.take_effects()
-        assert queue.drain_effects() == Effects()
-        assert len(queue) == len(model.ready)
+        assert queue.context.drain_effects() == Effects()
+        assert len(queue.backing) == len(model.ready)
         unacked = {channel: len(tags) for channel, tags in model.unacked.items() if tags}
         assert {k: v for k, v in queue.stats()["unacknowledged_by_channel"].items() if v} == unacked
-        assert queue.depth == len(model.ready) + sum(unacked.values()) + len(model.dying)
+        assert queue.backing.depth == len(model.ready) + sum(unacked.values()) + len(model.dying)
         assert queue.backing.ready_bytes == sum(sent.size for sent in model.ready)
-        assert queue.consumer_count == len(model.takers)
+        assert len(queue.consumers) == len(model.takers)
+        active = queue.consumers.active
+        assert (active and active.consumer.tag) == (model.active and model.active.tag)
         deadline = queue.next_deadline_us()
         if deadline != 0:
             assert deadline == (model.ready[0].expiry_us or None if model.ready else None)

@@ -256,7 +256,7 @@ def test_an_idle_queue_rests_keeps_what_is_in_ram_and_gives_it_up_when_told() ->
     host.turn.set_duration_target(0.0)
     host.run()
     assert host.take() == [("rested",), ("leave",)]
-    assert host.turn.process.is_asleep
+    assert host.turn.process.backing.asleep
     host.publish("b", b"2")
     host.run()
     assert not host.turn.resting
@@ -332,7 +332,7 @@ def test_messages_that_expire_do_so_while_their_queue_rests() -> None:
     host.take()
     host.later(60_000)
     assert sum(one[2] for one in host.take() if one[0] == "dead") == 2
-    assert not len(host.turn.process)
+    assert not len(host.turn.process.backing)
 
 
 def test_a_queue_that_nobody_uses_says_so() -> None:

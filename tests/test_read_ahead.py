@@ -72,7 +72,7 @@ def test_who_acks_each_before_he_asks_for_the_next_has_no_turn_for_it_while_he_g
         delivery.ack()
     scene.advance(0.1)
     assert actor_of(queue).intake.fast.ahead is None
-    assert (len(queue), actor_of(queue).process.unacked) == (4, 0)
+    assert (len(queue), actor_of(queue).process.consumers.unacked) == (4, 0)
     scene.node.close()
 
 
@@ -125,7 +125,7 @@ def test_what_was_not_acked_is_unacked() -> None:
     ]
     held[5].ack()
     scene.advance(0.05)
-    assert actor_of(queue).process.unacked == 2
+    assert actor_of(queue).process.consumers.unacked == 2
     assert queue.release() == 2
     assert [(one.body, one.redelivered) for one in queue.get_many(3)] == [(b"0", True), (b"2", True), (b"6", False)]
     scene.node.close()
@@ -138,7 +138,7 @@ def test_an_ack_that_comes_twice_has_no_effect(caplog: pytest.LogCaptureFixture)
     queue._verbs.own_channel().settle("ack", held[3].delivery_tag)
     scene.run()
     assert not caplog.text
-    assert (len(queue), actor_of(queue).process.unacked) == (5, 4)
+    assert (len(queue), actor_of(queue).process.consumers.unacked) == (5, 4)
     scene.node.close()
 
 
@@ -245,7 +245,7 @@ def test_a_backlog_that_is_not_in_memory_comes_in_order_too() -> None:
         assert delivery.body == b"%d" % number
         delivery.ack()
     scene.advance(0.05)
-    assert (len(queue), actor_of(queue).process.unacked) == (0, 0)
+    assert (len(queue), actor_of(queue).process.consumers.unacked) == (0, 0)
     scene.node.close()
 
 
@@ -274,7 +274,7 @@ def test_what_was_read_ahead_is_counted() -> None:
     for one in one_by_one(queue, 4)[1:]:
         one.ack()
     scene.advance(0.05)
-    counts = actor.process.counts
+    counts = actor.process.context.counts
     assert counts is not None
     assert (counts.delivered, counts.got, counts.acked) == (4, 4, 3)
     scene.node.close()

@@ -262,10 +262,10 @@ def test_a_queue_that_sleeps_is_not_woken_and_has_no_rows() -> None:
     hand.machine.used_bytes = hand.machine.total_memory_bytes * 3 // 10
     hand.advance(5)
     actor = queue._verbs.actor
-    assert actor.process.is_asleep
+    assert actor.process.backing.asleep
     rest_number, turns = actor.rest_number, actor.turn_count
     hand.advance(60)
-    assert actor.process.is_asleep
+    assert actor.process.backing.asleep
     assert (actor.rest_number, actor.turn_count) == (rest_number, turns)
     queue.publish(b"x")
     hand.advance(2)
@@ -292,7 +292,7 @@ def test_a_thousand_sleeping_queues_are_not_even_told(monkeypatch: pytest.Monkey
     monkeypatch.undo()
     assert not any(isinstance(owner, QueueActor) for owner in told)
     assert told  # but the memory monitor and the timer were
-    assert all(queue._verbs.actor.process.is_asleep for queue in queues)
+    assert all(queue._verbs.actor.process.backing.asleep for queue in queues)
     assert len(closed(hand).queues) == 1000
 
 
@@ -304,7 +304,7 @@ def test_a_recorded_queue_falls_asleep_as_soon_as_one_that_is_not() -> None:
         for tenths in range(100):
             hand.advance(0.1)
             if queue._verbs.actor.rest_number:
-                return tenths, queue._verbs.actor.process.is_asleep
+                return tenths, queue._verbs.actor.process.backing.asleep
         raise AssertionError("it never rests")
 
     assert rests(hand_node()) == rests(recorded_node(record_interval_ms=100))
@@ -314,7 +314,7 @@ def test_a_node_that_is_not_recorded_counts_nothing() -> None:
     hand = hand_node()
     queue = hand.node.queue("orders")
     hand.run()
-    assert queue._verbs.actor.process.counts is None
+    assert queue._verbs.actor.process.context.counts is None
     assert hand.node._running.actor._context.recorder is None
 
 

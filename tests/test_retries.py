@@ -22,7 +22,7 @@ from warren.values.retry import Retry
 
 def taken(bench: Bench, count: int = 1000) -> list[tuple[bytes, int]]:
     """Bodies of what is got now and stays unacked, and how often each came back."""
-    found = [one for part in bench.queue.get_many("c", count, ack_required=True) for one in counted(part)]
+    found = [one for part in bench.queue.deliveries.get_many("c", count, ack_required=True) for one in counted(part)]
     bench.queue.check_invariants()
     return found
 
@@ -35,7 +35,7 @@ def counted(delivered: Delivered) -> list[tuple[bytes, int]]:
 
 
 def back(bench: Bench, *tags: int) -> None:
-    bench.queue.nack("c", [range(tag, tag + 1) for tag in tags], requeue=True)
+    bench.queue.settlements.nack("c", [range(tag, tag + 1) for tag in tags], requeue=True)
 
 
 # ── counts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -48,7 +48,7 @@ def test_each_time_that_a_message_comes_back_counts() -> None:
     back(bench, 1)
     assert taken(bench) == [(b"a", 1)]
     back(bench, 3)
-    bench.queue.close_channel("c")
+    bench.queue.settlements.close_channel("c")
     assert taken(bench) == [(b"a", 2), (b"b", 1)]
 
 
@@ -56,7 +56,7 @@ def test_what_nobody_has_seen_came_back_and_does_not_count() -> None:
     bench = Bench()
     bench.publish(b"a", b"b", b"c")
     taken(bench)
-    assert bench.queue.close_channel("c", seen_up_to=1) == 3
+    assert bench.queue.settlements.close_channel("c", seen_up_to=1) == 3
     assert taken(bench) == [(b"a", 1), (b"b", 0), (b"c", 0)]
 
 
@@ -89,7 +89,7 @@ def test_what_was_settled_is_not_blamed_for_a_crash() -> None:
     bench = Bench()
     bench.publish(b"a", b"kills", b"c")
     taken(bench)
-    bench.queue.ack("c", [range(1, 2)])
+    bench.queue.settlements.ack("c", [range(1, 2)])
     for crashes in (1, 2, 3):
         bench.crash()
         assert taken(bench) == [(b"kills", crashes), (b"c", 0)]
@@ -99,8 +99,8 @@ def test_of_a_channel_that_was_lost_the_oldest_counts() -> None:
     bench = Bench()
     bench.publish(b"a", b"b", b"c")
     taken(bench)
-    bench.queue.ack("c", [range(1, 2)])
-    assert bench.queue.lose_channel("c") == 2
+    bench.queue.settlements.ack("c", [range(1, 2)])
+    assert bench.queue.settlements.close_channel("c", bench.queue.consumers.oldest_tag("c")) == 2
     assert taken(bench) == [(b"b", 1), (b"c", 0)]
 
 
@@ -122,11 +122,11 @@ def test_counts_of_messages_that_are_gone_are_forgotten() -> None:
     taken(bench)
     back(bench, *range(1, 11))
     taken(bench)
-    bench.queue.ack("c", [range(11, 21)])
-    assert bench.queue.retries is not None
-    assert not bench.queue.retries.counts
+    bench.queue.settlements.ack("c", [range(11, 21)])
+    assert bench.queue.settlements.retries is not None
+    assert not bench.queue.settlements.retries.counts
     assert bench.sleep()
-    assert bench.queue.retries is None
+    assert bench.queue.settlements.retries is None
     assert not bench.files.exists(RETURNED)
 
 
@@ -147,7 +147,7 @@ def test_a_log_does_not_outgrow_what_it_says() -> None:
     bench = Bench()
     bench.publish(b"a")
     for _ in range(5000):
-        tag = bench.queue.get_many("c", 1, ack_required=True)[0].first_tag
+        tag = bench.queue.deliveries.get_many("c", 1, ack_required=True)[0].first_tag
         back(bench, tag)
         bench.sync()
     assert bench.files.size(RETURNED) <= MIN_LOG_BYTES + 100
@@ -202,17 +202,17 @@ def test_what_failed_waits_and_comes_to_its_old_place() -> None:
     bench = Bench()
     bench.publish(b"fails", b"next")
     taken(bench, 1)
-    bench.queue.retry("c", [range(1, 2)])
+    bench.queue.settlements.retry("c", [range(1, 2)])
     stats = bench.queue.stats()
-    assert (len(bench.queue), stats["messages_retrying"], stats["messages_unacknowledged"]) == (1, 1, 0)
+    assert (len(bench.queue.backing), stats["messages_retrying"], stats["messages_unacknowledged"]) == (1, 1, 0)
     assert stats["messages"] == 2
     assert stats["messages_dead_lettering"] == 0
     assert bench.queue.next_deadline_us() == START_US + 1_000_000
     bench.later(999)
-    bench.queue.tick()
-    assert len(bench.queue) == 1
+    bench.queue.settlements.tick()
+    assert len(bench.queue.backing) == 1
     bench.later(1)
-    bench.queue.tick()
+    bench.queue.settlements.tick()
     assert taken(bench) == [(b"fails", 1), (b"next", 0)]
 
 
@@ -221,13 +221,13 @@ def test_a_failure_waits_twice_as_long_each_time_and_five_minutes_at_most() -> N
     bench.publish(b"fails")
     waits = []
     for _ in range(12):
-        tag = bench.queue.get_many("c", 1, ack_required=True)[0].first_tag
-        bench.queue.retry("c", [range(tag, tag + 1)])
+        tag = bench.queue.deliveries.get_many("c", 1, ack_required=True)[0].first_tag
+        bench.queue.settlements.retry("c", [range(tag, tag + 1)])
         due_us = bench.queue.next_deadline_us()
         assert due_us is not None
         waits.append((due_us - bench.now_us) // 1_000_000)
         bench.now_us = due_us
-        bench.queue.tick()
+        bench.queue.settlements.tick()
     assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
 
 
@@ -235,11 +235,11 @@ def test_a_wait_may_be_said() -> None:
     bench = Bench()
     bench.publish(b"a", b"b")
     taken(bench)
-    bench.queue.retry("c", [range(1, 2)], 250)
-    bench.queue.retry("c", [range(2, 3)], 0)
+    bench.queue.settlements.retry("c", [range(1, 2)], 250)
+    bench.queue.settlements.retry("c", [range(2, 3)], 0)
     assert taken(bench) == [(b"b", 1)]
     bench.later(250)
-    bench.queue.tick()
+    bench.queue.settlements.tick()
     assert taken(bench) == [(b"a", 1)]
 
 
@@ -249,13 +249,13 @@ def test_with_a_retry_policy_everything_that_comes_back_waits() -> None:
     taken(bench)
     back(bench, 1)
     bench.later(50)
-    bench.queue.close_channel("c")
+    bench.queue.settlements.close_channel("c")
     assert bench.queue.next_deadline_us() == START_US + 100_000
     bench.later(50)
-    bench.queue.tick()
+    bench.queue.settlements.tick()
     assert taken(bench) == [(b"a", 1)]
     bench.later(50)
-    bench.queue.tick()
+    bench.queue.settlements.tick()
     assert taken(bench) == [(b"b", 1), (b"c", 1)]
 
 
@@ -263,18 +263,18 @@ def test_purge_takes_what_waits_too() -> None:
     bench = Bench()
     bench.publish(b"a", b"b")
     taken(bench, 1)
-    bench.queue.retry("c", [range(1, 2)])
+    bench.queue.settlements.retry("c", [range(1, 2)])
     assert bench.queue.purge() == 2
     assert bench.queue.next_deadline_us() is None
     bench.queue.check_invariants()
-    assert bench.queue.depth == 0
+    assert bench.queue.backing.depth == 0
 
 
 def test_a_queue_with_messages_that_wait_does_not_sleep_and_a_deleted_one_leaves_nothing() -> None:
     bench = Bench()
     bench.publish(b"a")
     taken(bench)
-    bench.queue.retry("c", [range(1, 2)])
+    bench.queue.settlements.retry("c", [range(1, 2)])
     bench.sync()
     assert not bench.sleep()
     assert bench.files.exists(RETURNED)
@@ -306,12 +306,12 @@ def test_with_jitter_what_failed_together_does_not_come_together() -> None:
     bench = Bench({"x-delayed-retry-min": 1000, "x-delayed-retry-jitter": 50})
     bench.publish(*[b"%d" % n for n in range(100)])
     taken(bench)
-    bench.queue.close_channel("c")
+    bench.queue.settlements.close_channel("c")
     due = set()
     while (next_us := bench.queue.next_deadline_us()) is not None:
         due.add(next_us - START_US)
         bench.now_us = next_us
-        bench.queue.tick()
+        bench.queue.settlements.tick()
     assert len(due) > 90
     assert 500_000 <= min(due) < 600_000
     assert 900_000 < max(due) <= 1_000_000
@@ -330,9 +330,9 @@ def test_what_came_back_more_often_than_the_limit_dies_and_says_why() -> None:
     assert taken(bench) == [(b"a", 2), (b"b", 2)]
     back(bench, 5)
     assert bench.dead() == [("delivery_limit", b"a")]
-    bench.queue.retry("c", [range(6, 7)])
+    bench.queue.settlements.retry("c", [range(6, 7)])
     assert bench.dead() == [("delivery_limit", b"b")]
-    assert bench.queue.depth == 0
+    assert bench.queue.backing.depth == 0
 
 
 def test_without_a_dead_letter_exchange_it_is_gone_and_said_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -340,7 +340,7 @@ def test_without_a_dead_letter_exchange_it_is_gone_and_said_so(caplog: pytest.Lo
     bench.publish(b"a")
     taken(bench)
     back(bench, 1)
-    assert bench.queue.depth == 0
+    assert bench.queue.backing.depth == 0
     assert "1 messages were returned more than 0 times: they are gone" in caplog.text
 
 
@@ -356,8 +356,8 @@ def test_what_killed_its_process_too_often_dies_in_place_of_being_delivered() ->
 
 def test_a_policy_may_set_the_limit() -> None:
     bench = Bench()
-    assert bench.queue.arguments.delivery_limit is None
-    assert not bench.queue.arguments.tells_delivery_count
+    assert bench.queue.context.arguments.delivery_limit is None
+    assert not bench.queue.context.arguments.tells_delivery_count
     found = EffectiveArguments("q", {"x-delivery-limit": 3})
     assert found.delivery_limit == 3
     assert found.tells_delivery_count
@@ -366,12 +366,15 @@ def test_a_policy_may_set_the_limit() -> None:
 def test_several_consumers_are_told_the_counts() -> None:
     bench = Bench()
     for tag in ("one", "two"):
-        bench.queue.add_consumer(Consumer(tag, tag, prefetch=10))
+        bench.queue.consumers.add(Consumer(tag, tag, prefetch=10))
     bench.publish(b"a", b"b", b"c", b"d")
     assert len(bench.delivered()) == 4
-    bench.queue.close_channel("two")
-    bench.queue.deliver()
-    assert [one for part in bench.queue.drain_effects().deliveries for one in counted(part)] == [(b"b", 1), (b"d", 1)]
+    bench.queue.settlements.close_channel("two")
+    bench.queue.deliveries.deliver()
+    assert [one for part in bench.queue.context.drain_effects().deliveries for one in counted(part)] == [
+        (b"b", 1),
+        (b"d", 1),
+    ]
 
 
 # ── held for too long ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -379,7 +382,7 @@ def test_several_consumers_are_told_the_counts() -> None:
 
 def timed(timeout_ms: int = 1600, prefetch: int = 0) -> Bench:
     bench = Bench()
-    bench.queue.add_consumer(Consumer("c", "t", prefetch=prefetch, ack_timeout_ms=timeout_ms))
+    bench.queue.consumers.add(Consumer("c", "t", prefetch=prefetch, ack_timeout_ms=timeout_ms))
     return bench
 
 
@@ -387,16 +390,16 @@ def test_what_is_not_acked_in_time_comes_back_and_counts(caplog: pytest.LogCaptu
     bench = timed(prefetch=2)
     bench.publish(b"a", b"b", b"c")
     assert bench.delivered() == [("t", 1, b"a"), ("t", 2, b"b")]
-    bench.queue.ack("c", [range(1, 2)])
+    bench.queue.settlements.ack("c", [range(1, 2)])
     bench.delivered()
     assert bench.queue.next_deadline_us() == START_US + 1_700_000, "a sixteenth later at most"
     bench.later(1700)
-    bench.queue.tick()
-    effects = bench.queue.drain_effects()
+    bench.queue.settlements.tick()
+    effects = bench.queue.context.drain_effects()
     assert effects.lapsed == [("t", range(2, 4))]
     assert bench.queue.stats()["messages_unacknowledged"] == 0
-    bench.queue.deliver()
-    [again] = bench.queue.drain_effects().deliveries
+    bench.queue.deliveries.deliver()
+    [again] = bench.queue.context.drain_effects().deliveries
     assert counted(again) == [(b"b", 1), (b"c", 1)]
     assert "2 messages were not acked in time and are requeued" in caplog.text
 
@@ -406,13 +409,13 @@ def test_to_settle_what_has_lapsed_means_nothing() -> None:
     bench.publish(b"a", b"b", b"c")
     bench.delivered()
     bench.later(2000)
-    bench.queue.tick()
-    bench.queue.ack("c", [range(1, 2)])
+    bench.queue.settlements.tick()
+    bench.queue.settlements.ack("c", [range(1, 2)])
     assert len(bench.delivered()) == 3, "they are out anew, under other tags"
-    bench.queue.ack("c", [range(2, 6)])
-    bench.queue.ack("c", [range(2, 3)])
+    bench.queue.settlements.ack("c", [range(2, 6)])
+    bench.queue.settlements.ack("c", [range(2, 3)])
     bench.queue.check_invariants()
-    assert bench.queue.depth == 1
+    assert bench.queue.backing.depth == 1
 
 
 def test_to_ack_up_to_what_has_lapsed_acks_what_has_not() -> None:
@@ -423,13 +426,13 @@ def test_to_ack_up_to_what_has_lapsed_acks_what_has_not() -> None:
     bench.publish(b"b")
     bench.delivered()
     bench.later(50)
-    bench.queue.tick()
-    assert bench.queue.drain_effects().lapsed == [("t", range(1, 2))]
-    bench.queue.ack_up_to("c", 1)
-    assert bench.queue.depth == 2
+    bench.queue.settlements.tick()
+    assert bench.queue.context.drain_effects().lapsed == [("t", range(1, 2))]
+    bench.queue.settlements.ack_up_to("c", 1)
+    assert bench.queue.backing.depth == 2
     assert len(bench.delivered()) == 1
-    bench.queue.ack_up_to("c", 3)
-    assert bench.queue.depth == 0
+    bench.queue.settlements.ack_up_to("c", 3)
+    assert bench.queue.backing.depth == 0
 
 
 def test_its_holder_may_extend_the_time() -> None:
@@ -437,19 +440,19 @@ def test_its_holder_may_extend_the_time() -> None:
     bench.publish(b"a", b"b", b"c")
     bench.delivered()
     bench.later(1000)
-    bench.queue.extend("c", 2, 5000)
+    bench.queue.settlements.extend("c", 2, 5000)
     bench.later(1000)
-    bench.queue.tick()
+    bench.queue.settlements.tick()
     bench.queue.check_invariants()
-    assert bench.queue.drain_effects().lapsed == [("t", range(1, 2)), ("t", range(3, 4))]
+    assert bench.queue.context.drain_effects().lapsed == [("t", range(1, 2)), ("t", range(3, 4))]
     with pytest.raises(UnknownTagError):
-        bench.queue.extend("c", 1, 5000)
+        bench.queue.settlements.extend("c", 1, 5000)
     bench.later(3999)
-    bench.queue.tick()
-    assert bench.queue.drain_effects().lapsed == []
+    bench.queue.settlements.tick()
+    assert bench.queue.context.drain_effects().lapsed == []
     bench.later(1)
-    bench.queue.tick()
-    assert bench.queue.drain_effects().lapsed == [("t", range(2, 3))]
+    bench.queue.settlements.tick()
+    assert bench.queue.context.drain_effects().lapsed == [("t", range(2, 3))]
 
 
 def test_a_queue_may_have_the_timeout_and_gets_have_it_too() -> None:
@@ -457,7 +460,7 @@ def test_a_queue_may_have_the_timeout_and_gets_have_it_too() -> None:
     bench.publish(b"a")
     assert taken(bench) == [(b"a", 0)]
     bench.later(1700)
-    bench.queue.tick()
+    bench.queue.settlements.tick()
     assert taken(bench) == [(b"a", 1)]
 
 
@@ -465,7 +468,7 @@ def test_a_channel_that_is_gone_has_no_deadlines() -> None:
     bench = timed()
     bench.publish(b"a")
     bench.delivered()
-    bench.queue.close_channel("c")
+    bench.queue.settlements.close_channel("c")
     assert bench.queue.next_deadline_us() is None
     assert taken(bench) == [(b"a", 1)]
 
@@ -476,7 +479,7 @@ def test_deliveries_of_one_time_are_one_mark() -> None:
         bench.publish(b"%d" % number)
         bench.delivered()
         bench.later(1)
-    deadlines = bench.queue._deadlines
+    deadlines = bench.queue.settlements._deadlines
     assert deadlines is not None
     assert len(deadlines._due) == 1
 
@@ -501,14 +504,14 @@ def test_what_waits_goes_by_the_type_and_by_how_it_came_back(how: str, kind: str
     bench.publish(b"a")
     taken(bench)
     if how == "channel":
-        bench.queue.close_channel("c")
+        bench.queue.settlements.close_channel("c")
     elif how == "timeout":
         bench.now_us += 2_000_000
-        bench.queue.tick()
+        bench.queue.settlements.tick()
     elif how == "retry":
-        bench.queue.retry("c", [range(1, 2)])
+        bench.queue.settlements.retry("c", [range(1, 2)])
     else:
-        bench.queue.nack("c", [range(1, 2)], requeue=True, failed=how == "reject")
+        bench.queue.settlements.nack("c", [range(1, 2)], requeue=True, failed=how == "reject")
     assert taken(bench) == ([] if how in waits else [(b"a", 1)])
 
 

@@ -70,7 +70,7 @@ class Returning(RuleBasedStateMachine):
 
     @property
     def arguments(self) -> Any:
-        return self.bench.queue.arguments
+        return self.bench.queue.context.arguments
 
     def came_back(
         self,
@@ -112,7 +112,7 @@ class Returning(RuleBasedStateMachine):
         timeout_ms = self.arguments.consumer_timeout_ms
         lapses_us = 0 if timeout_ms is None else self.bench.now_us + timeout_ms * 1000 * 17 // 16
         found = []
-        for part in self.bench.queue.get_many(channel, count, ack_required=True):
+        for part in self.bench.queue.deliveries.get_many(channel, count, ack_required=True):
             fetched = part.fetched
             counts = fetched.delivery_counts if isinstance(fetched, FetchedAgain) else [0] * part.count
             found += list(zip(fetched.bodies(), counts, part.tags, fetched.seq_ids, strict=True))
@@ -156,28 +156,28 @@ class Returning(RuleBasedStateMachine):
         queue = self.bench.queue
         match how:
             case "ack":
-                queue.ack(channel, ranges)
+                queue.settlements.ack(channel, ranges)
                 self.messages = [sent for sent in self.messages if sent not in settled]
             case "reject":
-                queue.nack(channel, ranges, requeue=False)
+                queue.settlements.nack(channel, ranges, requeue=False)
                 self.messages = [sent for sent in self.messages if sent not in settled]
                 if self.arguments.dead_letter_exchange is not None:
                     self.dead += [sent.body for sent in settled]
             case "requeue":
-                queue.nack(channel, ranges, requeue=True)
+                queue.settlements.nack(channel, ranges, requeue=True)
                 for sent in settled:
                     self.came_back(sent)
             case "failed":
-                queue.nack(channel, ranges, requeue=True, failed=True)
+                queue.settlements.nack(channel, ranges, requeue=True, failed=True)
                 for sent in settled:
                     self.came_back(sent, failed=True)
             case "retry":
-                queue.retry(channel, ranges)
+                queue.settlements.retry(channel, ranges)
                 for sent in settled:
                     self.came_back(sent, retried=True)
             case _:
                 wait_ms = data.draw(st.sampled_from([0, 5, 500]))
-                queue.retry(channel, ranges, wait_ms)
+                queue.settlements.retry(channel, ranges, wait_ms)
                 for sent in settled:
                     self.came_back(sent, wait_ms=wait_ms)
 
@@ -185,7 +185,7 @@ class Returning(RuleBasedStateMachine):
     def close_channel(self, channel: str, data: st.DataObject) -> None:
         there = sorted(tag for of, tag in self.tags if of == channel)
         seen_up_to = data.draw(st.sampled_from([None, 0, *there]))
-        assert self.bench.queue.close_channel(channel, seen_up_to) == len(there)
+        assert self.bench.queue.settlements.close_channel(channel, seen_up_to) == len(there)
         for tag in there:
             sent, _ = self.tags.pop((channel, tag))
             self.came_back(sent, failed=True, seen=seen_up_to is None or tag <= seen_up_to)
@@ -194,7 +194,7 @@ class Returning(RuleBasedStateMachine):
     @rule(data=st.data(), time_ms=st.sampled_from([100, 5000]))
     def extend(self, data: st.DataObject, time_ms: int) -> None:
         channel, tag = data.draw(st.sampled_from(sorted(self.tags)))
-        self.bench.queue.extend(channel, tag, time_ms)
+        self.bench.queue.settlements.extend(channel, tag, time_ms)
         sent, lapses_us = self.tags[channel, tag]
         self.tags[channel, tag] = sent, max(lapses_us, self.bench.now_us + time_ms * 1000)
 
@@ -210,9 +210,9 @@ class Returning(RuleBasedStateMachine):
     def time_goes_by(self, milliseconds: int) -> None:
         """To each moment at which something is due, as a host does."""
         end_us = self.bench.now_us + milliseconds * 1000
-        while (due_us := self.bench.queue.next_due_us) is not None and due_us <= end_us:
+        while (due_us := self.bench.queue.settlements.next_due_us) is not None and due_us <= end_us:
             self.bench.now_us = max(self.bench.now_us, due_us)
-            self.bench.queue.tick()
+            self.bench.queue.settlements.tick()
             for sent in self.messages:
                 if 0 < sent.due_us <= self.bench.now_us and not sent.resting:
                     sent.due_us = 0
@@ -229,7 +229,7 @@ class Returning(RuleBasedStateMachine):
         assert all(lapses_us == 0 or lapses_us > self.bench.now_us for _, lapses_us in self.tags.values())
 
     def unsettled(self) -> dict[str, list[int]]:
-        channels = self.bench.queue._consumers._channels or {}
+        channels = self.bench.queue.consumers._channels or {}
         return {
             name: [tag for run in tags.runs for tag in range(run.first, run.end)] for name, tags in channels.items()
         }
@@ -274,11 +274,11 @@ class Returning(RuleBasedStateMachine):
         self.check_dead()
         queue = self.bench.queue
         queue.check_invariants()
-        assert len(queue) == sum(map(self.is_ready, self.messages))
+        assert len(queue.backing) == sum(map(self.is_ready, self.messages))
         assert queue.stats()["messages_retrying"] == sum(
             bool(sent.due_us) and not sent.resting for sent in self.messages
         )
-        assert queue.unacked == len(self.tags)
+        assert queue.consumers.unacked == len(self.tags)
 
 
 TestReturning = Returning.TestCase

@@ -35,7 +35,7 @@ def run(scenario: Scenario) -> tuple[Simulation, Result]:
             there = spec.messages + counters.published
             gone = counters.acked + counters.refused
             expiring = any(publisher.expiration is not None for publisher in scenario.publishers)
-            assert expiring or there == len(process) + process.unacked + gone
+            assert expiring or there == len(process.backing) + process.consumers.unacked + gone
     return simulation, result
 
 

@@ -183,7 +183,7 @@ def test_consumers_with_and_without_a_prefetch(pair_of: PairOf, prefetch: int) -
     while pair.take():
         pair.settle_all()
         pair.compare()
-    assert len(pair.simulated.queues["a"].process) == 0
+    assert len(pair.simulated.queues["a"].process.backing) == 0
 
 
 def test_more_than_a_buffer_for_a_consumer_without_a_prefetch(pair_of: PairOf) -> None:
@@ -222,7 +222,7 @@ def test_unseen_acks_of_gets_and_a_purge(pair_of: PairOf) -> None:
     pair.compare()
     pair.advance(2)
     pair.compare()
-    assert len(pair.simulated.queues["a"].process) == 0
+    assert len(pair.simulated.queues["a"].process.backing) == 0
 
 
 # ── death ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -244,7 +244,7 @@ def test_messages_that_die_and_their_dead_letters(pair_of: PairOf, arguments: di
     for _ in range(10):
         pair.advance(0.5)
         pair.compare()
-    assert bool(len(pair.simulated.queues["target"].process)) is letters
+    assert bool(len(pair.simulated.queues["target"].process.backing)) is letters
 
 
 def test_what_expires_does_so_while_its_queue_sleeps(pair_of: PairOf) -> None:
@@ -255,7 +255,7 @@ def test_what_expires_does_so_while_its_queue_sleeps(pair_of: PairOf) -> None:
     assert pair.simulated.queues["a"].asleep
     pair.advance(4)
     pair.compare()
-    assert len(pair.simulated.queues["target"].process) == 10
+    assert len(pair.simulated.queues["target"].process.backing) == 10
 
 
 @pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])

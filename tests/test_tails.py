@@ -153,7 +153,7 @@ def test_a_queue_that_was_emptied_and_has_rested_begins_anew_and_nothing_is_miss
     assert int(next(tail).body) == 3
     queue.ack(queue.get_many(3))
     scene.advance(60.0)
-    assert actor_of(queue).process.is_asleep
+    assert actor_of(queue).process.backing.asleep
     publish(queue, 4)
     assert numbers(tail) == [4]
 
@@ -162,11 +162,11 @@ def test_a_queue_that_rests_with_messages_wakes_to_be_looked_at_and_rests_again(
     queue = scene.node.queue("q", arguments={"x-queue-mode": "lazy"})
     publish(queue, 1, 2)
     scene.advance(60.0)
-    assert actor_of(queue).process.is_asleep
+    assert actor_of(queue).process.backing.asleep
     tail = queue.tail(1)
     assert int(next(tail).body) == 2
     scene.advance(60.0)
-    assert actor_of(queue).process.is_asleep
+    assert actor_of(queue).process.backing.asleep
     publish(queue, 3)
     assert numbers(tail) == [3]
 
@@ -176,10 +176,10 @@ def test_a_queue_that_nobody_reads_along_any_more_is_as_before(scene: HandNode) 
     publish(queue, 1)
     tail = queue.tail(1, timeout=None)
     next(tail)
-    assert not actor_of(queue).process.is_plain
+    assert not actor_of(queue).process.context.is_plain
     del tail
     scene.run()
-    assert actor_of(queue).process.is_plain
+    assert actor_of(queue).process.context.is_plain
 
 
 def test_the_end_of_the_queue_is_the_end_of_its_tails(scene: HandNode) -> None:
@@ -275,7 +275,7 @@ class Along(RuleBasedStateMachine):
         if self.tail is not None:
             arrival = self.tail.arrival()
             self.scene.run()
-            assert actor_of(self.queue).process.is_plain is False
+            assert actor_of(self.queue).process.context.is_plain is False
             if any(number in self.to_see for _, number in self.there):
                 assert arrival.done
 

@@ -27,6 +27,7 @@ from warren.actors.engines.declared.definitions import SLICE
 from warren.actors.engines.declared.vhost_definitions import VhostDefinitions, is_kept
 from warren.actors.engines.queue.backing import Backing
 from warren.actors.engines.queue.counts import Counts
+from warren.actors.engines.queue.queue_context import QueueContext
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_context import NodeContext
@@ -262,28 +263,30 @@ class RunningVhost:
 
         with contextlib.ExitStack() as failing:  # closes its files on failure
             levels = self._open_levels(declaration, parts_of, failing)
-            process = QueueProcess(
+            backing = Backing(
+                parts_of,
+                durable=durable,
+                max_priority=declaration.max_priority,
+                opened=levels.opened,
+                terms=levels.terms,
+            )
+            shared = QueueContext(
                 declaration,
-                Backing(
-                    parts_of,
-                    durable=durable,
-                    max_priority=declaration.max_priority,
-                    opened=levels.opened,
-                    terms=levels.terms,
-                ),
-                wall_clock=context.clock.wall_us,
-                policies=actor.policies,
-                counts=Counts() if context.counting else None,
+                backing,
+                context.clock.wall_us,
+                actor.policies,
+                Counts() if context.counting else None,
                 returned_log=self._returned_log_of if durable else None,
                 sync=context.settings.sync != "os",
                 tells_out=not self.directory.settings.deliver_with_publish,
                 crashed=levels.crashed,
             )
+            process = QueueProcess(shared)
             if durable and context.files.exists(returned := self._returned_path(declaration)):
                 if levels.foreign:  # a broker stopped here last, and may have given the same seq_ids to others
                     context.files.delete(returned)
                 else:
-                    process.load_returned()
+                    process.settlements.load_returned()
             failing.pop_all()
         keys = f"{self.side_files(declaration)}/{KEYS_LOG}"
         return OpenedQueue(

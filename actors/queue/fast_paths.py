@@ -64,7 +64,7 @@ class FastPaths:
                     and self._process is not None
                     and not self._deliveries
                 ):
-                    delivered = batch.deliver(channel, None, self._process.tags(channel), most)
+                    delivered = batch.deliver(channel, None, self._process.consumers.channel(channel), most)
         except BaseException:
             if delivered is not None:
                 give_back(delivered)
@@ -86,10 +86,12 @@ class FastPaths:
                 return False
             (deliveries,) = self._deliveries.values()
             while batch.waits:
-                consumer = self._process.lone_consumer(batch.delivered - batch.acked_count)
+                consumer = self._process.consumers.lone(batch.delivered - batch.acked_count)
                 if consumer is None:
                     break
-                delivered = batch.deliver(consumer.channel, consumer.tag, self._process.tags(consumer.channel))
+                delivered = batch.deliver(
+                    consumer.channel, consumer.tag, self._process.consumers.channel(consumer.channel)
+                )
                 if delivered is None:
                     break
                 waiting += deliveries.add(delivered)

@@ -524,7 +524,7 @@ class QueueActor(NodePart):
 
     def has_dead_letters_under_way(self) -> bool:
         """Whether dead letters are not yet known to be safe elsewhere."""
-        return self.process.has_dead_letters_under_way
+        return not self.process.expiry.idle
 
     def purge(self) -> int:
         """Delete all ready messages; return their number."""
@@ -573,13 +573,13 @@ class QueueActor(NodePart):
     def touch(self) -> None:
         """Restart the x-expires period, because the queue was used."""
         self.queue_turn.worked = True
-        self.process.touch()
+        self.process.context.touch()
 
     def lengths(self) -> tuple[int | Future, int]:
         """Return :meth:`length` and the number of consumers. Counts as use."""
         self.touch()
         self.queue_turn.hand_out()
-        return self.length(), self.process.consumer_count
+        return self.length(), len(self.process.consumers)
 
     def set_policies(self, policies: AppliedPolicies) -> None:
         """Apply other policies from now on."""
@@ -591,13 +591,13 @@ class QueueActor(NodePart):
 
     def count(self) -> None:
         """Count events from now on."""
-        if self.process.counts is None:
-            self.process.counts = Counts()
+        if self.process.context.counts is None:
+            self.process.context.counts = Counts()
 
     def length(self) -> int | Future:
         """Return how many messages are ready; a future while messages that a crash has left are still being counted."""
         if not self.process.backing.recovering:
-            return len(self.process)
+            return len(self.process.backing)
         self._to_be_counted.append(future := Future())
         return future
 
@@ -609,10 +609,9 @@ class QueueActor(NodePart):
 
     def has_changed(self, turn_count: int) -> bool:
         """Whether it did anything since its ``turn_count``-th turn. Any thread may call it."""
-        counts = None if self._process is None else self._process.counts
-        return self.turn_count != turn_count or (
-            counts is not None and counts.any
-        )  # messages may bypass the queue and its turns
+        process = self._process
+        bypassed = process is not None and process.context.has_counted  # messages may bypass the queue and its turns
+        return self.turn_count != turn_count or bypassed
 
     def _on_sample(self, message: m.SampleQueue) -> None:
         self._sample(message.step)
@@ -634,7 +633,7 @@ class QueueActor(NodePart):
 
     def _say_last_word(self) -> None:
         """Send a last row to the recorder, if there is one and it lacks something."""
-        if self._context.recorder is not None and (not self.process.is_asleep or self.process.has_counted):
+        if self._context.recorder is not None and (not self.process.backing.asleep or self.process.context.has_counted):
             self._sample(None)
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -678,7 +677,7 @@ class QueueActor(NodePart):
 
     def _tell_now(self) -> None:
         """Publish the turn's effects so far."""
-        effects = self.process.drain_effects()
+        effects = self.process.context.drain_effects()
         if effects.confirmed:
             self._context.check_directory()
         self.queue_turn.tell(effects)

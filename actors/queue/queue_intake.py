@@ -159,7 +159,7 @@ class QueueIntake(Intake):
         try:
             if self._process is None or not self.inbox.empty() or not self.alive:
                 return False
-            return self._process.hand_off(key.envelope, body, self._give)
+            return self._process.deliveries.hand_off(key.envelope, body, self._give)
         finally:
             self._turns.end()
 

@@ -72,7 +72,7 @@ class QueueOutput:
         """``ref``: the queue's actor; ``is_opening``: whether there may be queues that are not started yet;
         ``call_later``: calls a function in a turn, after some nanoseconds."""
         self._context = context
-        self._declaration = process.declaration
+        self._declaration = process.context.declaration
         self._ref = ref
         self._process = process
         self._dispatch = dispatch
@@ -82,7 +82,7 @@ class QueueOutput:
 
     def account_memory(self) -> None:
         process = self._process
-        size_bytes = IDLE_BYTES if process.is_asleep else allocated_bytes(process)
+        size_bytes = IDLE_BYTES if process.backing.asleep else allocated_bytes(process)
         self._context.allocated.account(self._ref.actor_urn, size_bytes)
 
     def report(self, duration_s: float | None, *, pageable: bool, resting: bool) -> None:

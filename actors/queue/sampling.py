@@ -48,9 +48,9 @@ _NO_COUNTS: Final = Counts()
 
 def sample_queue(process: QueueProcess, *, prefetch: int) -> Row:
     """Return a queue's state and reset its counts. The recorder fills in the other columns: times, ``turns``."""
-    counts = _NO_COUNTS if process.counts is None else process.counts.take()
-    declaration, status = process.declaration, process.backing.status()
-    asleep = process.is_asleep
+    counts = _NO_COUNTS if process.context.counts is None else process.context.counts.take()
+    declaration, status = process.context.declaration, process.backing.status()
+    asleep = process.backing.asleep
     published = counts.published
     return {
         "vhost": declaration.vhost,
@@ -59,8 +59,8 @@ def sample_queue(process: QueueProcess, *, prefetch: int) -> Row:
         "arguments": json.dumps(dict(declaration.arguments), default=str, sort_keys=True),
         **{name: status[name] for name in ("q1", "q2", "q3", "q4")},
         "delta": status["delta"]["count"],
-        "len": len(process),
-        "unacked": process.unacked,
+        "len": len(process.backing),
+        "unacked": process.consumers.unacked,
         "ram_msg_count": status["messages_ready_ram"],
         "ram_ack_count": status["messages_unacknowledged_ram"],
         "target_ram_count": math.inf
@@ -78,7 +78,7 @@ def sample_queue(process: QueueProcess, *, prefetch: int) -> Row:
                 "dead_lettered", "purged",
             )
         },
-        "consumers": process.consumer_count,
+        "consumers": len(process.consumers),
         "prefetch": prefetch,
         "message_bytes": status["message_bytes"],
         "message_bytes_ram": status["message_bytes_ram"],

@@ -104,7 +104,11 @@ class UniquePublisher:
         log = None if keys_path is None else RecordLog(context.files, keys_path, LOG_KIND)
         process, wall_us = actor.process, context.clock.wall_us
         keys = UniqueKeys(
-            log, process.ids_at, wall_us, context.settings.sync != "os", make_acks_safe=process.backing.sync_index
+            log,
+            process.backing.ids_at,
+            wall_us,
+            context.settings.sync != "os",
+            make_acks_safe=process.backing.sync_index,
         )
         publisher = cls(actor, keys, context)
         try:
@@ -157,14 +161,14 @@ class UniquePublisher:
         level = process.backing.level_of(priority)
         safe_anyway = not (envelope.persistent and process.backing.durable)
         fresh, duplicates, awaited, levels = self._sort_out(keys)
-        together = process.takes_all and expiration_ms is None
+        together = process.context.takes_all and expiration_ms is None
         parts = ([fresh] if fresh else []) if together else [[index] for index in fresh]
         refused = False
         for part in parts:
             taken = self._taken(level, part, msg_ids, keys, expiration_ms, safe_anyway=safe_anyway)
             ids = b"".join([msg_ids[16 * index : 16 * index + 16] for index in part])
             if not self._put(level, envelope, ids, [bodies[index] for index in part], taken, expiration_ms, priority):
-                refused = refused or not process.discards
+                refused = refused or not process.expiry.discards
                 continue
             awaited += taken
             if not safe_anyway:
@@ -202,7 +206,7 @@ class UniquePublisher:
         """Take and return the keys of messages that are published next, in this order."""
         process = self._actor.process
         first = process.backing.level(level).state.next_seq_id
-        expiry_us = process.expiry_us(expiration_ms)
+        expiry_us = process.expiry.expiry_us(expiration_ms)
         now_us = self._context.clock.wall_us()
         flags = IN_RAM if safe_anyway else 0
         taken = []

@@ -9,6 +9,7 @@ from typing import Any
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.queue.backing import Backing
 from warren.actors.engines.queue.effects import Delivered
+from warren.actors.engines.queue.queue_context import QueueContext
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.msg_store.rdq.message_store import MessageStore
 from warren.queue_index.index import directory as names
@@ -69,16 +70,17 @@ class Bench:
 
     def over(self, backing: Backing, *, crashed: bool = False) -> QueueProcess:
         log = (lambda _: RecordLog(self.files, RETURNED, "returned")) if self.declaration.durable else None
-        queue = QueueProcess(
+        context = QueueContext(
             self.declaration,
             backing,
-            wall_clock=lambda: self.now_us,
+            lambda: self.now_us,
             returned_log=log,
             tells_out=not self.settings.deliver_with_publish,
             crashed=crashed,
         )
+        queue = QueueProcess(context)
         if self.files.exists(RETURNED):
-            queue.load_returned()
+            queue.settlements.load_returned()
         return queue
 
     def name_of(self, level: int) -> bytes:
@@ -113,9 +115,9 @@ class Bench:
     def sync(self) -> None:
         self.persistent_store.sync()
         self.queue.backing.sync_index()
-        if self.queue.retries is not None:
-            self.queue.retries.sync()
-        self.queue.drain_confirms()
+        if self.queue.settlements.retries is not None:
+            self.queue.settlements.retries.sync()
+        self.queue.confirms.drain()
 
     def stop_and_start(self, *, asleep: bool = False) -> None:
         """A clean stop of the queue; ``asleep``: its levels begin asleep."""
@@ -147,12 +149,12 @@ class Bench:
 
     def delivered(self) -> list[tuple[str | None, int, bytes]]:
         """Consumer, delivery tag and body of what went to consumers since the last time."""
-        self.queue.deliver()
+        self.queue.deliveries.deliver()
         self.queue.check_invariants()
-        return flat(self.queue.drain_effects().deliveries)
+        return flat(self.queue.context.drain_effects().deliveries)
 
     def got(self, count: int = 1_000_000, *, ack_required: bool = False, channel: str = "get") -> list[bytes]:
-        taken = self.queue.get_many(channel, count, ack_required=ack_required)
+        taken = self.queue.deliveries.get_many(channel, count, ack_required=ack_required)
         self.queue.check_invariants()
         return [body for _, _, body in flat(taken)]
 
@@ -160,9 +162,9 @@ class Bench:
         """Reason and body of what died since the last time; it is safe where it went."""
         self.queue.check_invariants()
         letters = []
-        for batch in self.queue.drain_effects().dead_letters:
+        for batch in self.queue.context.drain_effects().dead_letters:
             letters += [(one.headers["x-death"][0]["reason"], one.body) for one in batch.publications]
-            self.queue.dead_letters_safe(batch.number)
+            self.queue.expiry.safe(batch.number)
         return letters
 
 

@@ -382,11 +382,11 @@ def state_of(process: QueueProcess) -> dict[str, Any]:
         "levels": {number: level_of(level) for number, level in process.backing.awake()},
         "asleep": process.backing.asleep,
         "lengths": {number: process.backing.length_of(number) for number in process.backing.numbers},
-        "len": len(process),
-        "depth": process.depth,
-        "unacked": process.unacked,
+        "len": len(process.backing),
+        "depth": process.backing.depth,
+        "unacked": process.consumers.unacked,
         "ram_duration": process.backing._duration_s,
-        "expiring": process._expiry.expiring,
+        "expiring": process.expiry.expiring,
     }
 
 

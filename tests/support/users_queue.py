@@ -96,10 +96,6 @@ class UsersQueue:
         """A consumer was given a message."""
         taker.inbox.append((tag, entry, flag))
 
-    def activate(self, taker: Taker) -> None:
-        """A consumer has become the single active one."""
-        self.active = taker
-
     # ── what it is ──────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -304,10 +300,8 @@ class UsersQueue:
         self.line.append(taker)
         self.had_one = True
         self.predecessor = None
-        if taker.exclusive:
+        if taker.exclusive or (self.single and self.active is None):
             self.active = taker
-        elif self.single and self.active is None:
-            self.activate(taker)
 
     def cancel(self, takers: list[Taker]) -> None:
         self.takers = [taker for taker in self.takers if taker not in takers]
@@ -317,7 +311,7 @@ class UsersQueue:
                 self.predecessor = self.active
             self.active = None
             if self.single and self.line:
-                self.activate(max(self.line, key=lambda taker: taker.priority))
+                self.active = max(self.line, key=lambda taker: taker.priority)
 
     def close_channel(self, channel: str) -> int:
         """Returns how many messages came back."""

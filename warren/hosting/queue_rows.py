@@ -57,7 +57,7 @@ def queue_row(queue: QueueEntry | Stream, patience_s: float) -> QueueRow:
         return QueueRow(declaration, "down", reason=queue.reason)
 
     def answer() -> tuple[dict[str, Any], dict[str, int]]:
-        counts = actor.process.counts
+        counts = actor.process.context.counts
         return actor.stats(), {} if counts is None else counts.to_json()
 
     rest_number = actor.rest_number

@@ -274,7 +274,7 @@ def _seen(queue: SimulatedQueue, ram_bytes: int) -> tuple[list[int], list[float]
     ingress = egress = ack_ingress = ack_egress = 0.0
     target, duration = (math.inf if backing.asleep else 0.0), math.inf
     if backing.asleep:
-        delta, size = len(process), backing.ready_bytes
+        delta, size = len(backing), backing.ready_bytes
     for _, level in backing.awake():
         s, rates = level.state, level.state.rates
         q1, q2, delta, q3, q4 = q1 + len(s.q1), q2 + len(s.q2), delta + s.delta.count, q3 + len(s.q3), q4 + len(s.q4)
@@ -286,7 +286,7 @@ def _seen(queue: SimulatedQueue, ram_bytes: int) -> tuple[list[int], list[float]
         if not rates.idle:
             duration = min(duration, (s.ram_msg_count + s.ram_ack_count) / rates.total)
     whole = [
-        q1, q2, delta, q3, q4, len(process), process.unacked, ram, ram_acks,
+        q1, q2, delta, q3, q4, len(backing), process.consumers.unacked, ram, ram_acks,
         size, size_in_ram, ram_bytes, queue.blocked_publishers, queue.waiting_messages, queue.asleep,
         counters.published, counters.delivered, counters.acked, counters.requeued, counters.refused,
         counters.dead_lettered, counters.turns, counters.held_ns,

@@ -21,7 +21,7 @@ A crash leaves a sleeping level's files as a clean stop would; without recovery 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -216,6 +216,12 @@ class Backing:
             if (queue.state.length if queue is not None else self._sleeping(number).length) > 0:
                 return number
         return None
+
+    def ids_at(self, number: int, seq_ids: Sequence[int]) -> list[bytes | None]:
+        """Return the msg_ids of a level's messages with these ascending seq_ids; ``None`` for each missing message."""
+        if number not in self.numbers:
+            return [None] * len(seq_ids)
+        return self.level(number).ids_at(seq_ids)
 
     def length_of(self, number: int) -> int:
         """Ready messages of one level."""

@@ -209,6 +209,11 @@ class Consumers:
             self.hand_out_anew()
         return here, tags.take_all() if tags is not None else []
 
+    def forget(self) -> None:
+        """Forget every consumer and channel, because the queue ends."""
+        self._by_tag = self._channels = self._rings = self.active = self._predecessor = None
+        self.had_one = False
+
     # ── who is next ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def next(self) -> tuple[ConsumerState, int] | None:

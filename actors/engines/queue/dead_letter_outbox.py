@@ -6,15 +6,14 @@ channel had them. So a stop or a crash meanwhile brings them back, and confirmed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import attrs
 
-from warren.actors.engines.declared.queue_arguments import QueueArguments
-from warren.actors.engines.queue.backing import Backing
 from warren.actors.engines.queue.dead_letters import DeadLetterBuilder, Reason
 from warren.actors.engines.queue.effects import DeadLetterBatch
+from warren.actors.engines.queue.queue_context import QueueContext
 from warren.actors.log_events import log_event, logger
 from warren.queue_index.message.message_format import Envelope, Message, decode_message
 from warren.queue_index.properties import decode_properties
@@ -35,9 +34,7 @@ Held = list[tuple[int, range]]
 class DeadLetterOutbox:
     """The dead letters that a queue has on their way. Truth value: whether there are any."""
 
-    arguments: QueueArguments
-    _backing: Backing
-    _send: Callable[[DeadLetterBatch], None]
+    _context: QueueContext
     _held: dict[int, Held] = attrs.Factory(dict)
     _next: int = 1
 
@@ -46,7 +43,7 @@ class DeadLetterOutbox:
 
     def take_head(self, level: int, count: int, reason: Reason, now_us: int) -> None:
         """Dead-letter messages at the head of a level."""
-        fetched = self._backing.level(level).fetch_many(count, ack_required=True)
+        fetched = self._context.backing.level(level).fetch_many(count, ack_required=True)
         messages = _readable(term for part in fetched for term in part.terms)
         self._send_letters(messages, reason, [(level, part.seq_ids) for part in fetched], now_us, lazy=self._lazy)
 
@@ -54,7 +51,9 @@ class DeadLetterOutbox:
         """Dead-letter messages that a channel had."""
         for batch in _in_batches(held):
             messages = _readable(
-                term for level, seq_ids in batch for _, term in self._backing.level(level).read_pending([seq_ids])
+                term
+                for level, seq_ids in batch
+                for _, term in self._context.backing.level(level).read_pending([seq_ids])
             )
             self._send_letters(messages, reason, batch, now_us, lazy=self._lazy)
 
@@ -69,12 +68,12 @@ class DeadLetterOutbox:
 
     @property
     def _lazy(self) -> bool:
-        return self._backing.mode == "lazy"
+        return self._context.backing.mode == "lazy"
 
     def _send_letters(
         self, messages: Iterable[Message], reason: Reason, held: Held, now_us: int, *, lazy: bool
     ) -> None:
-        arguments = self.arguments
+        arguments = self._context.arguments
         builder = DeadLetterBuilder(
             queue=arguments.name,
             exchange=arguments.dead_letter_exchange or "",
@@ -87,7 +86,7 @@ class DeadLetterOutbox:
         if letters:
             number, self._next = self._next, self._next + 1
             self._held[number] = held
-            self._send(DeadLetterBatch(number, builder.exchange, letters))
+            self._context.send_dead_letters(DeadLetterBatch(number, builder.exchange, letters))
         else:
             self._forget(held)
 
@@ -100,7 +99,7 @@ class DeadLetterOutbox:
 
     def _forget(self, held: Held) -> None:
         for level, seq_ids in held:
-            self._backing.level(level).ack([seq_ids])
+            self._context.backing.level(level).ack([seq_ids])
 
     def __iter__(self) -> Iterator[tuple[int, range]]:
         """What is held, by level and seq_ids."""

@@ -1,7 +1,7 @@
 """Effects: the output of a :class:`~warren.actors.engines.queue.queue_process.QueueProcess`.
 
 A queue makes no outgoing calls. Its output collects in one :class:`Effects`, which the host takes
-(:meth:`~warren.actors.engines.queue.queue_process.QueueProcess.drain_effects`) and passes on.
+(:meth:`~warren.actors.engines.queue.queue_context.QueueContext.drain_effects`) and passes on.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class DeadLetterBatch:
     """Messages that died together. The queue keeps them until their targets confirm that they are safe."""
 
     number: int
-    """For :meth:`~warren.actors.engines.queue.queue_process.QueueProcess.dead_letters_safe`."""
+    """For :meth:`warren.actors.engines.queue.expiry.Expiry.safe`."""
     exchange: str
     publications: list[DeadLetter]
 
@@ -88,7 +88,5 @@ class Effects:
     """Tokens of publishes with a refused message."""
     cancelled: list[str] = attrs.Factory(list)
     """Tags of consumers that were cancelled because the queue was deleted."""
-    activated: list[str] = attrs.Factory(list)
-    """Tags of consumers that have become the single active one."""
     lapsed: list[tuple[str, range]] = attrs.Factory(list)
     """Tags of consumers that held messages for too long, and the delivery tags of these messages."""

@@ -2,9 +2,11 @@
 
 *Expiry* is checked only at the head. A message that is due and not at the head stays, and counts, until it gets there.
 
-*Limits* apply to ready messages. ``drop-head`` drops messages after others arrived, from the head of a priority queue's
-highest level. As in a broker, messages restored at the start are dropped so whatever ``x-overflow`` says. If a whole
-batch arrived and some of the dropped messages are also due, either reason may be reported.
+*Limits* (``x-max-length``, ``x-max-length-bytes``) apply to ready messages, and to the bytes of their bodies. With the
+``x-overflow`` ``drop-head``, messages are dropped after others arrived, from the head of a priority queue's highest
+level. With the other two, an arriving message that exceeds a limit is refused; a smaller one after it may still fit. As
+in a broker, messages restored at the start are dropped from the head in any case. If a whole batch arrived and some of
+the dropped messages are also due, either reason may be reported.
 
 Without a dead-letter exchange such messages are removed; with one they go to the
 :mod:`~warren.actors.engines.queue.dead_letter_outbox`.
@@ -12,22 +14,18 @@ Without a dead-letter exchange such messages are removed; with one they go to th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import attrs
 
-from warren.actors.engines.declared.queue_arguments import QueueArguments
+from warren.actors.engines.declared.queue_arguments import Overflow, QueueArguments
 from warren.actors.engines.queue.backing import Backing
 from warren.actors.engines.queue.dead_letter_outbox import BATCH_MESSAGES, DeadLetterOutbox, Held
 from warren.actors.engines.queue.dead_letters import Reason
-from warren.actors.engines.queue.effects import DeadLetterBatch
-from warren.actors.engines.queue.limits import Limits
+from warren.actors.engines.queue.queue_context import QueueContext
 from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.queue.variable_queue import VariableQueue
-
-WallClock = Callable[[], int]
-"""µs since the Unix epoch."""
 
 
 class DeathWatcher(Protocol):
@@ -46,14 +44,58 @@ class DeathWatcher(Protocol):
         """Called when the queue refuses messages with these bodies, or contents."""
 
 
+@attrs.frozen
+class Limits:
+    """How many ready messages a queue may hold, and how many bytes of bodies; ``None``: any number."""
+
+    messages: int | None
+    size: int | None
+    overflow: Overflow
+
+    @classmethod
+    def of(cls, arguments: QueueArguments) -> Limits | None:
+        """Return the limits that arguments set; ``None`` without limits."""
+        messages, size = arguments.max_length, arguments.max_length_bytes
+        return None if messages is None and size is None else cls(messages, size, arguments.overflow)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether an arriving message that exceeds a limit is refused."""
+        return self.overflow != "drop-head"
+
+    @property
+    def dead_letters_refused(self) -> bool:
+        """Whether refused messages become dead letters."""
+        return self.overflow == "reject-publish-dlx"
+
+    def excess(self, backing: Backing) -> tuple[int, int] | None:
+        """Return by how many messages and bytes the limits are exceeded; ``None`` if they are not."""
+        messages = 0 if self.messages is None else len(backing) - self.messages
+        size = 0 if self.size is None else backing.ready_bytes - self.size
+        return (max(messages, 0), max(size, 0)) if messages > 0 or size > 0 else None
+
+    def refused(self, backing: Backing, bodies: Sequence[bytes], at_once: int) -> list[int]:
+        """Return the indexes of refused bodies. The first ``at_once`` others go to consumers, and do not count."""
+        count, size, refused = len(backing), backing.ready_bytes, []
+        for index, body in enumerate(bodies):
+            if (self.messages is not None and count >= self.messages) or (
+                self.size is not None and size + len(body) > self.size
+            ):
+                refused.append(index)
+            elif at_once:
+                at_once -= 1
+            else:
+                count += 1
+                size += len(body)
+        return refused
+
+
 @attrs.define(eq=False, repr=False)
 class Expiry:
-    """Decides which messages of one queue die. ``send``: takes the dead letters to publish."""
+    """Decides which messages of one queue die."""
 
-    _arguments: QueueArguments
-    _backing: Backing
-    _wall_clock: WallClock
-    _send: Callable[[DeadLetterBatch], None]
+    _context: QueueContext
+    _backing: Backing = attrs.field(init=False)
     _outbox: DeadLetterOutbox | None = attrs.field(init=False, default=None)
     limits: Limits | None = attrs.field(init=False)
     ttl_us: int | None = attrs.field(init=False)
@@ -67,30 +109,27 @@ class Expiry:
     """For tests."""
 
     def __attrs_post_init__(self) -> None:
+        self._backing = self._context.backing
         self._take_limits()
         self.expiring = len(self._backing) > 0 or self._backing.recovering
         self._starting = self.expiring and self.limits is not None
         self._deadline_us = 0 if self.expiring else None
 
     def _take_limits(self) -> None:
-        ttl_ms = self._arguments.message_ttl_ms
-        self.limits = Limits.of(self._arguments)
+        ttl_ms = self._context.arguments.message_ttl_ms
+        self.limits = Limits.of(self._context.arguments)
         self.ttl_us = None if ttl_ms is None else ttl_ms * 1000
 
-    def set_arguments(self, arguments: QueueArguments) -> None:
-        """Replace the arguments; messages that exceed the new limits die.
+    def arguments_changed(self, before: QueueArguments) -> None:
+        """Apply the queue's new arguments; messages that exceed the new limits die.
 
         As in a broker, the new limits apply before the new overflow: if either the old or the new one is ``drop-head``,
         excess messages are dropped from the head. Messages in the queue keep their expiry.
         """
-        overflow = self._arguments.overflow
-        self._arguments = arguments
         self._take_limits()
-        if self._outbox is not None:
-            self._outbox.arguments = arguments
         limits = self.limits
-        if limits is not None and limits.refuses and overflow == "drop-head":
-            self.limits = attrs.evolve(limits, overflow=overflow)
+        if limits is not None and limits.refuses and before.overflow == "drop-head":
+            self.limits = attrs.evolve(limits, overflow=before.overflow)
             self.shed()
             self.limits = limits
         self.shed()
@@ -113,7 +152,7 @@ class Expiry:
         ttl_us = self.ttl_us
         if expiration_ms is not None:
             ttl_us = expiration_ms * 1000 if ttl_us is None else min(ttl_us, expiration_ms * 1000)
-        return 0 if ttl_us is None else self._wall_clock() + ttl_us
+        return 0 if ttl_us is None else self._context.wall_clock() + ttl_us
 
     def next_deadline_us(self) -> int | None:
         """When there is something to do next; ``None``: never, for the present messages. Wakes nothing."""
@@ -140,7 +179,7 @@ class Expiry:
     @property
     def discards(self) -> bool:
         """Whether an arriving message is dropped at once, at any position, unless a consumer takes it."""
-        return self.ttl_us == 0 and self._arguments.dead_letter_exchange is None
+        return self.ttl_us == 0 and self._context.arguments.dead_letter_exchange is None
 
     def fall_asleep(self) -> None:
         """Prepare for the queue's sleep: remember the deadline, which cannot be looked up then."""
@@ -153,7 +192,7 @@ class Expiry:
         """Drop or dead-letter the due messages at the head."""
         if not self.expiring:
             return
-        now_us = self._wall_clock()
+        now_us = self._context.wall_clock()
         while (level := self._backing.first_level()) is not None:
             queue = self._backing.level(level)
             if not 0 < (queue.head_expiry() or 0) <= now_us:
@@ -165,7 +204,7 @@ class Expiry:
 
     def fresh_at_head(self, level: int, limit: int) -> int:
         """Return how many messages at the head of a level, at most ``limit``, may be handed out now."""
-        count, due = self._backing.level(level).head_due(self._wall_clock(), limit)
+        count, due = self._backing.level(level).head_due(self._context.wall_clock(), limit)
         return 0 if due else count
 
     def shed(self) -> None:
@@ -181,7 +220,7 @@ class Expiry:
             queue = self._backing.level(level)
             count = min(queue.head_excess(*excess), BATCH_MESSAGES)
             if self.expiring:  # as if messages had arrived one by one: due messages after the first ones expire
-                fresh, due = queue.head_due(self._wall_clock(), count)
+                fresh, due = queue.head_due(self._context.wall_clock(), count)
                 count = 1 if due else fresh
             self._take_head(level, queue, count, "maxlen")
             self.expire()
@@ -191,7 +230,7 @@ class Expiry:
         outbox = self._open_outbox()
         if outbox is None:
             return False
-        outbox.take_held(held, reason, self._wall_clock())
+        outbox.take_held(held, reason, self._context.wall_clock())
         return True
 
     def refuse(self, envelope: Envelope, bodies: Sequence[bytes]) -> None:
@@ -200,10 +239,10 @@ class Expiry:
             self.watcher.refused(bodies)
         outbox = self._open_outbox()
         if outbox is not None and self.limits is not None and self.limits.dead_letters_refused:
-            outbox.take_refused(envelope, bodies, self._wall_clock())
+            outbox.take_refused(envelope, bodies, self._context.wall_clock())
 
     def safe(self, number: int) -> None:
-        """Note that a batch of dead letters is safe at its target."""
+        """Remove the messages of a batch of dead letters that is safe at its target, or without a target."""
         if self._outbox is None:
             raise RuntimeError(f"no dead letters are on their way, batch {number} least of all")
         self._outbox.safe(number)
@@ -220,12 +259,12 @@ class Expiry:
         if outbox is None:
             queue.drop_many(count)
         else:
-            outbox.take_head(level, count, reason, self._wall_clock())
+            outbox.take_head(level, count, reason, self._context.wall_clock())
 
     def _open_outbox(self) -> DeadLetterOutbox | None:
         """Return the outbox; ``None`` if the queue has no dead-letter exchange, so that messages are dropped."""
-        if self._arguments.dead_letter_exchange is None:
+        if self._context.arguments.dead_letter_exchange is None:
             return None
         if self._outbox is None:
-            self._outbox = DeadLetterOutbox(self._arguments, self._backing, self._send)
+            self._outbox = DeadLetterOutbox(self._context)
         return self._outbox

@@ -15,9 +15,11 @@ import attrs
 from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.engines.queue.consumers import ConsumerState
 from warren.actors.engines.queue.effects import Delivered
+from warren.actors.engines.queue.expiry import Expiry
+from warren.actors.engines.queue.queue_context import QueueContext
 from warren.actors.engines.queue.queue_settlements import QueueSettlements
 from warren.queue_index.message.message_format import Envelope
-from warren.queue_index.queue.fetching import Fetched, FetchedAgain, fetched_alone
+from warren.queue_index.queue.fetching import Fetched, fetched_alone
 
 if TYPE_CHECKING:
     from warren.queue_index.queue.removal import ChosenIds
@@ -27,10 +29,12 @@ _ROUND_MESSAGES: Final = 1024
 
 
 @attrs.define(eq=False, repr=False)
-class QueueDeliveries(QueueSettlements):
+class QueueDeliveries:
     """The deliveries of one queue. See the module's prose."""
 
-    # ── messages out ────────────────────────────────────────────────────────────────────────────────────────────
+    _context: QueueContext
+    _expiry: Expiry
+    _settlements: QueueSettlements
 
     def get_many(
         self, channel: str, count: int, *, ack_required: bool, chosen: Mapping[int, ChosenIds] | None = None
@@ -43,48 +47,51 @@ class QueueDeliveries(QueueSettlements):
         """
         if not hasattr(count, "__index__") or count < 0:
             raise PreconditionFailedError(f"{count!r} is no number of messages that can be taken")
-        self._used_at_us = self._wall_clock()
+        context = self._context
+        context.used_at_us = context.wall_clock()
         delivered: list[Delivered] = []
         taken = self._take(count, ack_required=ack_required) if chosen is None else self._take_chosen(chosen)
         for level, fetched in taken:
-            first = self._consumers.channel(channel).give(level, fetched.seq_ids, None) if ack_required else 0
-            if first and (timeout_ms := self.arguments.consumer_timeout_ms) is not None:
-                self._limit_time(channel, first, fetched.count, timeout_ms)
-            if self.counts is not None:
-                self.counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
-                self.counts.got += fetched.count if ack_required else 0
+            first = context.consumers.channel(channel).give(level, fetched.seq_ids, None) if ack_required else 0
+            if first and (timeout_ms := context.arguments.consumer_timeout_ms) is not None:
+                self._settlements.limit_time(channel, first, fetched.count, timeout_ms)
+            if context.counts is not None:
+                context.counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
+                context.counts.got += fetched.count if ack_required else 0
             delivered.append(Delivered(None, channel, first, fetched))
         return delivered
 
     def remove(self, chosen: Mapping[int, ChosenIds]) -> int:
         """Delete those messages that are ready, at any position; return their number."""
-        self._used_at_us = self._wall_clock()
-        self.tick()
+        context = self._context
+        context.touch()
+        self._settlements.tick()
         held = [
             (level, part)
             for level, msg_ids in self._of_levels(chosen)
-            for part in self.backing.level(level).remove(msg_ids)
+            for part in context.backing.level(level).remove(msg_ids)
         ]
-        if self._retries is not None:
-            self._retries.forget(held)
+        if self._settlements.retries is not None:
+            self._settlements.retries.forget(held)
         removed = sum(len(part) for _, part in held)
-        if self.counts is not None:
-            self.counts.purged += removed
+        if context.counts is not None:
+            context.counts.purged += removed
         return removed
 
     def _take_chosen(self, selection: Mapping[int, ChosenIds]) -> list[tuple[int, Fetched]]:
         """Take those messages that are ready, at any position; by level."""
-        self.tick()
+        self._settlements.tick()
         taken = [
             (level, fetched)
             for level, msg_ids in self._of_levels(selection)
-            for fetched in self.backing.level(level).take(msg_ids)
+            for fetched in self._context.backing.level(level).take(msg_ids)
         ]
-        return self._counted(taken, True) if self._remembers else taken
+        return self._counted(taken, True) if self._settlements.remembers else taken
 
     def _of_levels(self, selection: Mapping[int, ChosenIds]) -> list[tuple[int, ChosenIds]]:
         """The selection for each level that has messages, highest first."""
-        levels = (level for level in self.backing.numbers if level in selection and self.backing.length_of(level))
+        backing = self._context.backing
+        levels = (level for level in backing.numbers if level in selection and backing.length_of(level))
         return [(level, selection[level]) for level in levels]
 
     def hand_off(self, envelope: Envelope, body: bytes, give: Callable[[Delivered], bool]) -> bool:
@@ -92,28 +99,30 @@ class QueueDeliveries(QueueSettlements):
 
         ``give``: returns whether the receiver takes it. If so, nothing is written, and no rate counts it.
         """
-        chosen = self._consumers.next() if not len(self.backing) else None
-        if chosen is None or not chosen[0].consumer.acks_unseen or self.backing.recovering:
+        context = self._context
+        backing, consumers = context.backing, context.consumers
+        chosen = consumers.next() if not len(backing) else None
+        if chosen is None or not chosen[0].consumer.acks_unseen or backing.recovering:
             return False
         if envelope.of_contents:
             envelope, body = envelope.with_content(body)
         limits = self._expiry.limits
-        if limits is not None and limits.refuses and limits.refused(self.backing, (body,), 1):
+        if limits is not None and limits.refuses and limits.refused(backing, (body,), 1):
             return False
         consumer = chosen[0].consumer
         if not give(Delivered(consumer.tag, consumer.channel, 0, fetched_alone(envelope, (body,)))):
             return False
-        self._consumers.pass_turn(chosen[0])
-        if self.counts is not None:
-            self.counts.note_published(1, len(body), envelope.persistent)
-            self.counts.note_delivered(1, False, False)
+        consumers.pass_turn(chosen[0])
+        if context.counts is not None:
+            context.counts.note_published(1, len(body), envelope.persistent)
+            context.counts.note_delivered(1, False, False)
         return True
 
     def deliver(self, at_most: int | None = None) -> bool:
         """Deliver at most ``at_most`` ready messages to consumers with room; return whether more could be delivered."""
-        consumers = self._consumers
+        backing, consumers = self._context.backing, self._context.consumers
         left = at_most
-        while (ready := len(self.backing)) and (chosen := consumers.next()) is not None and left != 0:
+        while (ready := len(backing)) and (chosen := consumers.next()) is not None and left != 0:
             state, room = chosen
             limit = ready if left is None else min(ready, left)
             given = self._give_in_turns(limit) or self._give(state, min(limit, room), fresh=False)
@@ -121,9 +130,10 @@ class QueueDeliveries(QueueSettlements):
                 left -= given
         return bool(ready) and consumers.next() is not None
 
-    def _hand_out(self, count: int) -> None:
+    def hand_out(self, count: int) -> None:
         """Deliver ``count`` messages, due or not, to consumers with room for them."""
-        while count and (chosen := self._consumers.next()) is not None:
+        consumers = self._context.consumers
+        while count and (chosen := consumers.next()) is not None:
             state, room = chosen
             given = self._give(state, min(room, count), fresh=True)
             if not given and state.consumer.shared is not None:
@@ -134,17 +144,17 @@ class QueueDeliveries(QueueSettlements):
 
     def _give_in_turns(self, limit: int) -> int:
         """Deliver messages from the head to several consumers in turn; return their number, 0 if that is impossible."""
-        consumers, single = self._consumers, self.backing.single
+        context, consumers, single = self._context, self._context.consumers, self._context.backing.single
         if single is None or self._expiry.expiring or (turns := consumers.round()) is None:
             return 0
         ack_required, room = turns
-        deliveries, given = self.effects.deliveries, 0
+        deliveries, given = context.effects.deliveries, 0
         taken = [
             (0, fetched) for fetched in single.fetch_many(min(limit, room, _ROUND_MESSAGES), ack_required=ack_required)
         ]
-        for _, fetched in self._counted(taken, ack_required) if self._remembers else taken:
-            if self.counts is not None:
-                self.counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
+        for _, fetched in self._counted(taken, ack_required) if self._settlements.remembers else taken:
+            if context.counts is not None:
+                context.counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
             offset = 0
             while offset < fetched.count:
                 states, share = consumers.turns(fetched.count - offset)
@@ -153,11 +163,9 @@ class QueueDeliveries(QueueSettlements):
                 for place, state in enumerate(states, offset):
                     part, consumer = fetched.every(place, len(states), share), state.consumer
                     first = consumers.give(state, 0, part.seq_ids)
-                    if (
-                        first
-                        and (timeout_ms := consumer.ack_timeout_ms or self.arguments.consumer_timeout_ms) is not None
-                    ):
-                        self._limit_time(consumer.channel, first, part.count, timeout_ms)
+                    timeout_ms = consumer.ack_timeout_ms or context.arguments.consumer_timeout_ms
+                    if first and timeout_ms is not None:
+                        self._settlements.limit_time(consumer.channel, first, part.count, timeout_ms)
                     deliveries.append(Delivered(consumer.tag, consumer.channel, first, part))
                 offset += len(states) * share
             given += fetched.count
@@ -165,18 +173,19 @@ class QueueDeliveries(QueueSettlements):
 
     def _give(self, state: ConsumerState, count: int, *, fresh: bool) -> int:
         """Deliver messages from the head to one consumer; return their number."""
-        consumer, given = state.consumer, 0
+        context, consumer, given = self._context, state.consumer, 0
         if consumer.shared is not None and not (count := state.take_shared(count)):
             return 0
         taken = self._take(count, ack_required=consumer.ack_required, fresh=fresh)
-        deliveries = self.effects.deliveries
+        deliveries = context.effects.deliveries
+        timeout_ms = consumer.ack_timeout_ms or context.arguments.consumer_timeout_ms
         for level, fetched in taken:
             seq_ids = fetched.seq_ids
-            first = self._consumers.give(state, level, seq_ids)
-            if first and (timeout_ms := consumer.ack_timeout_ms or self.arguments.consumer_timeout_ms) is not None:
-                self._limit_time(consumer.channel, first, len(seq_ids), timeout_ms)
-            if self.counts is not None:
-                self.counts.note_delivered(len(seq_ids), fetched.redelivered, consumer.ack_required)
+            first = context.consumers.give(state, level, seq_ids)
+            if first and timeout_ms is not None:
+                self._settlements.limit_time(consumer.channel, first, len(seq_ids), timeout_ms)
+            if context.counts is not None:
+                context.counts.note_delivered(len(seq_ids), fetched.redelivered, consumer.ack_required)
             deliveries.append(Delivered(consumer.tag, consumer.channel, first, fetched))
             given += len(seq_ids)
         if consumer.shared is not None:
@@ -190,11 +199,11 @@ class QueueDeliveries(QueueSettlements):
 
         ``counted``: with their delivery counts, and without those that must not be delivered.
         """
-        backing, expiry = self.backing, self._expiry
+        backing, expiry = self._context.backing, self._expiry
         expiring = expiry.expiring and not fresh
         if backing.single is not None and not expiring:
             taken = [(0, fetched) for fetched in backing.single.fetch_many(count, ack_required=ack_required)]
-            return self._counted(taken, ack_required, count) if counted and self._remembers else taken
+            return self._counted(taken, ack_required, count) if counted and self._settlements.remembers else taken
         taken, left = [], count
         if expiring:
             expiry.expire()
@@ -207,7 +216,7 @@ class QueueDeliveries(QueueSettlements):
                 left -= fetched.count
             if expiring:
                 expiry.expire()
-        return self._counted(taken, ack_required, count) if counted and self._remembers else taken
+        return self._counted(taken, ack_required, count) if counted and self._settlements.remembers else taken
 
     def _counted(
         self, taken: list[tuple[int, Fetched]], ack_required: bool, missing: int = 0
@@ -221,32 +230,8 @@ class QueueDeliveries(QueueSettlements):
         while taken:
             previous, missing = missing, missing - sum(fetched.count for _, fetched in taken)
             for level, fetched in taken:
-                parts = self._to_deliver(level, fetched, ack_required) if fetched.redelivered else [fetched]
+                parts = self._settlements.to_deliver(level, fetched, ack_required) if fetched.redelivered else [fetched]
                 deliverable += [(level, part) for part in parts]
                 missing += fetched.count - sum(part.count for part in parts)
             taken = self._take(missing, ack_required=ack_required, counted=False) if 0 < missing <= previous else []
         return deliverable
-
-    def _to_deliver(self, level: int, fetched: Fetched, ack_required: bool) -> list[Fetched]:
-        """Return those of redelivered messages that may be delivered now, with their delivery counts."""
-        retries = self._open_retries()
-        if ack_required and (waiting := retries.go_on_waiting(level, fetched.seq_ids, self._wall_clock())) is not None:
-            return [
-                part
-                for at, waits in enumerate(waiting)
-                if not waits
-                for part in self._to_deliver(level, fetched.part(at, 1), ack_required)
-            ]
-        was_out = self._tells_out and fetched.has_deliver_record
-        counts = retries.delivered_again(level, fetched.seq_ids, was_out=was_out)
-        if counts is None:
-            return [fetched]
-        redelivered = FetchedAgain.of(fetched, counts, tells_count=self.arguments.tells_delivery_count)
-        if not ack_required:
-            retries.forget([(level, fetched.seq_ids)])
-            return [redelivered]
-        over = retries.over_limit(counts)
-        if over is None:
-            return [redelivered]
-        self._die_of_limit([(level, fetched.seq_ids[at : at + 1]) for at, is_over in enumerate(over) if is_over])
-        return [redelivered.part(at, 1) for at, is_over in enumerate(over) if not is_over]

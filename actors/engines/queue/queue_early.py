@@ -8,111 +8,63 @@ is *delivered early* is with its consumer before that, and one that is *read ahe
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import attrs
 
-from warren.actors.engines.queue.backing import Backing
-from warren.actors.engines.queue.consumers import Consumer
-from warren.actors.engines.queue.delivery_tags import DeliveryTags
 from warren.actors.engines.queue.effects import DeliveredEarly
-from warren.actors.engines.queue.queue_deliveries import QueueDeliveries
+from warren.actors.engines.queue.expiry import Expiry
+from warren.actors.engines.queue.queue_context import PendingConfirms, QueueContext
+from warren.actors.engines.queue.queue_settlements import QueueSettlements
 from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.queue.fetching import Fetched
 
 
-class PendingConfirms:
-    """The tokens of publishes that wait until their messages are safe, by level. Truth value: whether there are any.
-
-    A publisher's *token* stands for one call. A level reports publishes as safe in the order in which they arrived, so
-    each level has one line of tokens.
-    """
-
-    __slots__ = ("_waiting",)
-
-    def __init__(self) -> None:
-        self._waiting: dict[int, deque[object]] = {}
-
-    def __bool__(self) -> bool:
-        return any(self._waiting.values())
-
-    def add(self, level: int, token: object) -> None:
-        """Add the token of the last publish to that level."""
-        waiting = self._waiting.get(level)
-        if waiting is None:
-            waiting = self._waiting[level] = deque()
-        waiting.append(token)
-
-    def take_safe(self, backing: Backing) -> list[object]:
-        """Take the tokens of publishes that have become safe since the last call."""
-        tokens: list[object] = []
-        for level, waiting in self._waiting.items():
-            if waiting:
-                tokens += [waiting.popleft() for _ in backing.level(level).drain_confirmed()]
-        return tokens
-
-    def all(self) -> list[object]:
-        """Take every token, of each level in order."""
-        tokens = [token for waiting in self._waiting.values() for token in waiting]
-        self._waiting = {}
-        return tokens
-
-
 @attrs.define(eq=False, repr=False)
-class QueueEarly(QueueDeliveries):
+class QueueEarly:
     """The early messages of one queue. See the module's prose."""
 
-    _pending_confirms: PendingConfirms | None = attrs.field(init=False, default=None)
-    is_plain: bool = attrs.field(init=False)
-    """Whether arriving messages need no checks: :attr:`takes_all`, no keys, no ack timeouts, and no watcher."""
-    takes_all: bool = attrs.field(init=False)
-    """Whether all arriving messages go to the same level and none expires or is refused: no TTL, limits or levels."""
-    _is_watched: bool = attrs.field(init=False, default=False)
+    _context: QueueContext
+    _expiry: Expiry
+    _confirms: PendingConfirms
+    _settlements: QueueSettlements
 
     @property
     def takes_early(self) -> bool:
         """Whether a message that arrives now may be delivered before it is taken in (:meth:`publish_delivered`)."""
-        single = self.backing.single
+        single = self._context.backing.single
         return single is not None and single.is_empty_in_ram
 
     @property
     def takes_ahead(self) -> bool:
         """Whether messages that arrive now may be written before they are taken in (:meth:`write_ahead`)."""
-        return self.is_plain and self.backing.durable and self.backing.single is not None
-
-    def lone_consumer(self, held: int) -> Consumer | None:
-        """The only consumer, if it acks and has room for more than ``held`` messages."""
-        return self._consumers.lone(held)
-
-    def tags(self, channel: str) -> DeliveryTags[Any]:
-        """A channel's delivery tags, for a message that it gets early."""
-        return self._consumers.channel(channel)
+        context = self._context
+        return context.is_plain and context.backing.durable and context.backing.single is not None
 
     def write_ahead(self, envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes]) -> bool:
         """Make messages safe before :meth:`enter_written` takes them in; ``False`` if that is impossible.
 
         The queue must not be used in between. Raises what a sync raises.
         """
-        single = self.backing.single
+        single = self._context.backing.single
         return single is not None and single.write_ahead(envelope, msg_ids, bodies)
 
     def enter_written(self, envelope: Envelope, early: DeliveredEarly | None) -> None:
         """Take in what was written ahead, all with this envelope. ``early``: the first messages, if delivered."""
-        queue = self.backing.level(0)
+        context = self._context
+        queue = context.backing.level(0)
         bytes_before = queue.state.bytes
         seq_ids = queue.enter_written(envelope)
-        self.touch()
-        if (counts := self.counts) is not None:
+        context.touch()
+        if (counts := context.counts) is not None:
             counts.note_published(len(seq_ids), queue.state.bytes - bytes_before, envelope.persistent)
         if early is not None:
             self.take_off(early.channel, early.consumer, early.first_tag, [body is None for body in early.bodies])
 
     def read_ahead(self, count: int) -> Fetched | None:
         """Return at most ``count`` messages at the head that gets may have before :meth:`take_off`."""
-        single = self.backing.single
-        if single is None or not self.is_plain or self._expiry.expiring:
+        single = self._context.backing.single
+        if single is None or not self._context.is_plain or self._expiry.expiring:
             return None
         fetched = single.peek(count)
         return None if fetched is None or fetched.redelivered else fetched
@@ -120,60 +72,49 @@ class QueueEarly(QueueDeliveries):
     def take_off(self, channel: str, consumer: str | None, first_tag: int, acked_marks: Sequence[bool]) -> None:
         """Take off the head what a channel already got, under consecutive tags; ``acked_marks``: what was acked."""
         given, tag = [], first_tag
-        for fetched in self.backing.level(0).fetch_many(len(acked_marks)):
+        for fetched in self._context.backing.level(0).fetch_many(len(acked_marks)):
             given.append((tag, fetched.seq_ids))
             tag += fetched.count
-            self._note_early(fetched.count, consumer, redelivered=fetched.redelivered)
-        self._consumers.have(channel, consumer, given)
+            self._note_delivered(fetched.count, consumer, redelivered=fetched.redelivered)
+        self._context.consumers.have(channel, consumer, given)
         if acked := [range(first_tag + part.start, first_tag + part.stop) for part in _stretches(acked_marks, of=True)]:
-            self.ack(channel, acked)
+            self._settlements.ack(channel, acked)
 
     def publish_delivered(
         self, envelope: Envelope, msg_ids: bytes, early: DeliveredEarly, token: object | None
     ) -> None:
         """Take in messages that were already delivered while the queue was empty.
 
-        ``msg_ids``: those of the unacked messages. ``token``: as with :meth:`publish_many`, if this is the last part
-        of its publish.
+        ``msg_ids``: those of the unacked messages. ``token``: as with
+        :meth:`~warren.actors.engines.queue.queue_process.QueueProcess.publish_many`, if this is the last part of its
+        publish.
         """
-        queue, bodies = self.backing.level(0), early.bodies
+        context = self._context
+        queue, bodies = context.backing.level(0), early.bodies
         stretches = _stretches([body is None for body in bodies], of=False)
-        confirm = token is not None and bool(stretches) and envelope.persistent and self.backing.durable
+        confirm = token is not None and bool(stretches) and envelope.persistent and context.backing.durable
         bytes_before, given = queue.state.unacked_bytes, []
         for part in stretches:
             part_bodies: Sequence[bytes] = bodies[part.start : part.stop]  # type: ignore[assignment]
             ids, msg_ids = msg_ids[: 16 * len(part)], msg_ids[16 * len(part) :]
             seq_ids = queue.publish_delivered_many(envelope, ids, part_bodies, confirm=confirm and not msg_ids)
             given.append((early.first_tag + part.start, seq_ids))
-        self._consumers.have(early.channel, early.consumer, given)
+        context.consumers.have(early.channel, early.consumer, given)
         acked_count = len(bodies) - sum(map(len, stretches))
         queue.note_passed(acked_count)
-        self.touch()
-        if (counts := self.counts) is not None:
+        context.touch()
+        if (counts := context.counts) is not None:
             size_bytes = queue.state.unacked_bytes - bytes_before + early.acked_bytes
             counts.note_published(len(bodies), size_bytes, envelope.persistent)
             counts.acked += acked_count
-        self._note_early(len(bodies), early.consumer, redelivered=False)
+        self._note_delivered(len(bodies), early.consumer, redelivered=False)
         if token is not None:
-            self._note_confirm(0, token, confirm=confirm)
+            self._confirms.note(0, token, confirm=confirm)
 
-    def _note_early(self, count: int, consumer: str | None, *, redelivered: bool) -> None:
-        if (counts := self.counts) is not None:
+    def _note_delivered(self, count: int, consumer: str | None, *, redelivered: bool) -> None:
+        if (counts := self._context.counts) is not None:
             counts.note_delivered(count, redelivered, True)
             counts.got += count if consumer is None else 0
-
-    def _note_confirm(self, level: int, token: object, *, confirm: bool) -> None:
-        """Confirm a publish when it is safe, or at once if it never can be."""
-        if not confirm:
-            self.effects.confirmed.append(token)
-            return
-        if self._pending_confirms is None:
-            self._pending_confirms = PendingConfirms()
-        self._pending_confirms.add(level, token)
-
-    def touch(self) -> None:
-        """Note that the queue was used: it was declared again, or its status was read."""
-        self._used_at_us = self._wall_clock()
 
 
 def _stretches(flags: Sequence[bool], *, of: bool) -> list[range]:

@@ -1,10 +1,20 @@
 """QueueProcess: one queue as its users see it.
 
-A plain object around a :class:`~warren.actors.engines.queue.backing.Backing`, which keeps the messages. It tracks
-consumers and unacked messages (:mod:`~warren.actors.engines.queue.queue_deliveries`), and which messages die, when, and
-where they go (:mod:`~warren.actors.engines.queue.expiry`). It makes no outgoing calls: its output collects in its
+A plain object around a :class:`~warren.actors.engines.queue.backing.Backing`, which keeps the messages. What it does
+with them is up to its parts:
+
+- *consumers*: which consumer is next, and what each channel has not settled;
+- *expiry*: which messages die, when, and where they go; limits;
+- *settlements*: acks, requeues, rejects, retries, ack timeouts;
+- *deliveries*: to consumers and to gets;
+- *confirms*: publishes that wait until they are safe;
+- *early*: messages that were written or delivered outside the queue's turns.
+
+A part uses only parts above it, and all share one :class:`~warren.actors.engines.queue.queue_context.QueueContext`. The
+queue takes messages in, and does what concerns several parts. It makes no outgoing calls: its output collects in its
 effects (:mod:`~warren.actors.engines.queue.effects`). The wall clock is passed in; nothing happens by itself, so the
-host asks for the next deadline and calls :meth:`QueueProcess.tick` then.
+host asks for the next deadline and calls
+:meth:`~warren.actors.engines.queue.queue_settlements.QueueSettlements.tick` then.
 
 *Dead letters* leave in numbered batches. The queue keeps the messages, as if they were unacked, until the batch is
 reported safe at its destination. So confirmed messages are not lost on the way, but a crash may leave them in both
@@ -22,33 +32,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
-
 from warren.actors.engines.declared.policies import AppliedPolicies
 from warren.actors.engines.declared.queue_arguments import effective
 from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.engines.queue.backing import RandomBytes
-from warren.actors.engines.queue.consumers import Consumer, Consumers
-from warren.actors.engines.queue.effects import Effects
+from warren.actors.engines.queue.expiry import Expiry
+from warren.actors.engines.queue.queue_context import PendingConfirms, QueueContext
+from warren.actors.engines.queue.queue_deliveries import QueueDeliveries
 from warren.actors.engines.queue.queue_early import QueueEarly
+from warren.actors.engines.queue.queue_settlements import QueueSettlements
 from warren.actors.engines.queue.queue_stats import queue_stats
 from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.queue.variable_queue import VariableQueue
 
 
-@attrs.define(eq=False, repr=False)
-class QueueProcess(QueueEarly):
+class QueueProcess:
     """One queue. See the module's prose."""
 
-    single_below_bytes: int = attrs.field(default=1 << 62, kw_only=True)
-    """A single message whose body is smaller than this is stored encoded, together with the message before it.
+    __slots__ = (
+        "_is_watched",
+        "backing",
+        "confirms",
+        "consumers",
+        "context",
+        "deliveries",
+        "early",
+        "expiry",
+        "settlements",
+    )
 
-    That takes the least memory, unless many messages share one body object, as simulated ones do.
-    """
-
-    def __attrs_post_init__(self) -> None:
-        QueueEarly.__attrs_post_init__(self)
+    def __init__(self, context: QueueContext) -> None:
+        self.context = context
+        self.backing = context.backing
+        self.consumers = context.consumers
+        self.expiry = Expiry(context)
+        self.settlements = QueueSettlements(context, self.expiry)
+        self.deliveries = QueueDeliveries(context, self.expiry, self.settlements)
+        self.confirms = PendingConfirms(context)
+        self.early = QueueEarly(context, self.expiry, self.confirms, self.settlements)
+        self._is_watched = False
         self._note_arguments()
 
     def watch(self, *, is_watched: bool) -> None:
@@ -57,16 +80,17 @@ class QueueProcess(QueueEarly):
         self._note_plain()
 
     def _note_plain(self) -> None:
-        expiry, arguments = self._expiry, self.arguments
-        self.takes_all = expiry.ttl_us is None and expiry.limits is None and self.backing.levels is None
-        self.is_plain = self.takes_all and arguments.consumer_timeout_ms is None and not self.declaration.deduplicates
-        self.is_plain = self.is_plain and not self._is_watched
+        context, expiry = self.context, self.expiry
+        context.takes_all = expiry.ttl_us is None and expiry.limits is None and self.backing.levels is None
+        checked = context.arguments.consumer_timeout_ms is not None or context.declaration.deduplicates
+        context.is_plain = context.takes_all and not checked and not self._is_watched
 
     def _note_arguments(self) -> None:
         self._note_plain()
-        if self._retries is not None:
-            self._retries.arguments = self.arguments
-        mode = self.arguments.set_queue_mode
+        arguments = self.context.arguments
+        if self.settlements.retries is not None:
+            self.settlements.retries.arguments = arguments
+        mode = arguments.set_queue_mode
         if mode is not None and self.backing.mode != mode:
             self.backing.set_mode(mode)
 
@@ -75,13 +99,28 @@ class QueueProcess(QueueEarly):
 
         As in a broker, a queue that a policy made lazy stays lazy without the policy, until the queue is restarted.
         """
-        self.policies = policies
-        self._used_at_us = self._wall_clock()
-        arguments = effective(self.declaration, policies.definition)
-        if arguments != self.arguments:
-            self.arguments = arguments
-            self._expiry.set_arguments(arguments)
+        context = self.context
+        context.policies = policies
+        context.touch()
+        arguments = effective(context.declaration, policies.definition)
+        if arguments != context.arguments:
+            before, context.arguments = context.arguments, arguments
+            self.expiry.arguments_changed(before)
             self._note_arguments()
+
+    # ── consumers ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def cancel_consumer(self, tag: str) -> bool:
+        """Remove a consumer; its unacked messages stay with the channel. Return whether it existed."""
+        if self.consumers.remove(tag) is None:
+            return False
+        self.context.touch()
+        return True
+
+    @property
+    def is_auto_delete_due(self) -> bool:
+        """Whether the queue is auto-delete and has lost its last consumer."""
+        return self.context.declaration.auto_delete and self.consumers.had_one and not len(self.consumers)
 
     # ── messages in ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -99,10 +138,10 @@ class QueueProcess(QueueEarly):
 
         ``bodies``: contents, if the envelope says so.
 
-        :meth:`deliver` gives them to consumers. But if the queue has limits, or messages expire, those for which
-        consumers have room are delivered here.
+        :attr:`deliveries` gives them to consumers later. But if the queue has limits, or messages expire, those for
+        which consumers have room are delivered here.
         """
-        if not self.is_plain or expiration_ms is not None:
+        if not self.context.is_plain or expiration_ms is not None:
             self._publish_carefully(
                 envelope, msg_ids, bodies, expiration_ms=expiration_ms, priority=priority, token=token
             )
@@ -110,10 +149,10 @@ class QueueProcess(QueueEarly):
         queue = self.backing.single
         if queue is None:
             queue = self.backing.level(0)
-        counts = self.counts
+        counts = self.context.counts
         size_before = 0 if counts is None else queue.state.bytes
         confirm = token is not None and envelope.persistent and self.backing.durable
-        if len(bodies) == 1 and len(bodies[0]) < self.single_below_bytes:
+        if len(bodies) == 1 and len(bodies[0]) < self.context.single_below_bytes:
             queue.publish(envelope, msg_ids, bodies[0], confirm=confirm)
         else:
             queue.publish_many(envelope, msg_ids, bodies, confirm=confirm)
@@ -121,7 +160,7 @@ class QueueProcess(QueueEarly):
             size_bytes = queue.state.bytes - size_before
             counts.note_published(len(bodies), size_bytes, envelope.persistent)
         if token is not None:
-            self._note_confirm(0, token, confirm=confirm)
+            self.confirms.note(0, token, confirm=confirm)
 
     def _publish_carefully(
         self,
@@ -133,17 +172,17 @@ class QueueProcess(QueueEarly):
         priority: int,
         token: object | None,
     ) -> None:
-        if self.backing.levels is not None and len(self._consumers):
-            self.deliver()  # a waiting consumer gets the earlier messages, whatever arrives now
-        self.tick()
-        if self.counts is not None:
-            self.counts.note_published(len(bodies), envelope.bodies_bytes(bodies), envelope.persistent)
+        if self.backing.levels is not None and len(self.consumers):
+            self.deliveries.deliver()  # a waiting consumer gets the earlier messages, whatever arrives now
+        self.settlements.tick()
+        if self.context.counts is not None:
+            self.context.counts.note_published(len(bodies), envelope.bodies_bytes(bodies), envelope.persistent)
         level = self.backing.level_of(priority)
-        expiry_us = self._expiry.expiry_us(expiration_ms)
-        confirm = token is not None and envelope.persistent and self.backing.durable and not self._expiry.discards
+        expiry_us = self.expiry.expiry_us(expiration_ms)
+        confirm = token is not None and envelope.persistent and self.backing.durable and not self.expiry.discards
         # A message that expires at once makes room for the next, so limits are applied to such messages one by one.
-        limits = self._expiry.limits
-        singly = limits is not None and (0 < expiry_us <= self._wall_clock() or envelope.of_contents)
+        limits = self.expiry.limits
+        singly = limits is not None and (0 < expiry_us <= self.context.wall_clock() or envelope.of_contents)
         step, all_taken = 1 if singly else max(len(bodies), 1), True
         for low in range(0, len(bodies), step):
             high = min(low + step, len(bodies))
@@ -155,9 +194,9 @@ class QueueProcess(QueueEarly):
                 part = (body,)
             all_taken &= self._take_in(level, part_envelope, ids, part, expiry_us=expiry_us, confirm=safe)
         if token is not None and not all_taken:
-            self.effects.refused.append(token)
+            self.context.effects.refused.append(token)
         elif token is not None:
-            self._note_confirm(level, token, confirm=confirm and len(bodies) > 0)
+            self.confirms.note(level, token, confirm=confirm and len(bodies) > 0)
 
     def _take_in(
         self,
@@ -170,32 +209,32 @@ class QueueProcess(QueueEarly):
         confirm: bool,
     ) -> bool:
         """Take messages as far as the limits allow; return whether all were taken. ``confirm``: only if all are."""
-        queue, limits, at_once = self.backing.level(level), self._expiry.limits, 0
-        if self._consumers.room and (limits is not None or expiry_us):
-            self.deliver()
-            at_once = min(self._consumers.room, len(bodies))
+        queue, limits, at_once = self.backing.level(level), self.expiry.limits, 0
+        if self.consumers.room and (limits is not None or expiry_us):
+            self.deliveries.deliver()
+            at_once = min(self.consumers.room, len(bodies))
         refused = limits.refused(self.backing, bodies, at_once) if limits is not None and limits.refuses else []
         if refused:
-            if self.counts is not None:
-                self.counts.refused += len(refused)
-            self._expiry.refuse(envelope, [bodies[index] for index in refused])
+            if self.context.counts is not None:
+                self.context.counts.refused += len(refused)
+            self.expiry.refuse(envelope, [bodies[index] for index in refused])
             taken = sorted(set(range(len(bodies))) - set(refused))
             msg_ids = b"".join([msg_ids[16 * index : 16 * index + 16] for index in taken])
             bodies = [bodies[index] for index in taken]
             at_once = min(at_once, len(bodies))
-        if self._expiry.discards:
+        if self.expiry.discards:
             msg_ids, bodies = msg_ids[: 16 * at_once], bodies[:at_once]
         if expiry_us and bodies:
-            self._expiry.expiring = True  # only now: delivering above may have reset it
+            self.expiry.expiring = True  # only now: delivering above may have reset it
         for part in (range(at_once), range(at_once, len(bodies))):
             if part:
                 if part.start == at_once:
-                    self._consumers.next()  # there is a message, so consumers without room lose their turn
+                    self.consumers.next()  # there is a message, so consumers without room lose their turn
                 last = part.stop == len(bodies) and not refused
                 self._put(queue, envelope, msg_ids, bodies, part, expiry_us=expiry_us, confirm=confirm and last)
             if part.start == 0 and at_once:
-                self._hand_out(at_once)
-        self.tick()
+                self.deliveries.hand_out(at_once)
+        self.settlements.tick()
         return not refused
 
     def _put(
@@ -210,7 +249,7 @@ class QueueProcess(QueueEarly):
         confirm: bool,
     ) -> None:
         low, high = part.start, part.stop
-        if high - low == 1 and len(bodies[low]) < self.single_below_bytes:
+        if high - low == 1 and len(bodies[low]) < self.context.single_below_bytes:
             msg_id = msg_ids[16 * low : 16 * high]
             queue.publish(envelope, msg_id, bodies[low], expiry_us=expiry_us, confirm=confirm)
         else:
@@ -218,66 +257,28 @@ class QueueProcess(QueueEarly):
             ids, part_bodies = (msg_ids, bodies) if whole else (msg_ids[16 * low : 16 * high], bodies[low:high])
             queue.publish_many(envelope, ids, part_bodies, expiries_us=expiry_us, confirm=confirm)
 
-    def confirm_when_safe(self, level: int, token: object) -> None:
-        """Return ``token`` when everything published to a level until now is safe."""
-        confirm = self.backing.durable
-        if confirm:
-            self.backing.level(level).expect_confirm()
-        self._note_confirm(level, token, confirm=confirm)
-
-    def ids_at(self, level: int, seq_ids: Sequence[int]) -> list[bytes | None]:
-        """Return the msg_ids of a level's messages with these ascending seq_ids; ``None`` for each missing message."""
-        if level not in self.backing.numbers:
-            return [None] * len(seq_ids)
-        return self.backing.level(level).ids_at(seq_ids)
-
-    def expiry_us(self, expiration_ms: int | None) -> int:
-        """When a message that arrives now expires; 0: never."""
-        return self._expiry.expiry_us(expiration_ms)
-
-    @property
-    def discards(self) -> bool:
-        """Whether an arriving message is dropped at once, unless a consumer takes it."""
-        return self._expiry.discards
-
-    # ── death and time ──────────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def has_dead_letters_under_way(self) -> bool:
-        """Whether dead letters are on their way that may not be safe yet."""
-        return not self._expiry.idle
-
-    def dead_letters_safe(self, number: int) -> None:
-        """Remove the messages of a batch of dead letters that is safe at its target, or without a target."""
-        self._expiry.safe(number)
+    # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def next_deadline_us(self) -> int | None:
-        """When :meth:`tick` next has something to do; ``None``: never, for the present messages."""
-        of_message = self._expiry.next_deadline_us()
-        if self._retries is None and self._deadlines is None:
-            return of_message
-        due_us = self.next_due_us
+        """When :meth:`~warren.actors.engines.queue.queue_settlements.QueueSettlements.tick` next has something to do;
+        ``None``: never, for the present messages."""
+        of_message, due_us = self.expiry.next_deadline_us(), self.settlements.next_due_us
         return of_message if due_us is None else due_us if of_message is None else min(due_us, of_message)
-
-    @property
-    def is_over_limits(self) -> bool:
-        """Whether messages exceed the limits, so that :meth:`tick` would drop some."""
-        return self._expiry.is_over
 
     def expires_at_us(self) -> int | None:
         """Return when the queue itself is to be deleted, if it is not used until then."""
-        expires_ms = self.arguments.expires_ms
-        if expires_ms is None or len(self._consumers):
+        expires_ms = self.context.arguments.expires_ms
+        if expires_ms is None or len(self.consumers):
             return None
-        return self._used_at_us + expires_ms * 1000
+        return self.context.used_at_us + expires_ms * 1000
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
     def purge(self) -> int:
         """Delete every ready message, and those that wait to be redelivered; return their number."""
-        purged = self._purge_waiting() + self.backing.purge()
-        if self.counts is not None:
-            self.counts.purged += purged
+        purged = self.settlements.purge_waiting() + self.backing.purge()
+        if self.context.counts is not None:
+            self.context.counts.purged += purged
         return purged
 
     def delete(self, *, if_unused: bool = False, if_empty: bool = False) -> int:
@@ -288,42 +289,28 @@ class QueueProcess(QueueEarly):
         (``if_empty``).
         """
         if if_empty and len(self.backing):
-            raise PreconditionFailedError(f"{self.declaration} not empty")
-        if if_unused and len(self._consumers):
-            raise PreconditionFailedError(f"{self.declaration} in use")
-        effects = self.effects
-        for consumer in self._consumers:
-            effects.cancelled.append(consumer.tag)
-        if self._pending_confirms is not None:
-            effects.confirmed += self._pending_confirms.all()
-        self._consumers = Consumers(single_active=self.declaration.single_active_consumer)
-        self._pending_confirms = None
-        self._expiry.forget()
-        if self._retries is not None:
-            self._retries.delete()
-        self._retries = self._deadlines = None
+            raise PreconditionFailedError(f"{self.context.declaration} not empty")
+        if if_unused and len(self.consumers):
+            raise PreconditionFailedError(f"{self.context.declaration} in use")
+        self.context.effects.cancelled += [consumer.tag for consumer in self.consumers]
+        self.confirms.confirm_all()
+        self.consumers.forget()
+        self.expiry.forget()
+        self.settlements.delete()
         return self.backing.delete()
-
-    @property
-    def is_auto_delete_due(self) -> bool:
-        """Whether the queue is auto-delete and has lost its last consumer."""
-        return self.declaration.auto_delete and self._consumers.had_one and not len(self._consumers)
 
     def close(self, random: RandomBytes) -> dict[bytes, RecoveryTerms]:
         """Stop cleanly; return the recovery terms of every level, by the name under which it is stored."""
-        if self._retries is not None or self._consumers.unacked:
-            consumers = self._consumers
-            out = [(run.level, run.seq_ids) for run in consumers.runs()]
-            self._open_retries().close(out, [(run.level, run.seq_ids[0]) for run in consumers.oldest_runs()])
-        self._consumers = Consumers(single_active=self.declaration.single_active_consumer)
-        self._pending_confirms = self._retries = self._deadlines = None
-        self._expiry.forget()
+        self.settlements.close()
+        self.consumers.forget()
+        self.confirms.forget()
+        self.expiry.forget()
         return self.backing.close(random)
 
     def abandon(self) -> None:
         """Give the files up as a crash of the process would."""
-        if self._retries is not None:
-            self._retries.abandon()
+        if self.settlements.retries is not None:
+            self.settlements.retries.abandon()
         self.backing.abandon()
 
     def hibernate(self) -> bool:
@@ -331,91 +318,33 @@ class QueueProcess(QueueEarly):
 
         Any later call may wake the queue, except reading lengths, :meth:`stats` and deadlines.
         """
-        if self._consumers.unacked or not self._expiry.idle or self._pending_confirms:
-            return False
-        if self._retries is not None and self._retries.waiting:
+        if self.consumers.unacked or self.settlements.waiting or not self.expiry.idle or self.confirms:
             return False
         if self.backing.asleep:
             return True
-        self._expiry.expire()
-        self._expiry.fall_asleep()
-        self._pending_confirms = None
-        if self._effects is not None and self._effects == Effects():
-            self._effects = None
-        if not self._expiry.idle:
+        self.expiry.expire()
+        self.expiry.fall_asleep()
+        self.confirms.forget()
+        self.context.release_effects()
+        if not self.expiry.idle:
             return False
-        if self._retries is not None:
-            self._retries.begin_anew([level for level in self.backing.numbers if not self.backing.length_of(level)])
-            self._retries = self._retries if self._retries.counts else None
-        self._remembers = self._remembers and len(self.backing) > 0
+        self.settlements.rest()
         return self.backing.hibernate()
-
-    # ── answers ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def drain_effects(self) -> Effects:
-        """Take the collected effects."""
-        effects, self._effects = self._effects, None
-        return Effects() if effects is None else effects
-
-    def drain_confirms(self) -> None:
-        """Move the tokens of publishes that have become safe into the effects."""
-        if self._pending_confirms:
-            self.effects.confirmed += self._pending_confirms.take_safe(self.backing)
-
-    def __len__(self) -> int:
-        """Ready messages."""
-        return len(self.backing)
-
-    def __bool__(self) -> bool:
-        return True
-
-    @property
-    def depth(self) -> int:
-        """Ready messages, unacked ones, and dead letters on their way."""
-        return self.backing.depth
-
-    @property
-    def unacked(self) -> int:
-        """Messages that channels have not settled."""
-        return self._consumers.unacked
-
-    @property
-    def consumer_count(self) -> int:
-        return len(self._consumers)
-
-    @property
-    def consumers(self) -> list[Consumer]:
-        return list(self._consumers)
-
-    @property
-    def is_asleep(self) -> bool:
-        return self.backing.asleep
-
-    @property
-    def has_counted(self) -> bool:
-        """Whether anything was counted since the counts were last taken."""
-        return self.counts is not None and self.counts.any
 
     def stats(self) -> dict[str, Any]:
         """The queue's statistics, under RabbitMQ's names; wakes nothing."""
-        waiting = 0 if self._retries is None else self._retries.waiting
-        return queue_stats(self.declaration, self.policies, self.backing, self._consumers, waiting)
+        return queue_stats(self.context, self.settlements.waiting)
 
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` if the queue contradicts itself."""
-        self._consumers.check_invariants()
+        self.consumers.check_invariants()
         self.backing.check_invariants()
+        self.settlements.check_invariants()
         held: dict[int, list[int]] = {}
-        for run in self._consumers.runs():
+        for run in self.consumers.runs():
             held.setdefault(run.level, []).extend(run.seq_ids)
-        for level, seq_ids in self._expiry.held:
+        for level, seq_ids in (*self.expiry.held, *self.settlements.held):
             held.setdefault(level, []).extend(seq_ids)
-        if self._deadlines is not None:
-            self._deadlines.check_invariants()
-        if self._retries is not None:
-            self._retries.check_invariants()
-            for level, seq_ids in self._retries.held:
-                held.setdefault(level, []).extend(seq_ids)
         for level, queue in self.backing.awake():
             s = queue.state
             pieces = (s.ram_pending, s.disk_pending, s.index_pending)
@@ -424,7 +353,7 @@ class QueueProcess(QueueEarly):
                 raise RuntimeError(
                     f"level {level}: pending acks differ from what channels, waits and dead letters hold"
                 )
-            if not self._expiry.expiring and queue.head_expiry():
+            if not self.expiry.expiring and queue.head_expiry():
                 raise RuntimeError(f"level {level} has a message that expires, but no expiry is scheduled")
         if any(held.values()):
             raise RuntimeError("channels, waits or dead letters hold messages of levels that are asleep")

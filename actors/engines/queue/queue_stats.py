@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from warren.actors.engines.declared.arguments import QueueDeclaration
-from warren.actors.engines.declared.policies import AppliedPolicies
-from warren.actors.engines.queue.backing import Backing
-from warren.actors.engines.queue.consumers import Consumers
+from warren.actors.engines.queue.queue_context import QueueContext
 
 
-def queue_stats(
-    declaration: QueueDeclaration, policies: AppliedPolicies, backing: Backing, consumers: Consumers, waiting: int
-) -> dict[str, Any]:
+def queue_stats(context: QueueContext, waiting: int) -> dict[str, Any]:
     """All statistics. Wakes nothing. ``waiting``: messages that came back and wait to be redelivered.
 
     Warren's own are ``messages_retrying``, the waiting ones; ``messages_dead_lettering``, dead letters that are not
     safe yet at their target; and ``recovering``: the queue is still being scanned after a crash, and the counts are
     preliminary.
     """
+    declaration, policies, backing, consumers = (
+        context.declaration,
+        context.policies,
+        context.backing,
+        context.consumers,
+    )
     status = backing.status()
     counts = {key: status.pop(key) for key in list(status) if key.startswith(("message", "disk_"))}
     ready, unacked = len(backing), consumers.unacked

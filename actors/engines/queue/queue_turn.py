@@ -146,25 +146,25 @@ class QueueTurn:
         """Answer a token when everything published to a level until now is safe."""
         self.worked = True
         self.waiting[token] = None
-        self.process.confirm_when_safe(level, token)
+        self.process.confirms.when_safe(level, token)
 
     def publish_delivered(self, envelope: Envelope, msg_ids: bytes, early: DeliveredEarly, token: Any) -> None:
         """Take in what was delivered early. ``token``: ``None`` if other messages of the publish follow."""
         self.worked = True
         if token is not None:
             self.waiting[token] = None
-        self.process.publish_delivered(envelope, msg_ids, early, token)
+        self.process.early.publish_delivered(envelope, msg_ids, early, token)
 
     @property
     def takes_early(self) -> bool:
         """Whether a message may be delivered before a turn takes it in. Any thread may ask while no turn runs."""
-        return self.comes_soon and self.process.takes_early
+        return self.comes_soon and self.process.early.takes_early
 
     @property
     def takes_ahead(self) -> bool:
         """Whether a message with a waiting publisher may be made safe before a turn takes it in: if nothing else waits
         to be made safe. Once per sync interval a turn takes in what was written, while a publisher waits anyway."""
-        if self.waiting or self._sync_now or self.resting or self.waits_for_room or not self.process.takes_ahead:
+        if self.waiting or self._sync_now or self.resting or self.waits_for_room or not self.process.early.takes_ahead:
             return False
         return self._clock.now_ns() < self._synced_ns + self._sync_group.delay_ns()
 
@@ -173,7 +173,7 @@ class QueueTurn:
 
         ``False``, and nothing is done: they have to be taken in first. Raises what a sync raises.
         """
-        if not self.process.write_ahead(envelope, msg_ids, bodies):
+        if not self.process.early.write_ahead(envelope, msg_ids, bodies):
             return False
         if not self._sync_armed:
             self._arm_sync(self._sync_group.delay_ns())
@@ -183,7 +183,7 @@ class QueueTurn:
         """Take in what was written ahead. ``early``: its first message, if already delivered."""
         self.worked = True
         self.settled = self.settled or early is not None
-        self.process.enter_written(envelope, early)
+        self.process.early.enter_written(envelope, early)
 
     def get_many(
         self, channel: str, count: int, *, ack_required: bool, limit_bytes: int | None = None
@@ -194,7 +194,7 @@ class QueueTurn:
         """
         self.hand_out()
         if limit_bytes is None:
-            deliveries = self.process.get_many(channel, count, ack_required=ack_required)
+            deliveries = self.process.deliveries.get_many(channel, count, ack_required=ack_required)
         else:
             deliveries = self._get_some(channel, count, limit_bytes, ack_required=ack_required)
         if deliveries:
@@ -206,7 +206,7 @@ class QueueTurn:
                 soon = now_ns < self._got_ns + self._sync_group.delay_ns()
                 self._reads_on = channel if soon or (self._ahead_pays and channel == self._acks_on) else None
                 self._got_ns, self._acks_on = now_ns, None
-        elif self.process.retries is not None:  # fetched messages may have to wait, which needs a timer
+        elif self.process.settlements.retries is not None:  # fetched messages may have to wait, which needs a timer
             self.worked = True
         return deliveries
 
@@ -215,7 +215,7 @@ class QueueTurn:
         deliveries, backing = list[Delivered](), self.process.backing
         while count > 0 and limit_bytes > 0 and (level := backing.first_level()) is not None:
             part = min(count, PART_MESSAGES, max(backing.level(level).head_excess(0, limit_bytes), 1))
-            taken = self.process.get_many(channel, part, ack_required=ack_required)
+            taken = self.process.deliveries.get_many(channel, part, ack_required=ack_required)
             for delivered in taken:
                 count -= delivered.count
                 limit_bytes -= delivered.fetched.size_bytes
@@ -228,13 +228,13 @@ class QueueTurn:
         """Get messages by level and seq_id, at any position."""
         self.hand_out()
         self.worked = True
-        return self.process.get_many(channel, 0, ack_required=True, chosen=chosen)
+        return self.process.deliveries.get_many(channel, 0, ack_required=True, chosen=chosen)
 
     def remove(self, chosen: Mapping[int, ChosenIds]) -> int:
         """Remove messages by level and seq_id; returns how many of them were ready."""
         self.hand_out()
         self.worked = self.settled = True
-        return self.process.remove(chosen)
+        return self.process.deliveries.remove(chosen)
 
     def read_ahead(self) -> ReadAhead | None:
         """At a turn's end: messages at the head, for a channel that gets them one by one. The next turn, which comes
@@ -245,12 +245,12 @@ class QueueTurn:
         self._ahead_of = None
         if channel is None or self.receivers or self.waits_for_room:
             return None
-        fetched = self.process.read_ahead(MOST_AHEAD)
+        fetched = self.process.early.read_ahead(MOST_AHEAD)
         if fetched is None:
             return None
         self._share_sync()
         self._ahead_of = channel
-        return ReadAhead(channel, self.process.tags(channel), fetched)
+        return ReadAhead(channel, self.process.consumers.channel(channel), fetched)
 
     def take_off(self, ahead: ReadAhead) -> None:
         """Take what was read ahead and delivered off the queue."""
@@ -259,13 +259,13 @@ class QueueTurn:
         self._reads_on, self._ahead_pays = ahead.channel, True
         if any(acked):
             self.settled, self._acks_on = True, ahead.channel
-        self.process.touch()
-        self.process.take_off(ahead.channel, None, ahead.first_tag, acked)
+        self.process.context.touch()
+        self.process.early.take_off(ahead.channel, None, ahead.first_tag, acked)
 
     def hand_out(self) -> None:
         """Deliver what arrived earlier in this turn to consumers, before another operation takes or reads it."""
         if self.worked and self.receivers:
-            self.process.deliver()
+            self.process.deliveries.deliver()
 
     def settle(self, channel: str, outcome: str, tags: Sequence[range]) -> None:
         """Settle a channel's messages. ``outcome`` is "ack"; "reject": to the dead letters; "requeue": back to the
@@ -275,29 +275,29 @@ class QueueTurn:
             self._acks_on = channel
             if channel == self._ahead_of:
                 self._reads_on = channel
-            self.process.ack(channel, tags)
+            self.process.settlements.ack(channel, tags)
         elif outcome == "retry":
-            self.process.retry(channel, tags)
+            self.process.settlements.retry(channel, tags)
         else:
-            self.process.nack(channel, tags, requeue=outcome != "reject", failed=outcome == "failed")
+            self.process.settlements.nack(channel, tags, requeue=outcome != "reject", failed=outcome == "failed")
 
     def retry_in(self, channel: str, tags: Sequence[range], wait_ms: int) -> None:
         """Take back a channel's messages, and redeliver them after ``wait_ms``."""
         self.worked = self.settled = True
-        self.process.retry(channel, tags, wait_ms)
+        self.process.settlements.retry(channel, tags, wait_ms)
 
     def extend(self, channel: str, tag: int, time_ms: int) -> None:
         """Let a channel hold a message for ``time_ms`` from now on."""
         self.worked = True
-        self.process.extend(channel, tag, time_ms)
+        self.process.settlements.extend(channel, tag, time_ms)
 
     def settle_up_to(self, channel: str, outcome: str, tag: int) -> None:
         """As :meth:`settle`, everything up to a tag; 0: everything."""
         self.worked = self.settled = True
         if outcome == "ack":
-            self.process.ack_up_to(channel, tag)
+            self.process.settlements.ack_up_to(channel, tag)
         else:
-            self.process.nack_up_to(channel, tag, requeue=outcome == "requeue")
+            self.process.settlements.nack_up_to(channel, tag, requeue=outcome == "requeue")
 
     def purge(self) -> int:
         """Remove every ready message; returns how many there were."""
@@ -308,7 +308,7 @@ class QueueTurn:
     def set_policies(self, policies: AppliedPolicies) -> None:
         """Apply other policies. A queue that is asleep and has no messages is not woken."""
         self.process.set_policies(policies)
-        if not self.process.is_asleep or self.process.depth:
+        if not self.process.backing.asleep or self.process.backing.depth:
             self.worked = self.settled = True
             return
         self.arm_deadline()
@@ -318,28 +318,28 @@ class QueueTurn:
     def dead_letters_safe(self, number: int) -> None:
         """Note that a batch of dead letters is safe at its target."""
         self.worked = self.settled = True
-        self.process.dead_letters_safe(number)
+        self.process.expiry.safe(number)
 
     # ── consumers ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def subscribe(self, consumer: Consumer, receiver: Receiver) -> None:
         """Add a consumer."""
         self.worked = True
-        self.process.add_consumer(consumer)
+        self.process.consumers.add(consumer)
         self.receivers[consumer.tag] = receiver
         self._bound(consumer.tag, consumer.prefetch)
 
     def set_prefetch(self, tag: str, prefetch: int, shared: Shared | None = None) -> None:
         """Set a consumer's prefetch, and the one that it shares with others."""
         self.worked = True
-        self.process.set_prefetch(tag, prefetch, shared)
+        self.process.consumers.set_prefetch(tag, prefetch, shared)
         if tag in self.receivers:
             self._bound(tag, prefetch)
 
     def resume_shared(self, shared: Shared) -> None:
         """Note that a shared prefetch has room again."""
         self.worked = True
-        self.process.resume(shared)
+        self.process.consumers.resume(shared)
 
     def _bound(self, tag: str, prefetch: int) -> None:
         if self._unbounded is not None:
@@ -360,9 +360,8 @@ class QueueTurn:
         message that was seen; ``None``: all were seen; :data:`LOST`: unknown."""
         self.worked = True
         if seen_up_to == LOST:
-            requeued = self.process.lose_channel(channel)
-        else:
-            requeued = self.process.close_channel(channel, seen_up_to)
+            seen_up_to = self.process.consumers.oldest_tag(channel)
+        requeued = self.process.settlements.close_channel(channel, seen_up_to)
         if requeued:
             self.settled = True
         for tag in tags:
@@ -388,7 +387,7 @@ class QueueTurn:
         """Note that a store had no room on the disk for what was handed over."""
         self.worked = True
         self._is_store_full = True
-        self.process.drain_confirms()
+        self.process.confirms.drain()
         self._fail_waiting(error)
 
     def resume(self) -> None:
@@ -416,12 +415,12 @@ class QueueTurn:
         """
         process = self.process
         if self.receivers:
-            if self._unbounded and len(process):
+            if self._unbounded and len(process.backing):
                 limit = self.most_at_once()
                 for tag in self._unbounded:
-                    process.set_room(tag, max(limit - self.receivers[tag].buffered, 0))
-            process.deliver()
-            self._hand_over_deliveries(process.effects)  # a consumer waits for no sync
+                    process.consumers.set_room(tag, max(limit - self.receivers[tag].buffered, 0))
+            process.deliveries.deliver()
+            self._hand_over_deliveries(process.context.effects)  # a consumer waits for no sync
         if self._sync_now:
             hurry, self._sync_now = True, False
         if hurry and self._host.has_work():
@@ -429,10 +428,10 @@ class QueueTurn:
         mode = self._settings.sync
         if not may_wait and mode != "os" and (hurry or mode == "always") and (self.waiting or self.settled):
             self._sync_now = True
-            process.drain_confirms()
+            process.confirms.drain()
         elif self.waiting or self.settled or (hurry and self._is_store_full):
             self._sync(hurry=hurry)
-        return process.drain_effects()
+        return process.context.drain_effects()
 
     def most_at_once(self) -> int:
         """How many messages may be buffered for a consumer without a prefetch, by the size of the ready messages."""
@@ -449,10 +448,10 @@ class QueueTurn:
                     process.backing.write_out()
                 else:
                     process.backing.sync_index()
-                if process.retries is not None:
-                    process.retries.sync()
+                if process.settlements.retries is not None:
+                    process.settlements.retries.sync()
             except NoRoomError as error:
-                process.drain_confirms()
+                process.confirms.drain()
                 self._wait_for_room(error)
                 return
             self._note_room()
@@ -465,7 +464,7 @@ class QueueTurn:
                 self._arm_sync(self._sync_group.delay_ns())  # the publisher's next message may wait for the next turn
         else:
             self._share_sync()
-        process.drain_confirms()
+        process.confirms.drain()
 
     def _share_sync(self) -> None:
         """Let the next turn come within the sync interval."""
@@ -485,8 +484,8 @@ class QueueTurn:
         self.worked = self._sync_now = True
         try:
             self.process.backing.sync_index()
-            if self.process.retries is not None:
-                self.process.retries.sync()
+            if self.process.settlements.retries is not None:
+                self.process.settlements.retries.sync()
         except NoRoomError as error:
             self._wait_for_room(error)
             raise
@@ -508,7 +507,7 @@ class QueueTurn:
     def comes_soon(self) -> bool:
         """Whether a turn comes within the sync interval anyway, and arriving messages may be left to it, because they
         start no timeout and reach no limit. Any thread may ask."""
-        return self._sync_armed and self._full_disk is None and self.process.is_plain
+        return self._sync_armed and self._full_disk is None and self.process.context.is_plain
 
     @property
     def waits_for_room(self) -> bool:
@@ -533,10 +532,10 @@ class QueueTurn:
         if self._full_disk is not None:
             self._full_disk = None
             self._output.disk_has_room()
-            self.process.drain_confirms()  # of publishers that did not wait for it
+            self.process.confirms.drain()  # of publishers that did not wait for it
 
     def _fail_waiting(self, error: NoRoomError) -> None:
-        effects = self.process.effects
+        effects = self.process.context.effects
         answered = {*effects.confirmed, *effects.refused}
         for token in [token for token in self.waiting if token not in answered]:
             del self.waiting[token]
@@ -608,11 +607,11 @@ class QueueTurn:
         self._arm_deadline(self._next_deadline_us())
 
     def _next_deadline_us(self) -> int | None:
-        of_message, arguments = self.process.next_deadline_us(), self.process.arguments
+        of_message, arguments = self.process.next_deadline_us(), self.process.context.arguments
         if of_message == 0 and not (
             arguments.message_ttl_ms is not None
             or arguments.dead_letter_exchange is not None
-            or self.process.is_over_limits
+            or self.process.expiry.is_over
         ):
             of_message = None  # not opened yet, and it need not be for a message that is only dropped
         of_queue = self.process.expires_at_us()
@@ -651,7 +650,7 @@ class QueueTurn:
         """Drop or dead-letter what is due."""
         self.worked = True
         self._deadline_us = None
-        self.process.tick()
+        self.process.settlements.tick()
         expires_at_us = self.process.expires_at_us()
         if expires_at_us is not None and expires_at_us <= self._clock.wall_us():
             self._output.unused()

@@ -123,10 +123,10 @@ class WatchedTurn(QueueTurn):
     share a body."""
 
     def __attrs_post_init__(self) -> None:
-        declaration = self.process.declaration
+        declaration = self.process.context.declaration
         self._log = self.log_of(declaration.vhost, declaration.name)
         self._log.begin()
-        self.process.tell_deaths_to(self)
+        self.process.expiry.watcher = self
 
     # ── no short ways ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -200,9 +200,9 @@ class WatchedTurn(QueueTurn):
     def _die(self, msg_ids: list[bytes], event: Event) -> None:
         for msg_id in msg_ids:
             self._log.ready.pop(msg_id, None)
-        heard_of = self.process.arguments.dead_letter_exchange is not None
+        heard_of = self.process.context.arguments.dead_letter_exchange is not None
         if event == "refused":
-            heard_of = heard_of and self.process.arguments.overflow == "reject-publish-dlx"
+            heard_of = heard_of and self.process.context.arguments.overflow == "reject-publish-dlx"
         self._log.note(msg_ids, event, *(("dead_lettered",) if heard_of else ()))
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────────────────────

@@ -218,7 +218,7 @@ class SimulatedNode:
         self.allocated.account(queue.name, total)
         self.bodies.account(queue.name, in_ram)
         if queue.name in self._paged:
-            if not paged and not (queue.asleep and len(queue.process)):  # asleep, it has the rest on disk still
+            if not paged and not (queue.asleep and len(queue.process.backing)):  # asleep, it has the rest on disk still
                 self._note_paging(queue, begins=False)
         elif paged and has_target:  # without a target nothing is paged, though a restart's messages lie there too
             self._note_paging(queue, begins=True)

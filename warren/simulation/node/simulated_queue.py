@@ -24,6 +24,7 @@ from warren.actors.engines.queue.backing import Backing
 from warren.actors.engines.queue.consumers import Consumer
 from warren.actors.engines.queue.dead_letters import copies
 from warren.actors.engines.queue.effects import DeadLetter, DeadLetterBatch, Delivered, Effects
+from warren.actors.engines.queue.queue_context import QueueContext
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.engines.queue.queue_turn import QueueTurn
 from warren.actors.engines.queue.queue_turn_host import Receiver
@@ -139,8 +140,8 @@ class SimulatedQueue:
     def asleep(self) -> bool:
         """Whether it rests with nothing in RAM. If idle queues are woken, its process is awake until it rests."""
         if self._node.wakes_idle_queues:
-            return self._turns.resting and not self.process.depth
-        return self.process.is_asleep
+            return self._turns.resting and not self.process.backing.depth
+        return self.process.backing.asleep
 
     @property
     def full(self) -> bool:
@@ -197,7 +198,13 @@ class SimulatedQueue:
     def dropped(self) -> int:
         """The messages that are gone and were not acked: expired, dropped by a limit, purged, or safe dead letters."""
         counters = self.counters
-        return self._messages_at_start + counters.published - counters.refused - counters.acked - self.process.depth
+        return (
+            self._messages_at_start
+            + counters.published
+            - counters.refused
+            - counters.acked
+            - self.process.backing.depth
+        )
 
     # ── what it can be told ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -311,14 +318,16 @@ def _process(
     """Return the engine of a queue."""
     returned_path = f"/node/warren.queues/vhost/{len(node.queues)}/returned.log"
     keeps_counts = declaration.durable and not node.wakes_idle_queues  # RabbitMQ's classic queues do not
-    return QueueProcess(
+    backing = Backing(parts_of, durable=declaration.durable, max_priority=declaration.max_priority, terms=terms)
+    context = QueueContext(
         declaration,
-        Backing(parts_of, durable=declaration.durable, max_priority=declaration.max_priority, terms=terms),
-        wall_clock=node.time.wall_us,
+        backing,
+        node.time.wall_us,
         returned_log=(lambda _: RecordLog(node.files, returned_path, "returned")) if keeps_counts else None,
         sync=node.settings.sync != "os",
         single_below_bytes=_ENCODED_BELOW_BYTES,
     )
+    return QueueProcess(context)
 
 
 class Occupancy:
@@ -333,8 +342,8 @@ class Occupancy:
         """Add the time since the last call, in which the queue had as many messages as now."""
         if now_ns > self._measured_ns:
             elapsed_ns = now_ns - self._measured_ns
-            self.ready += elapsed_ns * len(self._process)
-            self.unacked += elapsed_ns * self._process.unacked
+            self.ready += elapsed_ns * len(self._process.backing)
+            self.unacked += elapsed_ns * self._process.consumers.unacked
             self._measured_ns = now_ns
 
 

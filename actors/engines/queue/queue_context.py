@@ -1,0 +1,150 @@
+"""QueueContext: what the parts of a queue (:class:`~warren.actors.engines.queue.queue_process.QueueProcess`) share."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import attrs
+
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.policies import NO_POLICIES, AppliedPolicies
+from warren.actors.engines.declared.queue_arguments import QueueArguments, effective
+from warren.actors.engines.queue.backing import Backing
+from warren.actors.engines.queue.consumers import Consumers
+from warren.actors.engines.queue.counts import Counts
+from warren.actors.engines.queue.effects import DeadLetterBatch, Effects
+
+if TYPE_CHECKING:
+    from warren.storage.record_log import RecordLog
+
+WallClock = Callable[[], int]
+"""µs since the Unix epoch."""
+
+
+@attrs.define(eq=False, repr=False)
+class QueueContext:
+    """One queue's settings, messages, consumers and effects."""
+
+    declaration: QueueDeclaration
+    backing: Backing
+    """For paging, syncs and recovery, too. Messages are published and taken only by the queue's parts."""
+    wall_clock: WallClock
+    policies: AppliedPolicies = NO_POLICIES
+    counts: Counts | None = None
+    """Event counts; ``None`` if they are not wanted."""
+    returned_log: Callable[[QueueDeclaration], RecordLog] | None = attrs.field(default=None, kw_only=True)
+    """Creates a queue's log of requeued messages; ``None`` for a queue that does not survive a restart."""
+    sync: bool = attrs.field(default=True, kw_only=True)
+    """Whether safe messages survive a power loss, or only a crash of the process."""
+    tells_out: bool = attrs.field(default=True, kw_only=True)
+    """Whether the files record which messages were out when the queue stopped."""
+    crashed: bool = attrs.field(default=False, kw_only=True)
+    """Whether the queue was recovered after a crash."""
+    single_below_bytes: int = attrs.field(default=1 << 62, kw_only=True)
+    """A single message whose body is smaller than this is stored encoded, together with the message before it.
+
+    That takes the least memory, unless many messages share one body object, as simulated ones do.
+    """
+    consumers: Consumers = attrs.field(init=False)
+    arguments: QueueArguments = attrs.field(init=False)
+    """The declaration's arguments merged with the policies."""
+    is_plain: bool = attrs.field(init=False, default=False)
+    """Whether arriving messages need no checks: :attr:`takes_all`, no keys, no ack timeouts, and no watcher."""
+    takes_all: bool = attrs.field(init=False, default=False)
+    """Whether all arriving messages go to the same level and none expires or is refused: no TTL, limits or levels."""
+    used_at_us: int = attrs.field(init=False)
+    """When the queue was last used, for ``x-expires``."""
+    _effects: Effects | None = attrs.field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        self.consumers = Consumers(single_active=self.declaration.single_active_consumer)
+        self.arguments = effective(self.declaration, self.policies.definition)
+        self.used_at_us = self.wall_clock()
+
+    def touch(self) -> None:
+        """Note that the queue was used: it was declared again, or its status was read."""
+        self.used_at_us = self.wall_clock()
+
+    @property
+    def has_counted(self) -> bool:
+        """Whether anything was counted since the counts were last taken."""
+        return self.counts is not None and self.counts.any
+
+    # ── effects ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def effects(self) -> Effects:
+        """The collected effects; :meth:`drain_effects` takes them."""
+        if self._effects is None:
+            self._effects = Effects()
+        return self._effects
+
+    def drain_effects(self) -> Effects:
+        """Take the collected effects."""
+        effects, self._effects = self._effects, None
+        return Effects() if effects is None else effects
+
+    def release_effects(self) -> None:
+        """Free their memory if nothing was collected."""
+        if self._effects == Effects():
+            self._effects = None
+
+    def send_dead_letters(self, batch: DeadLetterBatch) -> None:
+        """Add dead letters to the effects."""
+        if self.counts is not None:
+            self.counts.dead_lettered += len(batch.publications)
+        self.effects.dead_letters.append(batch)
+
+
+@attrs.define(eq=False, repr=False)
+class PendingConfirms:
+    """The tokens of publishes that wait until their messages are safe, by level. Truth value: whether there are any.
+
+    A publisher's *token* stands for one call. A level reports publishes as safe in the order in which they arrived, so
+    each level has one line of tokens.
+    """
+
+    _context: QueueContext
+    _waiting: dict[int, deque[object]] | None = None
+
+    def __bool__(self) -> bool:
+        return self._waiting is not None and any(self._waiting.values())
+
+    def note(self, level: int, token: object, *, confirm: bool) -> None:
+        """Confirm the last publish to a level when it is safe, or at once if it never can be (``confirm`` false)."""
+        if not confirm:
+            self._context.effects.confirmed.append(token)
+            return
+        if self._waiting is None:
+            self._waiting = {}
+        waiting = self._waiting.get(level)
+        if waiting is None:
+            waiting = self._waiting[level] = deque()
+        waiting.append(token)
+
+    def when_safe(self, level: int, token: object) -> None:
+        """Return ``token`` when everything published to a level until now is safe."""
+        backing = self._context.backing
+        if backing.durable:
+            backing.level(level).expect_confirm()
+        self.note(level, token, confirm=backing.durable)
+
+    def drain(self) -> None:
+        """Move the tokens of publishes that have become safe into the effects."""
+        context = self._context
+        for level, waiting in self._waiting.items() if self._waiting is not None else ():
+            if waiting:
+                safe = context.backing.level(level).drain_confirmed()
+                context.effects.confirmed += [waiting.popleft() for _ in safe]
+
+    def confirm_all(self) -> None:
+        """Move every token into the effects, those of each level in order."""
+        for waiting in self._waiting.values() if self._waiting is not None else ():
+            self._context.effects.confirmed += waiting
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget every token."""
+        self._waiting = None
