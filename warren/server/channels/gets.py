@@ -46,7 +46,8 @@ class ChannelGets:
         actor = find_queue(channel, name).actor
         through, required = self._settlements.through_for(actor), not method.no_ack
         future = asked(
-            actor, lambda: (actor.queue_turn.get_many(through.name, 1, ack_required=required), len(actor.process.backing))
+            actor,
+            lambda: (actor.queue_turn.get_many(through.name, 1, ack_required=required), len(actor.process.backing)),
         )
         future.send()
         if not future.done:
