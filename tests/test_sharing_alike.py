@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 import warren
-from tests.support.sharing_tools import Member
+from tests.support.sharing_tools import Member, link_of
 from tests.support.waiting import wait_until
 from warren.actors.engines.queue.queue_turn import QueueTurn
 from warren.actors.engines.topics.topic_store import TopicStore
@@ -23,6 +23,7 @@ from warren.errors import (
     ClosedError,
     DataError,
     DirectoryLostError,
+    MessageError,
     NoRoomError,
     QueueDownError,
     UnknownTagError,
@@ -273,6 +274,14 @@ def test_a_guest_gets_the_nearest_error_that_users_know() -> None:
         assert type(error_of(refusal_of(error))) is kind
 
 
+def test_an_answer_that_cannot_be_sent_to_a_guest_is_an_error_of_ours(tmp_path: Path) -> None:
+    with warren.open(tmp_path, share=True) as host, warren.open(tmp_path, share=True) as guest:
+        host.set_policy("long", "q", {"max-length": 1 << 70})
+        with pytest.raises(MessageError, match="the answer cannot be sent to another process"):
+            guest.policies()
+        assert guest.vhosts() == ["/"]
+
+
 @pytest.mark.parametrize("waiting", [{}, {"timeout": LONG_S}, {"block": False}], ids=str)
 def test_delayed_messages_of_a_guest_do_not_wait_for_the_end_of_a_full_disk(
     waiting: dict[str, Any], tmp_path: Path
@@ -285,7 +294,7 @@ def test_delayed_messages_of_a_guest_do_not_wait_for_the_end_of_a_full_disk(
         gate = host._running.gate
         gate.note_full_disk(is_full=True)
         gate.set(frozenset({"disk"}))
-        wait_until(lambda: bool(guest._opened.node.link.blocked), "it was not told")  # type: ignore[union-attr]
+        wait_until(lambda: bool(link_of(guest).blocked), "it was not told")
         with pytest.raises(BlockedError):
             queue.publish(b"waits", block=False)
         queue.publish(b"later", delay=3600, **waiting).wait(LONG_S)

@@ -37,7 +37,7 @@ from warren.server.channels.settlements import ChannelSettlements
 from warren.server.channels.tails import ChannelTail
 from warren.server.replies import Refusal
 from warren.storage.call_arguments import checked, signature
-from warren.storage.errors import WarrenError, shortly
+from warren.storage.errors import MessageError, WarrenError, shortly
 from warren.values.messages import as_body, milliseconds
 from warren.verbs.operation import DEFINITIONS, Definition, Performer, Target
 from warren.verbs.publishing import AsTheyWere
@@ -184,7 +184,10 @@ def _answer(result: Any) -> Method | Later:
 
 def _written(result: Any) -> CallOk:
     """Return the encoded answer; run in a thread, as it may be long."""
-    return CallOk({"result": write_value(plain(result))})
+    try:
+        return CallOk({"result": write_value(plain(result))})
+    except (TypeError, ValueError) as error:
+        raise MessageError(f"the answer cannot be sent to another process: {error}") from error
 
 
 async def _performed(calls: GuestCalls, definition: Definition, of: str, arguments: dict[str, Any]) -> CallOk:
