@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from benchmarks.bodies import bodies_of_sizes
 from benchmarks.figures import Bar, Figure, Memory, Spread

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import attrs
 import numpy as np
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 Unit = Literal["messages/s", "MB/s", "scenarios/s", "s", "MB", "µs", "KB", "threads", "files"]
 

@@ -21,7 +21,7 @@ from statistics import median
 from typing import Annotated, Final, Protocol
 
 import attrs
-import psutil  # type: ignore[import-untyped]
+import psutil
 import typer
 from pamqp import commands as c
 from rich.console import Console
@@ -144,7 +144,7 @@ def throughput(size: int, messages: int, connections: int) -> Measured:
                 publisher.call(method_of(c.Queue.Declare, queue=name, durable=True), c.Queue.DeclareOk)
                 publisher.call(c.Confirm.Select(), c.Confirm.SelectOk)
                 windows.append(Client.window(name, [os.urandom(size) for _ in range(WINDOW)]))
-            found = {}
+            found: dict[str, float] = {}
             for what in ("acks", "auto-ack"):
                 offset = 0 if what == "acks" else each
                 begun = time.perf_counter()

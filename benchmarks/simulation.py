@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks.figures import Bar, Figure, Memory, Results, Spread, day_of, machine_facts, ratios
+from benchmarks.figures import Bar, Figure, Memory, Results, Spread, Unit, day_of, machine_facts, ratios
 from benchmarks.measure import Tick
 from benchmarks.report import markdown, table, write_into
 
@@ -104,6 +104,11 @@ def _stored(scale: float, tick: Tick) -> Figure:
 def _queues(count: int, tick: Tick) -> list[Figure]:
     said = case("queues", count, 60)
     tick()
+    measured: list[tuple[str, Unit, str, Bar | None]] = [
+        ("built", "s", "built_s", Bar("at most", 10.0, of="value")),
+        ("a minute simulated", "s", "ran_s", Bar("at most", 10.0, of="value")),
+        ("memory grown by", "MB", "grown_mb", None),
+    ]
     return [
         Figure(
             group="simulation",
@@ -112,11 +117,7 @@ def _queues(count: int, tick: Tick) -> list[Figure]:
             ours=Spread.of([said[name]]),
             bar=bar,
         )
-        for what, unit, name, bar in (
-            ("built", "s", "built_s", Bar("at most", 10.0, of="value")),
-            ("a minute simulated", "s", "ran_s", Bar("at most", 10.0, of="value")),
-            ("memory grown by", "MB", "grown_mb", None),
-        )
+        for what, unit, name, bar in measured
     ]
 
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 import typer
 from rich.console import Console
 from rich.progress import Progress

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated
 
 import attrs
-import psutil  # type: ignore[import-untyped]
+import psutil
 import typer
 from rich.console import Console
 from rich.progress import Progress

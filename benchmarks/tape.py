@@ -122,6 +122,9 @@ class RecordingFileSystem:
     def size(self, path: str) -> int:
         return self._files.size(path)
 
+    def modified_ms(self, path: str) -> int:
+        return self._files.modified_ms(path)
+
     def make_directories(self, path: str) -> None:
         self._files.make_directories(path)
         self.note(Operation("mkdir", path=self._relative(path)))

@@ -107,7 +107,7 @@ def _new_index(path: str, settings: TopicSettings, files: RealFileSystem | None 
     )
 
 
-def _put(index: KeyIndex, hashes: np.ndarray, batch: int) -> None:  # type: ignore[type-arg]
+def _put(index: KeyIndex, hashes: np.ndarray, batch: int) -> None:
     for start, stop in pairwise([*range(0, len(hashes), batch), len(hashes)]):
         part = hashes[start:stop]
         offsets = np.arange(start, stop, dtype=np.int64) * 250
@@ -116,7 +116,7 @@ def _put(index: KeyIndex, hashes: np.ndarray, batch: int) -> None:  # type: igno
         index.put_many(offsets, stamps, none, one, part)
 
 
-def _query(path: str, settings: TopicSettings, hashes: np.ndarray, repeats: int) -> Figure:  # type: ignore[type-arg]
+def _query(path: str, settings: TopicSettings, hashes: np.ndarray, repeats: int) -> Figure:
     """Queries by keys that are there, each at another place."""
     files = _CountingFileSystem()
     index = _new_index(path, settings, files)

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -33,7 +33,7 @@ BODY: Final = b"x" * 1000
 
 def run_node(path: str) -> None:
     """The other process: queues that fall behind, one that keeps up, one at rest; until stdin ends."""
-    settings = {
+    settings: dict[str, Any] = {
         "vm_memory_calculation_strategy": "allocated",
         "vm_memory_high_watermark": 60_000_000,
         "memory_monitor_interval": 250,

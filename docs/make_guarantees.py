@@ -35,7 +35,7 @@ done: [recovery](recovery.md).
 """
 
 
-@attrs.frozen
+@attrs.frozen(init=False)
 class Shown:
     """Under one fault."""
 
@@ -47,7 +47,7 @@ class Shown:
         self.__attrs_init__(fault, tests)
 
 
-@attrs.frozen
+@attrs.frozen(init=False)
 class Promise:
     text: str
     shown: tuple[Shown, ...]

@@ -26,7 +26,7 @@ def main(directory: str) -> None:
         return number * number
 
     @app.task(name="example.flaky", bind=True, max_retries=3)
-    def flaky(task) -> str:  # type: ignore[no-untyped-def]
+    def flaky(task) -> str:
         if task.request.retries < 2:
             raise task.retry(countdown=0.1)
         return f"done after {task.request.retries} retries"

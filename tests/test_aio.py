@@ -125,7 +125,7 @@ async def test_a_consumer_gets_what_was_there_and_what_comes(path: str) -> None:
 @in_a_loop
 async def test_errors_come_to_whoever_awaits(path: str) -> None:
     with pytest.raises(warren.errors.SettingsError):
-        await warren.aio.open(path, no_such_setting=1)
+        await warren.aio.open(path, no_such_setting=1)  # type: ignore[call-arg]
     async with warren.aio.open(path) as node:
         q = await node.queue("q")
         with pytest.raises(warren.errors.MessageError):

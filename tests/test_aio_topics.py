@@ -441,6 +441,7 @@ def test_reads_that_are_cancelled_anywhere_lose_nothing_and_bring_nothing_twice(
                     for _ in range(rng.randint(0, 12)):
                         await asyncio.sleep(rng.choice((0, 0, 0.0002)))
                     reading.cancel()
+                    brought: Any
                     [brought] = await asyncio.gather(reading, return_exceptions=True)
                     for record in () if isinstance(brought, asyncio.CancelledError) else brought:
                         found[record.queue_id].append(record.body)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_a_seed_gives_the_same_program_each_time() -> None:
 
 def test_the_first_step_that_differs_is_found() -> None:
     program = tuple(Step(number, "basic.get", {}) for number in range(3))
-    told = [{"0.1": [["basic.get_empty", {}]]}, {"queues": {}}, {}]
+    told: list[Mapping[str, Any]] = [{"0.1": [["basic.get_empty", {}]]}, {"queues": {}}, {}]
     found = first_difference(program, told, [told[0], {"queues": {"@q0": [1, 0]}}, {}])
     assert found is not None
     assert (found.step, found.what, found.there) == (program[1], "queues", {"@q0": [1, 0]})

@@ -7,6 +7,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import attrs
 import pytest
@@ -100,6 +101,7 @@ def test_a_connection_from_the_header_to_the_end() -> None:
     server.send(0, c.Connection.Start(server_properties={"product": "warren"}))
     [start] = client.receive(server.data_to_send())
     assert isinstance(start, MethodReceived)
+    assert isinstance(start.method, c.Connection.Start)
     assert start.method.server_properties == {"product": "warren"}
     client.send(0, c.Connection.StartOk({}, "PLAIN", "\0guest\0guest"))
     exchange(client, server)
@@ -140,12 +142,14 @@ def test_messages_that_came_together_are_one_run() -> None:
     client.publish(1, c.Basic.Publish(0, "logs", "info"), PERSISTENT, bodies)
     [published] = server.receive(client.data_to_send())
     assert isinstance(published, Messages)
+    assert isinstance(published.method, c.Basic.Publish)
     assert (published.method.exchange, published.method.routing_key) == ("logs", "info")
     assert (published.properties, published.bodies, published.tags) == (PERSISTENT, bodies, [])
     server.deliver(1, c.Basic.Deliver("ctag", 0, False, "logs", "info"), range(7, 1007), PERSISTENT, bodies)
     [delivered] = client.receive(server.data_to_send())
     assert isinstance(delivered, Messages)
     assert (delivered.tags, delivered.bodies) == (list(range(7, 1007)), bodies)
+    assert isinstance(delivered.method, c.Basic.Deliver)
     assert delivered.method.consumer_tag == "ctag"
     client.settle(1, c.Basic.Ack(multiple=False), delivered.tags)
     client.settle(1, c.Basic.Nack(multiple=False, requeue=True), [5])
@@ -227,6 +231,8 @@ def test_get_and_return_bring_one_message() -> None:
     got, returned = client.receive(server.data_to_send())
     assert isinstance(got, Messages)
     assert isinstance(returned, Messages)
+    assert isinstance(got.method, c.Basic.GetOk)
+    assert isinstance(returned.method, c.Basic.Return)
     assert (got.method.message_count, got.tags, got.bodies) == (3, [9], [b"got"])
     assert (returned.method.reply_code, returned.tags, returned.bodies) == (312, [], [b"back"])
 
@@ -313,7 +319,7 @@ def sendings(draw: st.DrawFn) -> Sent:
         return Sent(channel, lambda side, number: side.publish(number, method, properties, bodies))
     if kind == 1:
         tags = draw(st.lists(st.integers(0, 2**64 - 1), max_size=20))
-        settling = draw(
+        settling: Any = draw(
             st.sampled_from(
                 (c.Basic.Ack(), c.Basic.Ack(multiple=True), c.Basic.Nack(requeue=False), c.Basic.Reject(requeue=True))
             )
@@ -398,6 +404,7 @@ def test_a_violation_closes_the_connection_with_the_reason(data: bytes, reply: s
     assert server.receive(PUBLISH_METHOD) == []
     [closed] = client.receive(server.data_to_send())
     assert isinstance(closed, MethodReceived)
+    assert isinstance(closed.method, c.Connection.Close | c.Channel.Close)
     assert f"{closed.method.reply_code} {closed.method.reply_text}" == reply
 
 
@@ -567,6 +574,7 @@ def test_names_may_be_any_text() -> None:
     client.send(1, method_of(c.Queue.Declare, queue=odd, arguments={"x": {"y": [1, "two"]}}))
     [declare] = server.receive(client.data_to_send())
     assert isinstance(declare, MethodReceived)
+    assert isinstance(declare.method, c.Queue.Declare)
     assert (declare.method.queue, declare.method.arguments) == (odd, {"x": {"y": [1, "two"]}})
     with pytest.raises(MessageError, match=r"queue\.declare: queue does not fit"):
         client.send(1, method_of(c.Queue.Declare, queue="q" * 256))
@@ -577,6 +585,7 @@ def test_bytes_that_are_no_text_may_be_published_with_and_declared_with_not() ->
     client.publish(1, method_of(c.Basic.Publish, routing_key="\udcff"), NO_PROPERTIES, [b""])
     [published] = server.receive(client.data_to_send())
     assert isinstance(published, Messages)
+    assert isinstance(published.method, c.Basic.Publish)
     assert published.method.routing_key == "\udcff"
     client.send(1, method_of(c.Queue.Declare, queue="\udcff"))
     [violation] = server.receive(client.data_to_send())

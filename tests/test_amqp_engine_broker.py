@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from pamqp import commands as c
+from pamqp.base import Frame
 
 from tests.support.amqp_link import RABBITMQS, UNKNOWN_METHODS
 from tests.support.broker import Broker
@@ -40,7 +41,7 @@ class Peer:
         self.call((1, c.Channel.Open()))
         assert self.connection.state is State.RUNNING
 
-    def call(self, *methods: tuple[int, c.Connection.Open]) -> list[Event]:
+    def call(self, *methods: tuple[int, Frame]) -> list[Event]:
         """Send these, and wait for an answer."""
         for channel, method in methods:
             self.connection.send(channel, method)
@@ -99,4 +100,5 @@ def test_messages_come_back_from_the_broker_as_they_went(port: int) -> None:
     [deleted] = [one for one in peer.call((1, c.Queue.Delete(0, "there-and-back"))) if isinstance(one, MethodReceived)]
     peer.close()
     assert (found, tags) == (bodies, list(range(1, len(bodies) + 1)))
+    assert isinstance(deleted.method, c.Queue.DeleteOk)
     assert deleted.method.message_count == 0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import attrs
-import pika  # type: ignore[import-untyped]
+import pika
 import pytest
 
 import warren

@@ -49,7 +49,8 @@ FORMATS = {"attr", "attrs", "erlang", "numpy"}
 
 def listed(group: Any = None, prefix: str = "") -> Iterator[tuple[str, ListedCommand]]:
     """Every command, those of groups too: ``topic read``."""
-    for name, command in (typer.main.get_command(app) if group is None else group).commands.items():
+    main: Any = typer.main.get_command(app)
+    for name, command in (group or main).commands.items():
         if isinstance(command, ListedCommand):
             yield prefix + name, command
         else:

@@ -151,7 +151,7 @@ def test_who_interrupts_a_move_hears_how_far_it_came_and_nothing_is_lost(tmp_pat
         node.queue("from").publish_many([b"%d" % number for number in range(60_000)]).wait()
     queues = tmp_path / "msg_stores" / "vhosts" / vhost_directory_name(b"/") / "queues"
     journal = queues / queue_directory_name(b"/", b"to") / "journal.jif"
-    command = [sys.executable, "-m", "warren.cli", "move", tmp_path, "from", "to"]
+    command = [sys.executable, "-m", "warren.cli", "move", str(tmp_path), "from", "to"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as moving:
         wait_until(lambda: journal.exists() and journal.stat().st_size > 0, "something to be moved", process=moving)
         moving.send_signal(signal.SIGINT)

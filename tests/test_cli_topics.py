@@ -66,7 +66,7 @@ def warren(*arguments: object) -> Said:
         code = COMMAND.main([str(argument) for argument in arguments], standalone_mode=False) or 0
     finally:
         sys.stdout, sys.stderr = before
-    return Said(code, *(stream.buffer.getvalue().decode("utf-8") for stream in (out, err)))  # type: ignore[attr-defined]
+    return Said(code, *(stream.buffer.getvalue().decode("utf-8") for stream in (out, err)))
 
 
 def refused(*arguments: object) -> str:

@@ -92,7 +92,7 @@ def test_a_sound_directory_has_neither(queue: QueueOnDisk) -> None:
     assert warren("verify", queue.vhost.path).stdout == "No damage.\n"
 
 
-Spoil = Callable[[QueueOnDisk], None]
+Spoil = Callable[[QueueOnDisk], object]
 
 DAMAGE: dict[str, tuple[Spoil, set[tuple[str, str, int | None]]]] = {
     "journal cut in a record": (
@@ -487,8 +487,8 @@ def test_spoilt_directories_end_in_findings(name: str, tmp_path: Path) -> None:
         try:
             with open_source(str(tmp_path)) as source:
                 list(tables(inspect_source(source)))
-                lines: list[bytes] = []
-                export_source(source, Selection(include_acked=True, orphans=True), lines.append, str)
+                lines: list[bytes | bytearray] = []
+                export_source(source, Selection(include_acked=True, orphans=True), lines.append, lambda _: None)
                 for line in b"".join(lines).splitlines():
                     json.loads(line)
                 account = Account()

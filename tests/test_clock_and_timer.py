@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.runtime_tools import forget_actors
+from tests.support.runtime_tools import actor_behind, forget_actors
 from warren.actors.clock import NS, HandClock, SystemClock
 from warren.actors.messages import CancelTimers, StartTimer
 from warren.actors.runtime.pool import HandPool, Pool
@@ -105,7 +105,7 @@ def test_the_system_clock_rings_not_before_its_time(system: SystemClock) -> None
     rang = threading.Event()
     at_ns = system.now_ns() + 5_000_000
     moments: list[int] = []
-    system.wake_at(at_ns, lambda: (moments.append(time.monotonic_ns()), rang.set()))  # type: ignore[func-returns-value]
+    system.wake_at(at_ns, lambda: (moments.append(time.monotonic_ns()), rang.set()))  # type: ignore[arg-type]
     assert rang.wait(60)
     assert moments[0] >= at_ns
 
@@ -135,7 +135,7 @@ def test_an_alarm_may_set_the_next_one(system: SystemClock) -> None:
 
 def test_a_clock_that_was_closed_wakes_nobody_and_can_be_closed_from_its_own_alarm() -> None:
     clock, closed, rang = SystemClock(), threading.Event(), []
-    clock.wake_at(clock.now_ns(), lambda: (clock.close(), closed.set()))  # type: ignore[func-returns-value]
+    clock.wake_at(clock.now_ns(), lambda: (clock.close(), closed.set()))  # type: ignore[arg-type]
     assert closed.wait(60)
     clock.wake_at(clock.now_ns(), lambda: rang.append(1))
     clock.close()
@@ -165,9 +165,7 @@ class Scene:
         self.pool, self.clock = HandPool(), HandClock()
         self.timer = TimerActor.start(self.pool, self.clock)
         self.ref = Listener.start(self.pool, self.clock)
-        listener = self.ref.actor_inbox.owner.actor  # type: ignore[attr-defined]
-        assert isinstance(listener, Listener)
-        self.listener = listener
+        self.listener = actor_behind(self.ref)
 
     def start(self, key: str, at_s: float, message: object) -> None:
         self.timer.tell(StartTimer(self.ref, key, round(at_s * NS), message))
@@ -217,7 +215,7 @@ def test_who_cancels_hears_nothing_more_and_others_do(scene: Scene) -> None:
     scene.timer.tell(CancelTimers(scene.ref))
     scene.advance(5)
     assert scene.listener.heard == []
-    assert other_ref.actor_inbox.owner.actor.heard == [(1, "mine")]  # type: ignore[attr-defined]
+    assert actor_behind(other_ref).heard == [(1, "mine")]
 
 
 def test_a_target_that_has_stopped_is_passed_over(scene: Scene) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_a_guest_closes_though_others_publish_on(guest: Node) -> None:
 
 def test_what_is_handed_over_once_a_guest_closes_is_refused_and_what_was_before_is_done(guest: Node) -> None:
     queue, topic = guest.queue("q"), guest.topic("t")
-    confirms = [queue.publish(b"1"), topic.append(b"1")]
+    confirms: list[Any] = [queue.publish(b"1"), topic.append(b"1")]
     link_of(guest).refuse(ClosedError("closed"))
     for hand_over in (queue.publish, topic.append):
         with pytest.raises(ClosedError):

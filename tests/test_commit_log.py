@@ -141,11 +141,12 @@ def batches(draw: st.DrawFn) -> Batch:
     generator = draw(st.randoms(use_true_random=False))
     one_length = draw(st.booleans())
     several = [generator.randbytes(7 if one_length else generator.randrange(40)) for _ in lengths]
+    properties: list[bytes | list[bytes]] = [b"", b"TAGS\x01a", several]
     return Batch(
         topic=draw(texts),
         queue_id=draw(st.integers(min_value=0, max_value=1000)),
         bodies=[generator.randbytes(length) for length in lengths],
-        properties=draw(st.sampled_from([b"", b"TAGS\x01a", several])),
+        properties=draw(st.sampled_from(properties)),
         born_timestamp=draw(st.integers(min_value=0, max_value=1 << 62)),
         born_host=draw(st.sampled_from([HOST, HOST_V6])),
         store_host=draw(st.sampled_from([HOST, HOST_V6])),

@@ -72,6 +72,7 @@ class CommitLogMachine(RuleBasedStateMachine):
 
     def expected(self, batch: Batch, queue_offset: int, begin: int) -> list[Record]:
         """The batch's records; where each lies is for the log to say, so it is looked up in what was written."""
+        assert isinstance(batch.properties, bytes)
         made = []
         for number, body in enumerate(batch.bodies):
             size = header_bytes(batch.stored_sys_flag) + 3 + len(batch.topic) + len(body) + len(str(batch.properties))
@@ -92,7 +93,7 @@ class CommitLogMachine(RuleBasedStateMachine):
                     prepared_transaction_offset=0,
                     body_crc=0,
                     body=body,
-                    properties=bytes(batch.properties),
+                    properties=batch.properties,
                 )
             )
         return made

@@ -90,8 +90,11 @@ def problems(node: ast.expr) -> list[str]:
     for part in ast.walk(node):
         if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute | ast.Name):
             is_bare = isinstance(part.func, ast.Name)
-            name = part.func.id if isinstance(part.func, ast.Name) else part.func.attr
-            owners = BARE if is_bare else (() if (one := owner(part.func.value)) is None else (one,))
+            if isinstance(part.func, ast.Name):
+                name, owners = part.func.id, BARE
+            else:
+                subject = owner(part.func.value)
+                name, owners = part.func.attr, () if subject is None else (subject,)
             functions = [function for one in owners if (function := getattr(one, name, None)) is not None]
             if owners and not functions and not (is_bare and hasattr(builtins, name)):
                 found.append(f"no {name} of {owners}")

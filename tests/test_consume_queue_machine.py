@@ -51,7 +51,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.next_offset, self.log_end = first, begin
         self.log_min = self.safe = begin
 
-    def attempt(self, action: Callable[[], None]) -> bool:
+    def attempt(self, action: Callable[[], object]) -> bool:
         """Do it, perhaps to the death of the process; whether it lived."""
         try:
             action()
@@ -104,7 +104,7 @@ class QueueMachine(RuleBasedStateMachine):
     def expire(self, share: int) -> None:
         """The CommitLog loses what is older than a flushed message."""
         self.log_min += (min(self.safe, self.log_end) - self.log_min) * share // 4
-        if self.attempt(lambda: self.queue.expire(self.log_min) and None) and self.expected() and self.log_min:
+        if self.attempt(lambda: self.queue.expire(self.log_min)) and self.expected() and self.log_min:
             assert self.queue.min_offset == self.queue.first_offset(self.log_min)
 
     @rule()

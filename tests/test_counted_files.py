@@ -5,10 +5,13 @@ What they promise as files, every file system does: test_filesystem.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from zlib_ng import zlib_ng
 
 from warren.storage import packed_content
 from warren.storage.counted import CountedFileSystem, DiskAccount
@@ -84,7 +87,7 @@ def test_a_journal_that_is_cut_off_again_and_again_is_never_compressed(monkeypat
     def refuse(*_: object) -> bytes:
         raise AssertionError("compressed")
 
-    monkeypatch.setattr(packed_content.zlib_ng, "compress", refuse)
+    monkeypatch.setattr(zlib_ng, "compress", refuse)
     content = PackedContent(PlainBlocks(limit_bytes=4 * BLOCK_BYTES))
     for _ in range(50):
         for _ in range(3):
@@ -106,26 +109,26 @@ _operations = st.lists(
 
 
 @given(_operations, st.integers(0, 100))
-def test_a_packed_content_is_the_bytes_that_were_written(operations: list[tuple[object, ...]], limit: int) -> None:
+def test_a_packed_content_is_the_bytes_that_were_written(operations: list[tuple[Any, ...]], limit: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed_content, "BLOCK_BYTES", 16)
         content, model = PackedContent(PlainBlocks(limit)), bytearray()
         for name, *rest in operations:
             if name == "append":
-                model += rest[0]  # type: ignore[arg-type]
-                content.append(*rest)  # type: ignore[arg-type]
+                model += rest[0]
+                content.append(*rest)
             elif name == "write":
                 data, offset = rest
                 if data:
-                    model.extend(bytes(max(0, offset - len(model))))  # type: ignore[operator]
-                    model[offset : offset + len(data)] = data  # type: ignore[operator,arg-type,misc]
-                content.write(data, offset)  # type: ignore[arg-type]
+                    model.extend(bytes(max(0, offset - len(model))))
+                    model[offset : offset + len(data)] = data
+                content.write(data, offset)
             elif name == "truncate":
-                model = model[: rest[0]].ljust(rest[0], b"\0")  # type: ignore[misc,arg-type]
-                content.truncate(rest[0])  # type: ignore[arg-type]
+                model = model[: rest[0]].ljust(rest[0], b"\0")
+                content.truncate(rest[0])
             else:
                 size, offset = rest
-                assert content.read(size, offset) == model[offset : offset + size]  # type: ignore[arg-type,misc,operator]
+                assert content.read(size, offset) == model[offset : offset + size]
             content.check_invariants()
             assert content.size == len(model)
         assert content.read(content.size, 0) == model

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import pika  # type: ignore[import-untyped]
+import pika
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -445,7 +445,7 @@ DEFINITIONS: dict[str, Any] = {
         }
     ],
 }  # fmt: skip
-SAME = (
+SAME: Final[tuple[tuple[str, ...], ...]] = (
     ("list_users",),
     ("list_vhosts", "name"),
     ("list_permissions", "-p", "shop"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import attrs
-import pika  # type: ignore[import-untyped]
+import pika
 import pytest
 
 from tests.support.broker import Broker, requires_broker

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
@@ -21,7 +22,7 @@ from warren.storage.faults import FaultRules, SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
 
 
-def new_files(seed: int = 1, **kwargs: int) -> MemoryFileSystem:
+def new_files(seed: int = 1, **kwargs: Any) -> MemoryFileSystem:
     return MemoryFileSystem(random.Random(seed), rules=FaultRules(damage=True), **kwargs)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.effort import every
-from tests.support.runtime_tools import HandNode, actor_of, hand_node
+from tests.support.runtime_tools import HandNode, actor_behind, actor_of, hand_node
 from warren import Queue
 from warren.actors.clock import HandClock
 from warren.actors.delays.delay_output import ON_THE_WAY, TURN_MESSAGES, DelayOutput, _Outcome
@@ -617,7 +617,7 @@ def test_a_vhost_that_is_opened_anew_has_its_delayed_messages() -> None:
     hand = hand_node()
     queue = hand.node.queue("jobs")
     queue.publish(b"x", delay=5).wait()
-    store = hand.node._verbs.node.vhost("/").persistent.actor_inbox.owner.actor  # type: ignore[attr-defined]
+    store = actor_behind(hand.node._verbs.node.vhost("/").persistent)
     store.turns.fail(RuntimeError("made up"), None)
     hand.run()
     hand.advance(6)
@@ -669,7 +669,7 @@ def test_what_one_queue_refuses_is_kept_until_it_is_known_of_the_other() -> None
 def test_after_a_full_disk_what_has_come_is_written_down_as_gone() -> None:
     hand = hand_node()
     queue = hand.node.queue("jobs")
-    queue.publish_many([b"%d" % n for n in range(10)], delay=[1] * 9 + [1000]).wait()
+    queue.publish_many([b"%d" % n for n in range(10)], delay=[*[1] * 9, 1000]).wait()
     hand.files.fail("append", "*.delayed", error=DiskFullError, times=2)
     hand.advance(1)
     assert len(taken(queue)) == 9

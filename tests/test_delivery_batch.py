@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ def test_a_batch_has_columns_and_deliveries(tmp_path: Path, lazy: bool) -> None:
     with warren.open(tmp_path, sync="os") as node:
         queue = node.queue("q", arguments={"x-queue-mode": "lazy"} if lazy else {})
         queue.publish_many([b"plain"] * 3)
-        headers = [{"n": n, "text": "x" * (n % 5)} for n in range(count)]
+        headers: list[Mapping[str, Any] | None] = [{"n": n, "text": "x" * (n % 5)} for n in range(count)]
         queue.publish_many(
             [b"%d" % n for n in range(count)], headers=headers, message_id=[f"id-{n}" for n in range(count)]
         )
@@ -178,7 +179,7 @@ def test_batches_are_added_to_lists(tmp_path: Path) -> None:
         one, other = queue.get_many(1), queue.get_many(2)
         assert [found.body for found in one + other] == [b"1", b"2", b"3"]
         assert [found.body for found in list(other) + one] == [b"2", b"3", b"1"]
-        found = []
+        found: list[warren.Delivery] = []
         found += other
         assert found == other
         with pytest.raises(TypeError):

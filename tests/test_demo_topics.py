@@ -63,7 +63,7 @@ def failed(checks: list[Check]) -> list[str]:
 
 def variant(name: str) -> dict[str, Any]:
     (found,) = [one for one in golden.manifest(SCENARIO)["variants"] if one["name"] == name]
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 # ── what ships ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -78,7 +78,7 @@ def test_five_hundred_files_share_fifty_descriptors_between_threads(tmp_path: Pa
                     del model[len(model) // 2 :]
             most.append(len(cache))
 
-    together(*[lambda seed=seed: work(seed) for seed in range(4)])  # type: ignore[misc]
+    together(*[lambda seed=seed: work(seed) for seed in range(4)])
     assert max(most) == 50
     assert cache.evictions > 1000
     cache.check_invariants()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -33,16 +34,16 @@ def test_a_lock_on_a_file_that_its_holder_removes_meanwhile_is_taken_anew(
     """The holder closes between opening the file and locking it: the file locked then is no longer the lock."""
     holder = FILES.lock(place, "first")
     rivals: list[Any] = []
-    flock = lock_file.fcntl.flock
+    flock = fcntl.flock
 
     def late(descriptor: int, operation: int) -> None:
-        if not rivals and operation != lock_file.fcntl.LOCK_UN:
+        if not rivals and operation != fcntl.LOCK_UN:
             holder.remove()
             rivals.append(None)
             rivals[0] = FILES.lock(place, "a third, faster one")
         flock(descriptor, operation)
 
-    monkeypatch.setattr(lock_file.fcntl, "flock", late)
+    monkeypatch.setattr(fcntl, "flock", late)
     with pytest.raises(DirectoryLockedError, match="a third, faster one"):
         FILES.lock(place, "second")
     rivals[0].remove()
@@ -72,7 +73,7 @@ def test_a_lock_file_that_cannot_be_removed_keeps_nobody_out(place: str, monkeyp
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(lock_file.os, "unlink", refuse)
+        patched.setattr(os, "unlink", refuse)
         holder.remove()
     assert FILES.lock(place, "second").in_place
 
@@ -187,7 +188,7 @@ def test_a_lock_that_was_being_taken_while_another_thread_forked_is_not_the_chil
 ) -> None:
     go_on, told = os.pipe()
     children: list[int] = []
-    flock = lock_file.fcntl.flock
+    flock = fcntl.flock
 
     def during_fork(descriptor: int, operation: int) -> None:
         flock(descriptor, operation)
@@ -197,7 +198,7 @@ def test_a_lock_that_was_being_taken_while_another_thread_forked_is_not_the_chil
                 os.read(go_on, 1)
                 os._exit(0)
 
-    monkeypatch.setattr(lock_file.fcntl, "flock", during_fork)
+    monkeypatch.setattr(fcntl, "flock", during_fork)
     held = FILES.lock(place, "the parent")
     assert held.in_place
     held.forget()  # the parent dies

@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,7 @@ def test_a_limit_holds_whoever_puts_at_the_same_time(new: New) -> None:
             return False
         return True
 
-    putting = [in_thread(lambda number=number: put(number)) for number in range(10)]
+    putting = [in_thread(partial(put, number)) for number in range(10)]
     assert sum(done() for done in putting) == jobs.qsize() == 3
 
 
@@ -427,7 +428,7 @@ def _work_off(jobs: DurableQueue, done: DurableQueue, count: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_of_multiprocessing_share_a_queue(tmp_path: Path, method: str) -> None:
-    context = multiprocessing.get_context(method)
+    context: Any = multiprocessing.get_context(method)
     with (
         DurableQueue(tmp_path / "data", "jobs", serializer="json") as jobs,
         DurableQueue(tmp_path / "data", "done", serializer="json") as done,

@@ -16,6 +16,7 @@ from warren import Consumer, Delivery, Queue
 from warren.actors.messages import SetDurationTarget
 from warren.actors.queue.early_deliveries import MOST_EARLY
 from warren.actors.queue.intake import SettleKey
+from warren.actors.runtime.future import Confirm
 from warren.errors import DirectoryLostError, DiskFullError, StorageError, UnknownTagError
 
 
@@ -79,7 +80,7 @@ def test_nothing_is_written_for_what_was_acked_meanwhile() -> None:
 
 def test_messages_that_nobody_has_acked_are_taken_in_as_delivered() -> None:
     scene, queue = about_to_sync()
-    held = []
+    held: list[Delivery] = []
     for number in range(5):
         queue.publish(b"%d" % number)
         held += queue.get_many(1)
@@ -112,7 +113,8 @@ def test_what_is_returned_comes_before_what_waits() -> None:
 @pytest.mark.parametrize("power", [False, True])
 def test_after_a_crash_what_was_taken_in_comes_again_and_what_was_acked_does_not(power: bool) -> None:
     scene, queue = about_to_sync()
-    confirms, held = [], []
+    confirms: list[Confirm] = []
+    held: list[Delivery] = []
     for number in range(4):
         confirms.append(queue.publish(b"%d" % number))
         held += queue.get_many(1)
@@ -561,7 +563,7 @@ def test_what_was_written_ahead_survives_whatever_comes(sync: str, entered: bool
     queue = scene.node.queue("q")
     safe(queue)
     scene.advance(0.05)
-    held = []
+    held: list[Delivery] = []
     for number in range(4):
         queue.publish(b"%d" % number).wait()
         held += queue.get_many(1)
@@ -612,7 +614,9 @@ def test_memory_that_runs_short_finds_what_was_written_in_its_place() -> None:
     queue.publish(b"2").wait()
     actor_of(queue).actor_ref.tell(SetDurationTarget(0.0))
     scene.run()
-    assert actor_of(queue).process.backing.single.state.target_ram_count == 0
+    single = actor_of(queue).process.backing.single
+    assert single is not None
+    assert single.state.target_ram_count == 0
     assert bodies(queue) == [b"1", b"2"]
     scene.node.close()
 
@@ -634,7 +638,7 @@ def test_a_message_that_is_not_small_or_not_persistent_is_taken_in() -> None:
     safe(queue)
     for body, properties in ((BIG, {}), (b"small", {"persistent": False}), (b"ttl", {"expiration": 9.0})):
         turns = actor_of(queue).turn_count
-        queue.publish(body, **properties).wait()  # type: ignore[arg-type]
+        queue.publish(body, **properties).wait()
         assert actor_of(queue).turn_count > turns
     scene.node.close()
 

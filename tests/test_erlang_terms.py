@@ -124,8 +124,8 @@ def test_a_pid_of_the_older_form_is_read() -> None:
 
 
 def test_a_large_state_is_read_in_time_in_proportion_to_its_size() -> None:
-    messages = [ImproperList((index,), 1000) for index in range(1, 50_001)]
-    term = (Atom("rabbit_fifo"), (len(messages), [], messages), dict.fromkeys(range(1000), b""))
+    messages: list[Term] = [ImproperList((index,), 1000) for index in range(1, 50_001)]
+    term: Term = (Atom("rabbit_fifo"), (len(messages), [], messages), dict.fromkeys(range(1000), b""))
     assert decode(encode(term)) == term
 
 

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 import warren
-from tests.support.runtime_tools import BIG, HandNode, bodies, hand_node, queue_path, store_path
+from tests.support.runtime_tools import BIG, HandNode, bodies, hand_node, next_of, queue_path, store_path
 from warren import Queue, Topic
 from warren.actors.engines.topics.topic_table import TopicTable
 from warren.actors.node.node_context import BlockedError
@@ -133,7 +133,7 @@ def test_a_level_that_is_empty_makes_room_for_another() -> None:
     queue = scene.node.queue("q", arguments={"x-max-priority": 1})
     queue.publish(b"held", priority=1).wait()
     queue.publish_many([b"s" * 3000] * 100, priority=0).wait()
-    held = queue.get()
+    held = next_of(queue)
     drain(queue)
     queue.sync()
     fill(scene)

@@ -105,7 +105,8 @@ def test_help_that_was_none_is_followed_by_waiting() -> None:
 
 
 def test_callbacks_come_once_each_at_once_where_it_is_settled() -> None:
-    future, called = Future(), []
+    future = Future()
+    called: list[tuple[str, Any]] = []
     future.on_done(lambda one: called.append(("early", one.get())))
     assert called == []
     future.set(1)
@@ -193,7 +194,8 @@ def test_who_waits_for_all_helps_with_each_that_is_not_done() -> None:
 
 
 def test_a_callback_that_raises_is_logged_and_the_others_are_called(caplog: pytest.LogCaptureFixture) -> None:
-    future, called = Future(), []
+    future = Future()
+    called: list[Future] = []
 
     def broken(_: Future) -> None:
         raise ZeroDivisionError("broken")
@@ -203,7 +205,8 @@ def test_a_callback_that_raises_is_logged_and_the_others_are_called(caplog: pyte
     future.set("answer")
     future.on_done(broken)
     assert (future.get(), called) == ("answer", [future])
-    assert [(record.event, record.error) for record in caplog.records] == [("callback_failed", "ZeroDivisionError")] * 3
+    told = [(record.__dict__["event"], record.__dict__["error"]) for record in caplog.records]
+    assert told == [("callback_failed", "ZeroDivisionError")] * 3
 
 
 def test_what_cannot_be_called_is_no_callback() -> None:
@@ -230,7 +233,8 @@ def test_many_threads_wait_and_all_get_the_answer() -> None:
 
 def test_threads_that_settle_at_once_settle_once() -> None:
     for _ in range(50):
-        future, called = Future(), []
+        future = Future()
+        called: list[Future] = []
         future.on_done(called.append)
         start = threading.Barrier(4)
 
@@ -238,7 +242,7 @@ def test_threads_that_settle_at_once_settle_once() -> None:
             start.wait()
             future.fail(WarrenError(str(number)))
 
-        together(*[lambda number=number: settle(number) for number in range(4)])  # type: ignore[misc]
+        together(*[lambda number=number: settle(number) for number in range(4)])
         assert called == [future]
 
 

@@ -19,10 +19,13 @@ from warren.storage import erlang_terms
 from warren.storage.erlang_terms import Atom, ImproperList
 from warren.storage.errors import TermError
 
-OTHERS: Final = (None, True, 0, -1, 1 << 70, 0.5, "", "x", "\ud800", "\0", "x" * 5000, [], [None], [[]], {}, {"x": 1})
-OTHER_TERMS: Final = (
+OTHERS: Final[tuple[Any, ...]] = (
+    *(None, True, 0, -1, 1 << 70, 0.5, "", "x", "\ud800", "\0", "x" * 5000),
+    *([], [None], [[]], {}, {"x": 1}),
+)
+OTHER_TERMS: Final[tuple[Any, ...]] = (
     *(Atom("undefined"), Atom("x"), True, 0, -1, 1 << 70, 0.5, b"", b"x" * 5000, [], [1, 2], [[]], {}),
-    *((), (Atom("x"),), (1, 2, 3, 4), {Atom("a"): 1}, ImproperList([1], 2)),
+    *((), (Atom("x"),), (1, 2, 3, 4), {Atom("a"): 1}, ImproperList((1,), 2)),
 )
 
 

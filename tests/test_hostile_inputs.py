@@ -45,8 +45,8 @@ from warren.storage.memory import MemoryFileSystem
 from warren.storage.own_files import DEFINITIONS_FILE, DEFINITIONS_LOG
 from warren.storage.record_log import RecordLog, encode_record
 from warren.storage.topic_settings import TopicSettings
-from warren.traces.answers import TraceError, load, tables
-from warren.traces.replay import replay
+from warren.traces.answers import load, tables
+from warren.traces.replay import TraceError, replay
 
 DIGITS = b"1" * 5000
 """More than Python makes a number of."""
@@ -233,9 +233,9 @@ def test_a_line_of_serves_log_is_one_line_and_obeys_nobody() -> None:
 @pytest.mark.parametrize("column", ["routing_keys", "exchange"])
 def test_an_exported_message_with_a_name_that_is_no_text(column: str) -> None:
     row = {"body": b"x", "routing_keys": ["q"], "exchange": "", "properties": "{}", "headers": None, "expiry_us": 0}
-    row[column] = [None] if column == "routing_keys" else None
+    wrong = {column: [None] if column == "routing_keys" else None}
     with pytest.raises(MessageError, match=r"a routing key is text, not \[None\]|no exchange"):
-        check_types(row)
+        check_types(row | wrong)
 
 
 WRONG = {

@@ -368,7 +368,7 @@ def _sorted(table: Json | None) -> str:
 
 def _exported(directory: Path, *, include_acked: bool = False) -> dict[str, list[Stored]]:
     """Everything, by queue."""
-    lines: list[bytes] = []
+    lines: list[bytes | bytearray] = []
     problems: list[Finding] = []
     with open_source(str(directory)) as source:
         export_source(source, Selection(include_acked=include_acked), lines.append, problems.append)

@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.support.runtime_tools import Do, Say, Scribe, forget_actors, hand_node
+from tests.support.runtime_tools import Do, Say, Scribe, actor_behind, forget_actors, hand_node, next_of
 from tests.support.striking import struck_at
+from warren import TopicRecord
 from warren.actors.runtime.future import Confirm
 from warren.actors.runtime.inbox import Inbox, PendingBatch
 from warren.actors.runtime.interrupts import uninterrupted
@@ -49,10 +50,9 @@ def handlers() -> Iterator[None]:
 
 
 def scribe(pool: HandPool) -> Scribe:
-    owner = Scribe.start(pool).actor_inbox.owner.actor  # type: ignore[attr-defined]
-    assert isinstance(owner, Scribe)
+    actor = actor_behind(Scribe.start(pool))
     pool.run()
-    return owner
+    return actor
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_ctrl_c_while_a_queue_is_declared_leaves_the_node_and_the_queue() -> Non
         run(scene.node._running.change(declare))
     queue = scene.node.vhost("more").queue("q")
     queue.publish(b"1").wait()
-    assert queue.get().body == b"1"
+    assert next_of(queue).body == b"1"
     assert scene.node.vhosts() == ["/", "more"]
     scene.node.close()
 
@@ -182,7 +182,8 @@ def test_ctrl_c_while_messages_are_read_keeps_none_from_the_next_read(module: st
     topic.append_many([b"0", b"1", b"2"], queue=0)
     topic.append_many([b"3", b"4", b"5"], queue=1).wait()
     for line in range(1, 1000):
-        reader, found = topic.reader(f"g{line}"), []
+        reader = topic.reader(f"g{line}")
+        found: list[TopicRecord] = []
         struck = struck_at(line, module, lambda: found.extend(reader.read(5)))  # noqa: B023
         found += reader.read()
         found += reader.read()

@@ -805,7 +805,7 @@ def test_threads_publish_and_consume_at_once(connect: Connect) -> None:
             while not done.is_set():
                 drained(connection)
 
-    together(*[lambda number=number: publish(many * number) for number in range(publishers)], *[consume] * consumers)  # type: ignore[misc]
+    together(*[lambda number=number: publish(many * number) for number in range(publishers)], *[consume] * consumers)
     assert sorted(found) == list(range(many * publishers))
 
 
@@ -832,7 +832,7 @@ def test_an_event_loop_drains_a_connection(connect: Connect) -> None:
 def test_an_error_of_a_callback_does_not_stop_an_event_loop(connect: Connect) -> None:
     connection = connect()
     queue = filled(connection, "jobs", [1, 2])
-    hub = Hub()
+    hub: Any = Hub()
     hub.propagate_errors = (ZeroDivisionError,)
     found: list[int] = []
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from warren.storage.filesystem import RealFileSystem
 
 def work(path: Path) -> None:
     """Touch every kind of file that a node has."""
-    small = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 20_000}
+    small: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 20_000}
     with warren.open(path, sync="os", **small) as node:
         node.queue("q").publish_many([b"small", b"L" * 10_000] * 20).wait()
         node.queue("q").get_many(5)

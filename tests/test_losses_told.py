@@ -6,7 +6,18 @@ import logging
 
 import pytest
 
-from tests.support.runtime_tools import BIG, DATA, SMALL, HandNode, bodies, hand_node, put, queue_path, store_path
+from tests.support.runtime_tools import (
+    BIG,
+    DATA,
+    SMALL,
+    HandNode,
+    bodies,
+    hand_node,
+    next_of,
+    put,
+    queue_path,
+    store_path,
+)
 from tests.support.waiting import events
 from warren.storage.memory import MemoryFileSystem
 
@@ -50,7 +61,7 @@ def test_a_queue_that_was_emptied_has_lost_nothing_with_its_bodies(caplog: pytes
     scene = hand_node()
     queue = scene.node.queue("q")
     queue.publish(BIG).wait()
-    queue.ack([queue.get()])
+    queue.ack([next_of(queue)])
     scene.advance(60.0)  # the ack is written
     files = stopped(scene, clean=False)
     put(files, f"{store_path()}/0.rdq", b"")

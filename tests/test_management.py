@@ -536,7 +536,7 @@ def test_settings_that_cannot_be() -> None:
         {"management_tcp_request_timeout": 0},
     ):
         with pytest.raises(SettingsError):
-            ManagementSettings(**wrong)  # type: ignore[arg-type]
+            ManagementSettings(**wrong)
     assert ManagementSettings().is_loopback
     assert not ManagementSettings(management_tcp_ip="0.0.0.0").is_loopback
 

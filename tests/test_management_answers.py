@@ -86,7 +86,8 @@ def test_a_browse_ends_where_its_answer_is_full_and_says_where_it_goes_on(
     monkeypatch.setattr(mending, "ANSWER_BYTES", 1000)
     node.queue("large").publish_many([b"%d" % number * 300 for number in range(9)]).wait()
     for path in (f"{QUEUE}/browse?truncate=300", f"{QUEUE}/browse?truncate=300&where=size%20%3E%201"):
-        seen, after = list[str](), ""
+        seen: list[str] = []
+        after: str | None = ""
         while after is not None:
             page = api.get(path + after)
             assert len(page["messages"]) <= 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ def test_a_wrong_password_is_said_and_a_right_one_lets_in(browser: Browser, serv
     browser.switch_to.active_element.send_keys("guest", Keys.ENTER)  # it has the focus, and its text is selected
     waited(browser, "tbody th", "jobs")
     cookie = browser.get_cookie("warren_session")
+    assert cookie is not None
     assert cookie["httpOnly"]
     assert cookie["sameSite"] == "Strict"
     assert browser.execute_script("return document.cookie") == ""
@@ -120,6 +122,7 @@ def test_queues_are_drawn_live(browser: Browser, node: warren.Node) -> None:
     node.queue("empty").purge()
     _eventually(browser, lambda: bar("empty") == "empty")
     gauge = browser.find_element(By.CSS_SELECTOR, ".gauge svg").get_attribute("aria-label")
+    assert gauge is not None
     assert re.fullmatch(r"[\d.]+ [kMG]B of [\d.]+ [kMGT]B; paging begins at .*", gauge)
 
 
@@ -302,7 +305,7 @@ def test_queues_of_any_name_are_listed_and_opened_and_none_is_read_as_html(chrom
                 continue
             chrome.execute_script(f"{links}.find(a => a.textContent === arguments[0]).click()", name)
             heading = "return document.querySelector('main h2')?.textContent === arguments[0]"
-            _eventually(chrome, lambda name=name, heading=heading: chrome.execute_script(heading, name))
+            _eventually(chrome, partial(chrome.execute_script, heading, name))
             _click(chrome, "All queues")
             waited(chrome, "tbody th a")
         assert not chrome.find_elements(By.CSS_SELECTOR, "main script")

@@ -30,7 +30,7 @@ def answers(scenario: dict[str, Any]) -> list[dict[str, Any]]:
     answered = []
     for step in scenario["steps"]:
         told: list[Any] = []
-        ours = {}
+        ours: dict[str, Any] = {}
         match step:
             case {"op": "register", "queue": queue}:
                 monitor.register(queue)
@@ -59,7 +59,7 @@ def answers(scenario: dict[str, Any]) -> list[dict[str, Any]]:
     return answered
 
 
-def changes(readings: dict[str, Any]) -> list[list[str]]:
+def changes(readings: dict[str, Any]) -> list[Any]:
     monitor, alarms = MemoryMonitor(readings["limit_bytes"]), Alarms()
     seen = []
     for used_bytes in readings["used_bytes"]:
@@ -89,8 +89,8 @@ def assert_as_recorded(recording: dict[str, Any]) -> None:
             theirs = int(text.removesuffix("KiB")) * 1024
         assert amount(text) == theirs, text
     for watermark, total_bytes, theirs in recording["limits"]:
-        ours = memory_limit_bytes(watermark["absolute"] if isinstance(watermark, dict) else watermark, total_bytes)
-        assert ours == theirs, (watermark, total_bytes)
+        limit = memory_limit_bytes(watermark["absolute"] if isinstance(watermark, dict) else watermark, total_bytes)
+        assert limit == theirs, (watermark, total_bytes)
 
 
 @pytest.mark.parametrize("scenario", RECORDING["scenarios"], ids=lambda scenario: scenario["name"])

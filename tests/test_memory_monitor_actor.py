@@ -10,11 +10,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pykka import ActorRef
 
 import warren
 from tests.support.effort import times
-from tests.support.runtime_tools import HandNode, Machine, actor_of, forget_actors, hand_node
+from tests.support.runtime_tools import HandNode, actor_behind, actor_of, forget_actors, hand_node
 from warren.actors import messages as m
 from warren.actors.clock import NS, HandClock
 from warren.actors.engines.node_settings import NodeSettings
@@ -25,7 +24,7 @@ from warren.actors.runtime.pooled_actor import PooledActor
 from warren.actors.runtime.timer import TimerActor
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import Settings
-from warren.testing import GIB
+from warren.testing import GIB, Machine
 
 LIMIT = 4 * GIB
 """40 % of the machine's memory."""
@@ -75,9 +74,7 @@ class Scene:
         self.pool.run()
 
     def queue(self) -> Listener:
-        owner = Listener.start(self.pool, self.clock).actor_inbox.owner.actor  # type: ignore[attr-defined]
-        assert isinstance(owner, Listener)
-        return owner
+        return actor_behind(Listener.start(self.pool, self.clock))
 
     def report(self, queue: Listener, duration_s: float | None, *, pageable: bool = True) -> float | None:
         """Report, and return the answer."""
@@ -292,7 +289,7 @@ def test_a_full_disk_ends_paging_at_once(scene: Scene) -> None:
 def test_a_disk_that_cannot_be_asked_leaves_things_as_they_are_and_is_asked_again(scene: Scene) -> None:
     scene.machine.free_disk_bytes = 0
     scene.advance(10)
-    actor = listeners(scene.context.monitor)
+    actor = actor_behind(scene.context.monitor)
     read, actor._free_disk_bytes = actor._free_disk_bytes, failing
     scene.advance(30)
     assert scene.numbers["alarms"] == ["disk"]
@@ -323,12 +320,6 @@ def node_scene() -> Iterator[HandNode]:
     one = hand_node()
     yield one
     one.node.close()
-
-
-def listeners(ref: ActorRef[object]) -> MemoryMonitorActor:
-    owner = ref.actor_inbox.owner.actor  # type: ignore[attr-defined]
-    assert isinstance(owner, MemoryMonitorActor)
-    return owner
 
 
 def test_an_alarm_blocks_publishers_and_consumers_go_on(node_scene: HandNode) -> None:
@@ -382,7 +373,7 @@ def test_a_resting_queue_is_not_woken_by_a_round(node_scene: HandNode) -> None:
         busy.publish(b"x" * 5000)
         node_scene.advance(0.5)
         assert actor_of(queue).process.backing.asleep
-        assert actor_of(queue).actor_ref not in listeners(node_scene.node._running._context.monitor)._monitor
+        assert actor_of(queue).actor_ref not in actor_behind(node_scene.node._running._context.monitor)._monitor
     assert node_scene.node.memory()["desired_duration_s"] is not None
 
 
@@ -422,7 +413,7 @@ def test_messages_in_ram_of_a_queue_with_nothing_to_do_can_still_be_paged(node_s
 
 def test_after_its_rest_a_queue_with_nothing_in_ram_does_not_count_for_the_monitor(node_scene: HandNode) -> None:
     queue = node_scene.node.queue("q")
-    monitor = listeners(node_scene.node._running._context.monitor)._monitor
+    monitor = actor_behind(node_scene.node._running._context.monitor)._monitor
     queue.publish(b"1").wait()
     node_scene.advance(0.1)
     assert node_scene.node.memory()["queues"] == 1

@@ -549,7 +549,7 @@ def test_a_queue_of_containers_is_exported_and_sound(tmp_path: Path) -> None:
                 file.write(bytes(50) if position == 2 else b"the rest of a dead one\xff")
         term = container(protocol, data_, {Atom("id"): msg_id(position)})
         queue.publish(position, counted, stored=position >= 2, encoded=term)
-    lines: list[bytes] = []
+    lines: list[bytes | bytearray] = []
     with open_source(str(tmp_path)) as source:
         done = export_source(source, Selection(), lines.append, lambda _: None)
         kinds = {(finding.kind, finding.severity) for finding in verify_source(source) if finding.kind != UNCOUNTED}

@@ -87,7 +87,7 @@ def test_templates_with_and_without_an_id_are_not_taken_for_each_other() -> None
 
 
 def test_an_export_says_null_in_place_of_an_id() -> None:
-    lines: list[bytes] = []
+    lines: list[bytes | bytearray] = []
     findings: list[Finding] = []
     exporter = Exporter(JsonLines(lines.append), findings.append)
     messages = [

@@ -32,7 +32,7 @@ WAYS: Final[dict[str, Callable[[Path, bytes], object]]] = {
 
 def exported(node: Path) -> tuple[Counter[str], list[Finding]]:
     """The messages, without whether they were delivered before, and what the export reports."""
-    lines: list[bytes] = []
+    lines: list[bytes | bytearray] = []
     findings: list[Finding] = []
     with open_source(str(node)) as source:
         export_source(source, Selection(), lines.append, findings.append)

@@ -45,7 +45,7 @@ def test_no_pattern_takes_for_ever(pattern: str) -> None:
     name = "a" * 254 + "c"
     assert not found(pattern, name)
     assert not Permissions(pattern, "", "").allow("configure", name)
-    policy = Policy(kind="policy", vhost="/", name="p", pattern=pattern, definition={"max-length": 1})  # type: ignore[call-arg]
+    policy = Policy(kind="policy", vhost="/", name="p", pattern=pattern, definition={"max-length": 1})
     assert not policy.matches("queue", name)
 
 

@@ -122,7 +122,7 @@ def test_the_web_page_s_api_takes_every_name_and_says_it_as_json_that_no_browser
 )
 def test_no_name_does_anything_to_a_terminal(every_name: Path, command: list[str]) -> None:
     head, *rest = command
-    result = cli_tools.warren(*([head, every_name, *rest]))
+    result = cli_tools.warren(head, every_name, *rest)
     assert result.exit_code == 0, result.output
     unsafe = UNSAFE.findall(result.output)
     if head in ("export", "definitions"):  # JSON, for programs: what turns the direction is data there

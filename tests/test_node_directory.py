@@ -7,6 +7,7 @@ import logging
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ from warren.storage.filesystem import write_file
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.own_files import KEYS_LOG
 
-SMALL = {"segment_entry_count": 16, "queue_index_max_journal_entries": 8}
+SMALL: dict[str, Any] = {"segment_entry_count": 16, "queue_index_max_journal_entries": 8}
 
 
 @pytest.fixture(autouse=True)

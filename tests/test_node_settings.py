@@ -159,7 +159,7 @@ def test_whatever_it_is_given_it_takes_or_refuses(key: str, value: Any) -> None:
 
 
 def test_settings_of_topics_that_are_none_by_default_can_be_given_so() -> None:
-    given_none = {"flush_disk_type": None, "store_path_root_dir": None, "store_path_commit_log": None}
+    given_none: dict[str, Any] = {"flush_disk_type": None, "store_path_root_dir": None, "store_path_commit_log": None}
     base = TopicSettings(flush_disk_type="ASYNC_FLUSH", store_path_commit_log="/log")
     assert topic_settings(given_none, base) == TopicSettings()
     assert Config.of(**given_none).topics == TopicSettings()

@@ -7,6 +7,7 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.support.waiting import wait_until
 from warren.storage import own_files
 from warren.storage.filesystem import RealFileSystem
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 16,
     "mapped_file_size_consume_queue": 20_000,
     "msg_store_file_size_limit": 1 << 16,
@@ -43,8 +44,8 @@ def _use_queues(node: warren.Node) -> None:
     node.queue("p", arguments={"x-max-priority": 2}).publish(b"first", priority=1).wait()
     retried = node.queue("r", retry=warren.Retry(limit=3, delay=60))
     retried.publish(b"again").wait()
-    if (message := retried.get()) is not None:
-        message.retry()
+    if (delivery := retried.get()) is not None:
+        delivery.retry()
     node.queue("u").publish(b"once", unique="key", unique_for=300).wait()
 
 

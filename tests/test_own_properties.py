@@ -38,7 +38,7 @@ def same_keys(draw: st.DrawFn, count: int) -> list[dict[str, Any]]:
 @st.composite
 def publications(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, list[Any]], list[bytes]]:
     count = draw(st.integers(1, 12))
-    many = {"min_size": count, "max_size": count}
+    many: dict[str, Any] = {"min_size": count, "max_size": count}
     columns = {
         "headers": draw(st.lists(st.dictionaries(TEXTS, VALUES, max_size=2), **many))
         if draw(st.booleans())

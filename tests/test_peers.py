@@ -11,6 +11,7 @@ from collections import deque
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from benchmarks import report
 from benchmarks.figures import Spread
@@ -23,7 +24,7 @@ from benchmarks.peers.peer import Letter, Load, Peer, Place, Promise, Queue, Tok
 from benchmarks.peers.procedures import Run, WrongError
 from benchmarks.peers.running import Runner
 from benchmarks.peers.watch import Watch
-from benchmarks.peers.works import WORKS, WORKS_BY_NAME
+from benchmarks.peers.works import WORKS, WORKS_BY_NAME, Work
 
 SERVERS = ("redis", "rabbitmq")
 HERE = [name for name in PEERS if name not in SERVERS]
@@ -220,7 +221,7 @@ def test_an_outcome_is_kept_shown_and_drawn(
     pictures.write(outcome)
     for name in (page.PICTURE, page.GROWTH_PICTURE):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
-    page.show(page.Console(), outcome)
+    page.show(Console(), outcome)
     assert "W6: open after a kill" in capsys.readouterr().out
 
 
@@ -261,7 +262,7 @@ def test_a_peer_promises_what_is_asked_for_or_nothing_and_never_more() -> None:
 
 
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
-def test_goals_name_values_and_peers_that_there_are(work: procedures.Procedure) -> None:
+def test_goals_name_values_and_peers_that_there_are(work: Work) -> None:
     for goal in work.goals:
         assert goal.value in work.values
         assert not goal.other or goal.other in work.values

@@ -127,7 +127,7 @@ def test_spark_shards_an_export_over_nodes(spark: SparkSession, tmp_path: Path) 
         expected.setdefault((row["vhost"], row["queue"]), []).append(row["body_sha256"])
     for kind in ("lines", "parquet"):
         out = tmp_path / f"loaded-{kind}"
-        result = warren("spark", "load", tmp_path / kind, "--nodes", 3, "--out", out, "--json")
+        result = warren("spark", "load", tmp_path / kind, "--nodes", "3", "--out", out, "--json")
         assert result.exit_code == 0, result.output
         said = json.loads(result.stdout)
         nodes = sorted(str(node) for node in out.iterdir())
@@ -148,7 +148,7 @@ def test_spark_shards_an_export_over_nodes(spark: SparkSession, tmp_path: Path) 
 def test_topics_are_refused_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
     for output_format, said in (("jsonl", "messages of topics"), ("parquet", "has no column vhost")):
         exported(tmp_path / output_format, rocketmq_node(ROCKETMQ[0]), format=output_format)
-        result = warren("spark", "load", tmp_path / output_format, "--nodes", 1, "--out", tmp_path / "out")
+        result = warren("spark", "load", tmp_path / output_format, "--nodes", "1", "--out", tmp_path / "out")
         assert result.exit_code == 2
         (line,) = result.stderr.splitlines()
         assert said in line

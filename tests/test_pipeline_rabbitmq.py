@@ -416,7 +416,8 @@ def test_a_task_that_begins_behind_what_nobody_counted_counts(place: Path, opene
     a_queue_in_pieces(place)
     reader, partitions = partitions_of(place, partition_bytes="1")
     for number in (2, 1, 2, 0):
-        found = [row["position"] for batch in reader.read(partitions[number]) for row in batch.to_pylist()]
+        batches: Any = reader.read(partitions[number])
+        found = [row["position"] for batch in batches for row in batch.to_pylist()]
         assert found == list(range(ENTRIES * number, ENTRIES * (number + 1)))
 
 

@@ -119,7 +119,7 @@ def listed(rows: list[Row]) -> list[tuple[Any, ...]]:
 
 
 def items(opened: RocketmqStore) -> list[tuple[int, ...]]:
-    found = []
+    found: list[tuple[int, ...]] = []
     for file in opened.store.index.index_files:
         begin, slots = file.header.begin_timestamp, file.layout.slot_count
         for number, (key_hash, physical_offset, seconds, previous) in enumerate(file.items().tolist(), 1):

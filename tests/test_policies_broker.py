@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pika  # type: ignore[import-untyped]
+import pika
 import pytest
 
 import warren
@@ -99,7 +99,7 @@ def test_a_broker_refuses_the_same_policies_in_the_same_words(broker: Broker, tm
         ATTEMPTS, json.loads(answered.read_text()), strict=True
     ):
         try:
-            Policy(  # type: ignore[call-arg]
+            Policy(
                 kind=kind,  # type: ignore[arg-type]
                 vhost="/",
                 name="p",
@@ -267,11 +267,11 @@ def run_there(broker: Broker, tmp_path: Path) -> None:
         channel.queue_declare("dead", durable=True)
         channel.confirm_delivery()
         for phase in ("a", "b"):
-            for case in range(len(CASES)):
+            for at in range(len(CASES)):
                 for number in range(MESSAGES):
-                    properties = pika.BasicProperties(delivery_mode=2, priority=number % 3, message_id=f"{case}")
+                    properties = pika.BasicProperties(delivery_mode=2, priority=number % 3, message_id=f"{at}")
                     with contextlib.suppress(pika.exceptions.NackError):
-                        channel.basic_publish("", f"q{case}", body(case, phase, number), properties)
+                        channel.basic_publish("", f"q{at}", body(at, phase, number), properties)
             settle(lambda: [ready(channel, f"q{number}") for number in range(len(CASES))] + [ready(channel, "dead")])
             if phase == "a":
                 clear = ", ".join(
@@ -330,7 +330,7 @@ def test_a_broker_takes_our_policies_and_gives_them_back(broker: Broker, tmp_pat
         for kind in ("policy", "operator_policy"):
             definitions.set_policy(
                 Policy(
-                    kind=kind,  # type: ignore[arg-type]
+                    kind=kind,
                     vhost=vhost,
                     name=f"{kind} of {vhost} ü",
                     pattern="^never ü.$",

@@ -10,10 +10,10 @@ from typing import Any
 import attrs
 import pykka
 import pytest
-from pykka import ActorDeadError, ActorRef
+from pykka import ActorDeadError
 from pykka._envelope import Envelope
 
-from tests.support.runtime_tools import Do, Say, Scribe, forget_actors
+from tests.support.runtime_tools import Do, Say, Scribe, actor_behind, forget_actors
 from tests.support.waiting import PATIENCE_S, together, wait_until
 from warren.actors.runtime.future import Confirm, CountDown, Future
 from warren.actors.runtime.inbox import Control, PendingBatch
@@ -44,9 +44,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def scribe(pool: Pool) -> Scribe:
-    owner = Scribe.start(pool).actor_inbox.owner.actor  # type: ignore[attr-defined]
-    assert isinstance(owner, Scribe)
-    return owner
+    return actor_behind(Scribe.start(pool))
 
 
 def raising(error: BaseException) -> Do:
@@ -358,7 +356,7 @@ def test_the_last_thread_of_a_pool_does_not_wait_for_what_stands_in_line() -> No
     """Another thread had the actor that it asked, and left the question for the next turn, which never ran."""
     pool = ThreadPool(1)
     asks = scribe(pool)
-    asked = SlowToLeave.start(pool).actor_inbox.owner.actor  # type: ignore[attr-defined]
+    asked = actor_behind(SlowToLeave.start(pool))
     other = threading.Thread(target=asked.actor_ref.ask, args=(Say("first"),))
     other.start()
     assert asked.leaves.wait(20)
@@ -401,8 +399,8 @@ class Ledger(PooledActor):
 @pytest.mark.parametrize("pool_threads", [1, 4])
 def test_many_threads_lose_nothing_and_keep_each_senders_order_one_turn_at_a_time(pool_threads: int) -> None:
     pool = ThreadPool(pool_threads)
-    refs: list[ActorRef[Any]] = [Ledger.start(pool) for _ in range(5)]
-    ledgers: list[Ledger] = [ref.actor_inbox.owner.actor for ref in refs]  # type: ignore[attr-defined]
+    refs = [Ledger.start(pool) for _ in range(5)]
+    ledgers = [actor_behind(ref) for ref in refs]
     key, each = object(), 300
 
     def send(sender: int) -> None:
@@ -418,7 +416,7 @@ def test_many_threads_lose_nothing_and_keep_each_senders_order_one_turn_at_a_tim
                 else:
                     refs[index].tell(Say((sender, number)))
 
-    together(*[lambda sender=sender: send(sender) for sender in range(6)])  # type: ignore[misc]
+    together(*[lambda sender=sender: send(sender) for sender in range(6)])
     for ref in refs:
         ref.stop()
     pool.stop()
@@ -546,7 +544,7 @@ def test_what_is_refused_is_refused_to_who_asked_and_the_actor_goes_on(pool: Han
 
 
 def test_an_event_loop_asks_at_once_where_that_is_quick_and_else_in_the_inbox(pool: HandPool) -> None:
-    slow, quick = scribe(pool), Quick.start(pool).actor_inbox.owner.actor  # type: ignore[attr-defined]
+    slow, quick = scribe(pool), actor_behind(Quick.start(pool))
     asked = [Asked(one, lambda: "done") for one in (slow, quick)]
     for one in asked:
         one.send()
@@ -564,7 +562,7 @@ def test_an_actor_does_not_wait_for_what_it_asks_itself(pool: HandPool) -> None:
 def test_a_thread_that_holds_back_turns_runs_the_quick_ones_itself() -> None:
     pool, seen = ThreadPool(1), dict[object, int]()
     with pool.holding() as held:
-        slow, quick = scribe(pool), Quick.start(pool).actor_inbox.owner.actor  # type: ignore[attr-defined]
+        slow, quick = scribe(pool), actor_behind(Quick.start(pool))
         futures = [
             one.actor_ref.ask(Do(lambda one=one: seen.setdefault(one, threading.get_ident())), block=False)
             for one in (slow, quick)
@@ -572,6 +570,7 @@ def test_a_thread_that_holds_back_turns_runs_the_quick_ones_itself() -> None:
         held.run_quick_ones()
         assert seen == {quick: threading.get_ident()}
     done = threading.Event()
+    assert isinstance(futures[0], Future)
     futures[0].on_done(lambda _: done.set())  # a thread that waits for the future itself would help
     assert done.wait(10)
     assert seen[slow] != threading.get_ident()

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 import warren
-from tests.support.runtime_tools import DATA, HandNode, Machine, actor_of, bodies, hand_node
+from tests.support.runtime_tools import DATA, HandNode, actor_behind, actor_of, bodies, hand_node
 from warren.actors.queue.intake import PublishRefusedError, QueueGoneError, SettleKey
 from warren.actors.queue.queue_output import IDLE_BYTES
 from warren.actors.runtime.inbox import ControlCall
 from warren.queue_index.queue.acking import tag_ranges
 from warren.storage.errors import WarrenError
+from warren.testing import Machine
 
 LIMIT = Machine().total_memory_bytes * 2 // 5
 BIG = b"B" * 5000
@@ -618,7 +619,7 @@ def test_a_node_at_rest_does_nothing_but_watch_the_memory(scene: HandNode) -> No
     for number in range(20):
         scene.node.queue(f"q{number}").publish(b"1").wait()
     scene.advance(10)
-    timer = scene.node._running._context.timer.actor_inbox.owner.actor  # type: ignore[attr-defined]
+    timer = actor_behind(scene.node._running._context.timer)
     assert len(timer._timers) == 3, "memory, alarm, disk"
     before = scene.files.operations
     scene.advance(100)

@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pika  # type: ignore[import-untyped]
+import pika
 import pytest
 
 from tests.support.broker import Broker, requires_broker
-from warren.actors.engines.declared.arguments import MAX_PERIOD_MS, QueueDeclaration
+from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.queue_arguments import MAX_PERIOD_MS
 from warren.actors.engines.errors import ArgumentsError
 
 GOOD: list[dict[str, Any]] = [

@@ -293,7 +293,7 @@ def encoded(draw: st.DrawFn) -> tuple[list[bytes | None], list[bytes]]:
         keys = st.sampled_from([b"k", b"j"] if alike == "length" else [b"k", b"jj", b"iii"])
         envelopes = [attrs.evolve(ENVELOPE, routing_keys=(draw(keys),)) for _ in range(count)]
     pairs = zip(envelopes, bodies, strict=True)
-    return bodies, [encode_many(one, msg_id(n), [body])[0] for n, (one, body) in enumerate(pairs)]
+    return list(bodies), [encode_many(one, msg_id(n), [body])[0] for n, (one, body) in enumerate(pairs)]
 
 
 def _alone(term: bytes, part: Callable[[PlainMessage], bytes]) -> bytes | None:

@@ -140,6 +140,9 @@ class Host:
     def send_dead_letters(self, batch: DeadLetterBatch) -> None:
         self.heard.append(("dead", batch.number, len(batch.publications)))
 
+    def lapsed(self, receiver: Any, tags: range) -> None:
+        self.heard.append(("lapsed", receiver, tags))
+
     def unused(self) -> None:
         self.heard.append(("unused",))
 

@@ -62,7 +62,7 @@ def data(node: QuorumNode, tmp_path: Path) -> Path:
 
 
 def exported(path: Path | str, **chosen: Any) -> tuple[list[Json], list[Finding]]:
-    lines: list[bytes] = []
+    lines: list[bytes | bytearray] = []
     findings: list[Finding] = []
     with open_source(str(path)) as source:
         export_source(source, Selection(**chosen), lines.append, findings.append)

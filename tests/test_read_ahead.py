@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import warren
-from tests.support.runtime_tools import HandNode, actor_of, bodies, hand_node
+from tests.support.runtime_tools import HandNode, actor_of, bodies, hand_node, next_of
 from tests.support.striking import struck_at
 from warren import Delivery, Queue
 from warren.actors.engines.queue.read_ahead import MOST_AHEAD
@@ -34,8 +34,7 @@ def test_gets_and_acks_one_by_one_take_two_turns_and_then_none() -> None:
         delivery.ack()
     turns, operations = actor_of(queue).turn_count, scene.files.operations
     for number in range(2, 100):
-        delivery = queue.get()
-        assert delivery is not None
+        delivery = next_of(queue)
         assert (delivery.body, delivery.delivery_tag, delivery.redelivered) == (b"%d" % number, number + 1, False)
         assert delivery.routing_key == "q"
         delivery.ack()

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import attrs
 import pytest
@@ -89,7 +89,7 @@ class Traffic:
 
     def wait_for_confirms(self, what: str) -> None:
         """Wait until each publisher has one more message confirmed."""
-        counts = {place: grown(lambda place=place: len(self.confirmed[place])) for place in self.confirmed}
+        counts = {place: grown(lambda place=place: len(self.confirmed[place])) for place in self.confirmed}  # type: ignore[misc]
         self.allow(PER_PHASE)
         for place, has_grown in counts.items():
             wait_until(has_grown, what % place)
@@ -165,7 +165,7 @@ class Traffic:
         """Nothing that was confirmed is missing."""
         for name in ("q", "later"):
             queue = node.queue(name)
-            wait_until(lambda queue=queue: not queue.stats()["messages_delayed"], "all that is due comes")
+            wait_until(lambda queue=queue: not queue.stats()["messages_delayed"], "all that is due comes")  # type: ignore[misc]
             found = {message.body for message in queue.browse()}
             missing = self.confirmed[name] - found - self.acked
             assert not missing, f"{name} has lost {len(missing)}: {sorted(missing)[:3]!r:.300}"
@@ -182,7 +182,9 @@ def grown(count: Callable[[], int]) -> Callable[[], bool]:
 @pytest.mark.slow
 @pytest.mark.skipif(loop_mounts.why_not() is not None, reason=str(loop_mounts.why_not()))
 @pytest.mark.parametrize("sync", ["group", "os"])
-def test_a_real_file_system_is_filled_and_freed_under_traffic(tmp_path: Path, sync: str, tried: Count) -> None:
+def test_a_real_file_system_is_filled_and_freed_under_traffic(
+    tmp_path: Path, sync: Literal["group", "os"], tried: Count
+) -> None:
     cycles = times(5, nightly=50)
     with loop_mounts.mounted_ext4(tmp_path, DISK_BYTES) as disk, counted_events() as events:
         node = warren.open(disk / "node", sync=sync, **SMALL)
@@ -244,11 +246,11 @@ def test_a_real_file_system_that_becomes_read_only_refuses_serves_and_loses_noth
         traffic.start()
         try:
             for place in ("q", "topic", "later"):
-                wait_until(grown(lambda place=place: len(traffic.confirmed[place])), f"{place} takes")
+                wait_until(grown(lambda place=place: len(traffic.confirmed[place])), f"{place} takes")  # type: ignore[misc]
             confirmed = {place: set(bodies) for place, bodies in traffic.confirmed.items()}
             trigger_error(point)
             for place in ("q", "topic", "later"):
-                wait_until(grown(lambda place=place: traffic.refused[place]), f"{place} refuses")
+                wait_until(grown(lambda place=place: traffic.refused[place]), f"{place} refuses")  # type: ignore[misc]
         finally:
             traffic.stop()
         assert [one.body for one in kept.browse()] == [b"%d" % number for number in range(100)]

@@ -40,6 +40,7 @@ from warren.msg_store.commit_log.commit_log_format import (
 from warren.msg_store.commit_log.record_check import WRONG_CRC, Failure, RecordHeader, check, delay_level
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.msg_store.commit_log.record_scan import read_columns
+from warren.msg_store.commit_log.record_spans import record_starts
 from warren.storage.java_hash import index_hash, java_hash
 
 V4 = Host(bytes((10, 1, 2, 3)), 10911)
@@ -715,7 +716,7 @@ def test_hundreds_of_failures_in_a_row_are_not_gathered_for_ever(monkeypatch: py
         looked_at += len(starts)
         return starts, stop
 
-    walk = record_scan.record_starts
+    walk = record_starts
     monkeypatch.setattr(record_scan, "record_starts", counted)
     one = encode(record())
     wrong = field(one, 0, (2 * len(one)).to_bytes(4, "big"))

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 
 import warren
 from tests.support.effort import times
-from tests.support.runtime_tools import BIG, HandNode, hand_node
+from tests.support.runtime_tools import BIG, HandNode, actor_behind, hand_node
 from warren import Config
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.sampling import NODE_COLUMNS, QUEUE_COLUMNS
@@ -42,7 +43,7 @@ def disk() -> MemoryFileSystem:
     return files
 
 
-def recorded_node(files: MemoryFileSystem | None = None, **settings: object) -> HandNode:
+def recorded_node(files: MemoryFileSystem | None = None, **settings: Any) -> HandNode:
     return hand_node(disk() if files is None else files, record=RECORD, **settings)
 
 
@@ -288,7 +289,7 @@ def test_a_thousand_sleeping_queues_are_not_even_told(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Inbox, "put", lambda inbox, *_: told.append(inbox.owner.actor))
     recorder = hand.node._running.actor._context.recorder
     assert recorder is not None
-    recorder.actor_inbox.owner.actor._look()  # type: ignore[attr-defined]
+    actor_behind(recorder)._look()
     monkeypatch.undo()
     assert not any(isinstance(owner, QueueActor) for owner in told)
     assert told  # but the memory monitor and the timer were
@@ -359,7 +360,7 @@ def test_a_record_in_a_directory_that_is_not_there_is_refused() -> None:
 @pytest.mark.parametrize("path", ["", "run.csv", 7, "run.par\0quet", b"run.parquet", "run.parquet\0"])
 def test_a_path_that_cannot_be_one_is_refused(path: object) -> None:
     with pytest.raises(SettingsError, match=r"^record must be the path of a"):
-        Config.of(record=path)
+        Config.of(record=path)  # type: ignore[arg-type]
 
 
 def test_the_record_is_a_setting_of_the_file_too(tmp_path: Path) -> None:
@@ -470,7 +471,8 @@ DEEDS = st.lists(st.tuples(st.sampled_from(KINDS_OF_DEED), st.integers(1, 9)), m
 def test_every_row_follows_from_the_one_before(deeds: list[tuple[str, int]]) -> None:
     """What came, less what left for good, is what there is more."""
     hand = recorded_node()
-    queue, held = hand.node.queue("orders", arguments={"x-max-length": 12, "x-overflow": "reject-publish"}), []
+    queue = hand.node.queue("orders", arguments={"x-max-length": 12, "x-overflow": "reject-publish"})
+    held: list[warren.Delivery] = []
     hand.run()
     for deed, count in [*deeds, ("step", 1)]:
         match deed:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pika import BasicProperties  # type: ignore[import-untyped]
+from pika import BasicProperties
 
 from tests.support.broker import Broker
 from warren.actors.engines.declared.arguments import QueueDeclaration
@@ -393,7 +393,8 @@ def test_the_cache_is_bounded() -> None:
 EXCHANGES = st.sampled_from(["d", "f", "t", "h"])
 DESTINATIONS = st.sampled_from(["a", "b", "c", ">d", ">f", ">t", ">h"])
 TYPES = {"d": "direct", "f": "fanout", "t": "topic", "h": "headers"}
-BINDINGS = st.tuples(EXCHANGES, DESTINATIONS, st.sampled_from(["", "x", "x.y", "#", "x.*"]), st.just({}))
+KEYS = st.sampled_from(["", "x", "x.y", "#", "x.*"])
+BINDINGS: st.SearchStrategy[Any] = st.tuples(EXCHANGES, DESTINATIONS, KEYS, st.just({}))
 BINDINGS |= st.tuples(st.just("h"), DESTINATIONS, st.just(""), st.sampled_from([{"k": 1}, {"k": 2, "x-match": "any"}]))
 STEPS = st.one_of(
     st.tuples(st.sampled_from(["bind", "bind", "unbind"]), BINDINGS),

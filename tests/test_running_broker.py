@@ -102,9 +102,7 @@ def test_another_users_broker_that_cannot_be_looked_into_counts_where_the_direct
     with pytest.raises(warren.errors.BrokerRunningError, match=f"process 77, perhaps: it is of user {os.getuid()}"):
         refuse_running_broker(str(directory))
     stat = os.stat
-    monkeypatch.setattr(
-        running_broker.os, "stat", lambda path: stat("/") if str(path) == str(processes / "77") else stat(path)
-    )
+    monkeypatch.setattr(os, "stat", lambda path: stat("/") if str(path) == str(processes / "77") else stat(path))
     if os.getuid():
         refuse_running_broker(str(directory))
 

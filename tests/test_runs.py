@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -313,7 +314,7 @@ def test_runs_with_holes_let_go_of_payloads_and_keep_what_is_pending(unencoded: 
     held = next(iter(pending)).batch
     assert held is not run.batch
     assert isinstance(held.terms, UnencodedTerms) == unencoded
-    bodies = held.terms.given if isinstance(held.terms, UnencodedTerms) else held.terms
+    bodies: Any = held.terms.given if isinstance(held.terms, UnencodedTerms) else held.terms
     assert [bool(one) for one in bodies or ()] == [row % 4 == 1 for row in range(1000)]
     pending.add(run_of(2, 1))
     pending.add(run_of(998, 8))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pykka import ActorRef
 
-from tests.support.runtime_tools import HandNode, actor_of, hand_node, queue_path
+from tests.support.runtime_tools import HandNode, actor_of, hand_node, next_of, queue_path
 from warren import Queue
 from warren.actors import messages as m
 from warren.actors.queue import queue_actor
@@ -20,7 +20,7 @@ from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
 from warren.verbs.steps import call
 
-SMALL_SEGMENTS = {"segment_entry_count": 16, "queue_index_max_journal_entries": 64}
+SMALL_SEGMENTS: dict[str, Any] = {"segment_entry_count": 16, "queue_index_max_journal_entries": 64}
 
 
 def bodies(queue: Queue) -> list[bytes]:
@@ -72,7 +72,7 @@ def counting_queue() -> tuple[HandNode, Queue]:
     hand.run()
     hand = hand_node(hand.kill(), seed=1, **SMALL_SEGMENTS)
     queue = hand.node.queue("q")
-    assert queue.get(auto_ack=True).body == b"0"
+    assert next_of(queue, auto_ack=True).body == b"0"
     assert queue.stats()["recovering"]
     assert queue.stats()["messages_ready"] < 4999
     return hand, queue

@@ -13,6 +13,7 @@ A deeper run: ``WARREN_EFFORT=nightly pytest tests/test_runtime_machine.py``.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import attrs
@@ -23,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.support.effort import times
 from tests.support.runtime_model import Copy, Found, Key, Message, NodeModel, NodeQueue, number_of
-from tests.support.runtime_tools import HandNode, Machine, hand_node
+from tests.support.runtime_tools import HandNode, hand_node
 from tests.support.users_queue import Taker
 from warren import Consumer, Delivery, Queue
 from warren.actors.clock import HandClock
@@ -33,7 +34,7 @@ from warren.errors import PublishRefusedError
 from warren.storage.errors import WarrenError
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
-from warren.testing import GIB
+from warren.testing import GIB, Machine
 from warren.values.messages import ReceivedMessage
 from warren.verbs.steps import run
 
@@ -218,7 +219,7 @@ class NodeMachine(RuleBasedStateMachine):
         for part in [[size] for size in sizes] if singly else [sizes]:
             self.tick()
             messages = self.messages(part, persistent, priority)
-            properties = {"persistent": persistent, "expiration": expiration, "priority": priority}
+            properties: dict[str, Any] = {"persistent": persistent, "expiration": expiration, "priority": priority}
             if singly:
                 confirm = self.handles[name].publish(messages[0].body, **properties)
             else:
@@ -263,7 +264,7 @@ class NodeMachine(RuleBasedStateMachine):
 
     # ── messages out ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def compare(self, given: list[Delivery], expected: list[tuple[int, Copy, frozenset[bool]]]) -> None:
+    def compare(self, given: Sequence[Delivery], expected: list[tuple[int, Copy, frozenset[bool]]]) -> None:
         assert [one.body for one in given] == [copy.message.body for _, copy, _ in expected]
         assert [one.delivery_tag for one in given] == [tag for tag, _, _ in expected]
         for one, (_, copy, flag) in zip(given, expected, strict=True):

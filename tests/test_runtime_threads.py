@@ -52,7 +52,7 @@ def test_many_publishers_and_one_consumer_lose_nothing_and_keep_each_ones_order(
                     if len(got) == senders * each:
                         return
 
-        together(consume, *[lambda sender=sender: publish(sender) for sender in range(senders)])  # type: ignore[misc]
+        together(consume, *[lambda sender=sender: publish(sender) for sender in range(senders)])
         queue.sync()
         assert len(queue) == 0
     for sender in range(senders):
@@ -80,7 +80,7 @@ def test_several_consumers_on_several_queues_get_every_message_once(tmp_path: Pa
                     if len(got[name]) == count:
                         return
 
-        works = [lambda name=name: consume(name) for name in got]  # type: ignore[misc]
+        works = [lambda name=name: consume(name) for name in got]
         together(lambda: publish(0), lambda: publish(1), *works)
     for found in got.values():
         assert sorted(map(int, found)) == list(range(count))
@@ -131,7 +131,7 @@ def test_what_was_confirmed_is_there_though_the_node_closes_or_its_queue_fails_m
                 pass
         stop.set()
 
-    together(disturb, *[lambda sender=sender: publish(sender) for sender in range(senders)])  # type: ignore[misc]
+    together(disturb, *[lambda sender=sender: publish(sender) for sender in range(senders)])
     node.close()
     assert any(confirmed)
     with warren.open(tmp_path) as again:

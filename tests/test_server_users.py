@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pika  # type: ignore[import-untyped]
+import pika
 import pytest
 
 import warren

@@ -68,7 +68,8 @@ class Kills:
         for stream, member in self.members:
             member.hear("confirmed" if stream else "")
         host = host_of(self.directory)
-        hosts, guests = [], []
+        hosts: list[tuple[str, Member]] = []
+        guests: list[tuple[str, Member]] = []
         for one in self.members:
             (hosts if one[1].process.pid == host else guests).append(one)
         turn = number // len(Round) % len(guests)

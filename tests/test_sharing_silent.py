@@ -22,7 +22,8 @@ from typer.testing import CliRunner
 import warren
 import warren.aio
 import warren.kombu
-from tests.support.sharing_tools import Member
+from tests.support.runtime_tools import next_of
+from tests.support.sharing_tools import Member, link_of
 from tests.support.waiting import wait_until
 from warren import cli
 from warren.client import link
@@ -215,7 +216,7 @@ def test_calls_go_on_once_the_host_does(stopped: Member, guest: warren.Node) -> 
     stop(stopped)
     assert seconds(lambda: len(queue)) < LONG_S
     stopped.process.send_signal(signal.SIGCONT)
-    assert queue.get(timeout=LONG_S, auto_ack=True).body == b"1"
+    assert next_of(queue, timeout=LONG_S, auto_ack=True).body == b"1"
 
 
 def test_a_host_that_ends_while_it_is_silent_is_taken_over(stopped: Member, guest: warren.Node) -> None:
@@ -224,7 +225,7 @@ def test_a_host_that_ends_while_it_is_silent_is_taken_over(stopped: Member, gues
     assert seconds(lambda: len(queue)) < LONG_S
     stopped.kill()
     assert len(queue) == 2
-    assert guest.queue("work").get(auto_ack=True).body == b"1"
+    assert next_of(guest.queue("work"), auto_ack=True).body == b"1"
 
 
 def test_a_consumer_that_waits_is_told(stopped: Member, guest: warren.Node) -> None:
@@ -340,8 +341,8 @@ def test_a_host_that_never_listens_is_given_up(tmp_path: Path) -> None:
 
 def test_an_idle_host_sends_something(stopped: Member, guest: warren.Node) -> None:
     """The member is not stopped, and nothing else is to be sent."""
-    link = guest._opened.node.link  # type: ignore[attr-defined]
+    link = link_of(guest)
     link.silence_limit_s, link.silent_s = LONG_S, 2.0
     wait_until(lambda: link.silent_s < 2.0, "the host is silent")
     assert stopped.process.pid
-    assert guest.queue("work").get(timeout=LONG_S, auto_ack=True).body == b"1"
+    assert next_of(guest.queue("work"), timeout=LONG_S, auto_ack=True).body == b"1"

@@ -230,8 +230,8 @@ def test_copies_to_other_queues_are_not_made_again(vhost: Vhost, tmp_path: Path)
         for queue in (b"a", b"b"):
             source.queue(queue).publish(envelope, source.msg_ids.one(), b"1")
     shovel(tmp_path / "source", vhost.url, "--state", tmp_path / "state")
-    for queue in ("a", "b"):
-        [delivery] = vhost.drain(queue)
+    for name in ("a", "b"):
+        [delivery] = vhost.drain(name)
         assert delivery.routing_key == "a"
         assert delivery.properties.headers == {"CC": ["b"], "x-original-exchange": ""}
 
@@ -415,8 +415,8 @@ def test_what_a_full_queue_refuses_stays_at_the_source(vhost: Vhost, tmp_path: P
     else:
         fill(tmp_path / "source", 50)
     source = vhost.url if how == "broker" else tmp_path / "source"
-    options = {"copy": ["--state", tmp_path / "state"], "move": ["--move"], "broker": []}[how]
-    command = source, vhost.url, "--queue", "q", "--rename", "q=full", *options
+    options: dict[str, list[Any]] = {"copy": ["--state", tmp_path / "state"], "move": ["--move"], "broker": []}
+    command = source, vhost.url, "--queue", "q", "--rename", "q=full", *options[how]
     there: list[int] = []
     for _ in range(4):
         assert "refused it (nack); still at the source" in complaint(*command)
@@ -527,7 +527,7 @@ def test_a_queue_that_another_consumer_has_to_itself(
 def test_a_broker_without_memory_is_waited_for(vhost: Vhost, tmp_path: Path) -> None:
     fill(tmp_path / "source", 500)
     vhost.broker.ctl("set_vm_memory_high_watermark", "0")
-    command = [sys.executable, "-m", "warren.cli", "shovel", tmp_path / "source", vhost.url, "--move", "--json"]
+    command = [sys.executable, "-m", "warren.cli", "shovel", str(tmp_path / "source"), vhost.url, "--move", "--json"]
     with subprocess.Popen(command, cwd=GOLDEN.parent.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             assert process.stderr is not None

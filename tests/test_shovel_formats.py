@@ -10,6 +10,7 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -126,9 +127,10 @@ def test_refused_and_gone_on_with_until_all_is_there(seed: int, tmp_path: Path) 
     state = str(tmp_path / "state")
     expected = Counter(line["body_sha256"] for line in exported(MIXED_QUORUM))
     safe: Counter[str] = Counter()
+    fail: Any = pytest.fail
     for _ in range(100):
         progress = Progress.open(RealFileSystem(), state, source="a", destination="b")
-        with CopySource.open(str(MIXED_QUORUM), None, progress, lambda name: name, pytest.fail) as source:
+        with CopySource.open(str(MIXED_QUORUM), None, progress, lambda name: name, fail) as source:
             refused = False
             for queue in source.queues([]):
                 intake = Remembering(draw, draw.choice((0.0, 0.02, 0.2)), 16)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from warren.simulation import ConsumerSpec, NodeSpec, PublisherSpec, QueueSpec, Result, Scenario, Simulation
+from warren.simulation.node.workload import SimulatedConsumer
 from warren.simulation.scenarios.node_spec import INSTANT_DISK, Disk
 from warren.simulation.scenarios.scenario import Event, Outage
 
@@ -211,7 +212,9 @@ def test_a_consumer_that_acks_nothing_takes_no_more_than_its_buffer_ahead() -> N
     publisher = PublisherSpec(queue="q", rate=1000, body=100, end=5)
     simulation, result = run(scenario(publisher, consumers=[consumer], length=10))
     assert of(result)["acked"] == pytest.approx(1000, abs=10), "what it has taken up, handled or not"
-    assert 500 <= simulation.consumers["q"][0].buffered == of(result)["unacked"] <= 1000
+    [taker] = simulation.consumers["q"]
+    assert isinstance(taker, SimulatedConsumer)
+    assert 500 <= taker.buffered == of(result)["unacked"] <= 1000
     assert of(result)["ready"] > 2500
 
 

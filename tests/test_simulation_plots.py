@@ -323,7 +323,7 @@ def test_a_long_timeline_is_thinned_and_keeps_its_peaks(result: Result) -> None:
     assert thin.queues[0].columns["len"].max() == whole.queues[0].columns["len"].max()
     p99, thinned_p99 = (view.queues[0].columns["latency_p99_s"] for view in (whole, thin))
     assert np.nanmax(thinned_p99) == np.nanmax(p99)
-    states = thin.queues[0].columns
+    states: Any = thin.queues[0].columns
     assert (sum(states[name] for name in ("q1", "q2", "delta", "q3", "q4")) == states["len"]).all()
 
 

@@ -28,6 +28,7 @@ import pytest
 
 from tests.support.effort import times
 from warren.simulation import ConsumerSpec, NodeSpec, PublisherSpec, QueueSpec, Scenario, Simulation
+from warren.simulation.node.workload import SimulatedConsumer
 from warren.simulation.scenarios.node_spec import INSTANT_DISK
 from warren.simulation.scenarios.scenario import Service
 from warren.simulation.scenarios.units import NS
@@ -70,7 +71,8 @@ def test_mean_number_and_mean_wait_are_within_2_percent_of_the_formula(
 @pytest.mark.parametrize("rho", [0.3, 0.9])
 def test_each_wait_is_lindleys(rho: float, service: Service) -> None:
     simulation = Simulation(one_consumer(rho, 1500, service, seed=3))
-    consumer = simulation.consumers["q"][0]
+    [consumer] = simulation.consumers["q"]
+    assert isinstance(consumer, SimulatedConsumer)
     came: list[int] = []
     taken: list[int] = []
 
@@ -85,7 +87,7 @@ def test_each_wait_is_lindleys(rho: float, service: Service) -> None:
         services.append(int(draw()[-1]))
         return np.asarray(services[-1:], np.int64)
 
-    consumer._latencies, consumer._service_ends = note, drawn  # type: ignore[union-attr, method-assign]
+    consumer._latencies, consumer._service_ends = note, drawn  # type: ignore[method-assign]
     simulation.run()
     assert len(came) > 1300
     wait = 0

@@ -15,7 +15,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.support.effort import times
-from tests.support.runtime_tools import BIG, HandNode, Machine, hand_node
+from tests.support.runtime_tools import BIG, HandNode, hand_node
+from warren import Delivery
 from warren.actors.node.node_actor import Probes
 from warren.handles.queue import Queue
 from warren.recording import RecordedNode, node_path, read_record
@@ -27,6 +28,7 @@ from warren.simulation.scenarios.sizes import ConstantSize, EmpiricalSize
 from warren.simulation.toml_file import load_scenario, scenario_from_toml
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import RABBITMQ_3_10
+from warren.testing import Machine
 
 RECORD = "/records/run.parquet"
 
@@ -73,7 +75,8 @@ def opened(hand: HandNode, name: str = "orders", **said: Any) -> Queue:
 
 def backlog(hand: HandNode) -> None:
     """40 large messages a second; taken are 20, and from the 25th second on 90; 40 of them are unacked."""
-    queue, held = opened(hand), []
+    queue = opened(hand)
+    held: list[Delivery] = []
     for tenth in range(400):
         queue.publish_many([BIG] * 4)
         held += queue.get_many(2 if tenth < 250 else 9)
@@ -104,7 +107,7 @@ def columns(record: RecordedNode, result: Result, name: str, queue: str = "order
     then = then[then["time_s"] > 0.5]
     moments = np.intersect1d(then["time_s"].round(6), now["time_s"].round(6))
     assert len(moments) > 1
-    return tuple(  # type: ignore[return-value]
+    return tuple(
         frame[frame["time_s"].round(6).isin(moments)].drop_duplicates("time_s")[name].to_numpy(float)
         for frame in (then, now)
     )
@@ -260,7 +263,8 @@ def test_what_was_counted_is_counted_again(work: list[tuple[int, int, int, int]]
     """Published, taken, acked, given back: at the end as many as were recorded, and as many messages are left."""
 
     def do(hand: HandNode) -> None:
-        queue, held = opened(hand), []
+        queue = opened(hand)
+        held: list[Delivery] = []
         for publish, take, ack, back in work:
             if publish:
                 queue.publish_many([b"x" * 100] * publish)

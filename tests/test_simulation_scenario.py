@@ -425,7 +425,7 @@ def test_a_scenario_can_be_sent_to_another_process() -> None:
 
 
 def test_more_rows_than_memory_holds_are_refused() -> None:
-    queues = [{"name": "orders"}, {"name": "audit", "count": 20_000, "timeline": "each"}]
+    queues: list[dict[str, Any]] = [{"name": "orders"}, {"name": "audit", "count": 20_000, "timeline": "each"}]
     assert refused(SMALL | {"queues": queues, "length": "10min"}).startswith("step: a timeline of 12000600 rows")
     assert scenario_from_table(SMALL | {"queues": [queues[0], queues[1] | {"timeline": "sum"}]}).steps == 60
 
@@ -488,7 +488,9 @@ def test_a_trace_is_looked_for_beside_its_scenario(tmp_path: Path, monkeypatch: 
         '[[queues]]\nname = "q"\n[[publishers]]\nqueue = "q"\nrate = {trace = "rates.csv"}\n', encoding="utf-8"
     )
     monkeypatch.chdir(tmp_path)
-    assert load_scenario("sub/s.toml").publishers[0].rate.rates == (1.0, 2.0)
+    [publisher] = load_scenario("sub/s.toml").publishers
+    assert isinstance(publisher.rate, Trace)
+    assert publisher.rate.rates == (1.0, 2.0)
 
 
 # ── other values in a table ──────────────────────────────────────────────────────────────────────────────────────────

@@ -21,7 +21,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.waiting import wait_until
-from warren.simulation import ConsumerSpec, NodeSpec, PublisherSpec, QueueSpec, Scenario, ScenarioError, simulate
+from warren.simulation import (
+    Constant,
+    ConsumerSpec,
+    NodeSpec,
+    PublisherSpec,
+    QueueSpec,
+    Scenario,
+    ScenarioError,
+    simulate,
+)
 from warren.simulation.grid import (
     ADDED_UP,
     MOST_POINTS,
@@ -92,7 +101,7 @@ def test_points_are_in_the_order_of_the_values_and_the_last_axis_is_the_fastest(
 
 def test_a_key_without_a_number_is_every_entrys() -> None:
     [point] = points_of(SMALL, axes_of({"publishers.rate": [7]}))
-    assert [publisher.rate.rate for publisher in point.scenario.publishers] == [7.0, 7.0]
+    assert [publisher.rate for publisher in point.scenario.publishers] == [Constant(7.0), Constant(7.0)]
 
 
 def test_a_point_with_the_scenarios_own_values_is_the_scenario() -> None:

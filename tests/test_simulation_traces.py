@@ -140,7 +140,7 @@ def test_what_is_wrong_in_a_file_is_said_with_its_row(tmp_path: Path, text: str,
 
 
 def test_what_is_wrong_in_a_parquet_is_said_with_its_row(tmp_path: Path) -> None:
-    wrong = [
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"time": [0, 1], "speed": [1, 2]}, "there is no column 'rate' or 'messages'; its columns are 'time', 'speed'"),
         ({"time": [0, 1], "rate": ["a", "b"]}, "row 1: rate must be a number, not 'a'"),
         ({"time": [0, 1], "rate": [[1], [2]]}, "row 1: rate must be a number, not array([1])"),

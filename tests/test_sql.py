@@ -30,6 +30,7 @@ from tests.support.pipeline_tools import (
 )
 from tests.support.rabbitmq_golden import QUORUM, V2, archives
 from warren.msg_store.rdq.store_reader import StoreReader
+from warren.salvage.message_batches import Batcher
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.sql.dataset import TableDataset
 from warren.sql.dataset import connect as connect_to
@@ -259,7 +260,7 @@ def test_bodies_that_nobody_asks_for_are_not_kept(place: Path, monkeypatch: pyte
     asked: list[bool] = []
     from warren.tables import messages
 
-    batcher = messages.Batcher
+    batcher = Batcher
 
     def noting(batch_bytes: int, *, with_bodies: bool) -> Any:
         asked.append(with_bodies)
@@ -284,7 +285,7 @@ def test_who_wants_ten_rows_does_not_read_the_directory_to_its_end(place: Path, 
         assert len({path for path in opened if path.endswith(".idx")}) < 900
 
 
-def in_pieces(*paths: Path, **sizes: int) -> Directories:
+def in_pieces(*paths: Path, **sizes: Any) -> Directories:
     """What is read in smaller pieces than a user's."""
     directories = Directories.at(*paths)
     return attrs.evolve(directories, options=attrs.evolve(directories.options, **sizes))

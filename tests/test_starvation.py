@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -207,7 +208,7 @@ def test_threads_of_all_kinds_come_to_their_ends(tmp_path: Path) -> None:
 
         sys.setswitchinterval(1e-5)
         try:
-            works: list[Callable[[], None]] = [lambda sender=sender: publish(sender) for sender in range(senders)]  # type: ignore[misc]
+            works: list[Callable[[], None]] = [partial(publish, sender) for sender in range(senders)]
             together(*works, consume, ask, lambda: asyncio.run(in_a_loop()))
         finally:
             sys.setswitchinterval(interval)

@@ -6,14 +6,14 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pykka import ActorRef
 
-from tests.support.runtime_tools import forget_actors
+from tests.support.runtime_tools import actor_behind, forget_actors
 from warren.actors import messages as m
 from warren.actors.clock import HandClock
 from warren.actors.engines.credit import GrantedCredit
@@ -59,7 +59,13 @@ def body(number: int) -> bytes:
 class Scene:
     """A store with its actor, a disk in memory, and a clock that stands still."""
 
-    def __init__(self, sync: str = "group", *, counted: bool = True, credit: tuple[int, int] = (400, 80)) -> None:
+    def __init__(
+        self,
+        sync: Literal["os", "group", "always"] = "group",
+        *,
+        counted: bool = True,
+        credit: tuple[int, int] = (400, 80),
+    ) -> None:
         self.files = MemoryFileSystem(random.Random(0))
         self.files.make_directories("/store")
         self.pool, self.clock = HandPool(), HandClock()
@@ -86,9 +92,7 @@ class Scene:
         self.actor: ActorRef[Any] = MessageStoreActor.start(self.context, self.store, "the store")
 
     def listener(self) -> Listener:
-        owner = Listener.start(self.pool).actor_inbox.owner.actor  # type: ignore[attr-defined]
-        assert isinstance(owner, Listener)
-        return owner
+        return actor_behind(Listener.start(self.pool))
 
     def queue(self) -> tuple[RemoteStore, Listener]:
         listener = self.listener()
@@ -231,7 +235,7 @@ def test_somebody_who_waits_gets_a_sync_at_once_and_the_timer_then_finds_nothing
 
 
 @pytest.mark.parametrize("sync", ["os", "always"])
-def test_without_grouping_a_turn_makes_safe_what_it_took(scenes: list[Scene], sync: str) -> None:
+def test_without_grouping_a_turn_makes_safe_what_it_took(scenes: list[Scene], sync: Literal["os", "always"]) -> None:
     scene = Scene(sync)
     scenes.append(scene)
     remote, _ = scene.queue()

@@ -21,7 +21,8 @@ from tests.support.waiting import wait_until
 from warren.actors.queue.tails import AHEAD
 from warren.errors import NotFoundError
 from warren.handles.node import Node
-from warren.handles.queue import BrowsedDelivery, Queue
+from warren.handles.queue import Queue
+from warren.verbs.selecting import BrowsedDelivery
 from warren.verbs.steps import run
 from warren.verbs.tail_verbs import TailVerbs
 

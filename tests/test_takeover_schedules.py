@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pamqp import commands as c
@@ -16,6 +17,7 @@ import warren
 from tests.schedules.node_schedule import complaint, kind_of, outcome
 from tests.schedules.takeover_schedule import again, drawn_schedule
 from tests.support.effort import EFFORT, new_seed, times
+from tests.support.sharing_tools import link_of
 from tests.support.tried import Count, Tried
 from tests.support.waiting import wait_until
 from warren.actors.node.node_socket import SOCKET_NAME
@@ -123,7 +125,7 @@ def test_who_is_let_in_while_the_host_closes_is_hung_up_on(tmp_path: Path) -> No
     node = warren.open(tmp_path / "data", share=True, sync="os")
     server, strangers = _server_of(node), [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(3)]
     held, go_on = threading.Event(), threading.Event()
-    server.post(lambda: (held.set(), go_on.wait(20)))  # type: ignore[arg-type, return-value]
+    server.post(lambda: (held.set(), go_on.wait(20)))  # type: ignore[arg-type]
     assert held.wait(20)
     for stranger in strangers:
         stranger.settimeout(20)
@@ -169,16 +171,16 @@ def test_a_guest_that_gets_waits_for_a_host_that_hands_over(host: warren.Node, g
     queue = guest.queue("q")
     assert not queue.get_many(1)
     queue.publish(b"1").wait()
-    link = guest._opened.node.link  # type: ignore[union-attr]
+    link = link_of(guest)
     asked = 0
     original = link.ask
 
-    def ask(*arguments: object) -> object:
+    def ask(*arguments: Any) -> Any:
         nonlocal asked
         asked += 1
-        return original(*arguments)  # type: ignore[arg-type]
+        return original(*arguments)
 
-    link.ask = ask  # type: ignore[method-assign]
+    link.ask = ask  # type: ignore[method-assign, assignment]
     assert len(queue) == 1
     link.all_sent = lambda: None  # type: ignore[method-assign]
     with link.locked():
@@ -189,7 +191,7 @@ def test_a_guest_that_gets_waits_for_a_host_that_hands_over(host: warren.Node, g
     wait_until(lambda: asked, "nobody asks")
     wait_until(lambda: link._put_off or asked > 100, "nobody waits")
     with link.locked():
-        del link.all_sent  # type: ignore[misc]
+        del link.all_sent
         link.all_sent()
     getting.join(60)
     assert got == [b"1"]
@@ -199,7 +201,7 @@ def test_a_guest_that_gets_waits_for_a_host_that_hands_over(host: warren.Node, g
 def test_a_guest_that_asks_again_before_its_consumer_is_answered_gets_the_answers_in_order(guest: warren.Node) -> None:
     """The consumer's answer came last, and was taken for the other's (seed 2032666261)."""
     guest.queue("q")
-    link = guest._opened.node.link  # type: ignore[union-attr]
+    link = link_of(guest)
     channel = ClientChannel(link)
     channel.open().get()
     methods = c.Basic.Consume(queue="q", arguments={CREDIT: 1 << 20}), Call("channel.release", {})
@@ -214,20 +216,20 @@ def test_a_guest_that_asks_again_before_its_consumer_is_answered_gets_the_answer
 
 def test_a_guest_that_loses_its_host_as_it_opens_a_channel_opens_another(host: warren.Node, guest: warren.Node) -> None:
     """It used to retry forever on one that was never opened (seed 78186)."""
-    link, tries = guest._opened.node.link, list[object]()  # type: ignore[union-attr]
+    link, tries = link_of(guest), list[object]()
     original = link._open
 
-    def lost_meanwhile(receiver: object, asked: object) -> object:
+    def lost_meanwhile(receiver: Any, asked: Any) -> Any:
         engine = link.engine
         tries.append(receiver)
         if len(tries) == 1:
             link.engine = None
         try:
-            return original(receiver, asked)  # type: ignore[arg-type]
+            return original(receiver, asked)
         finally:
             link.engine = engine
 
-    link._open = lost_meanwhile  # type: ignore[method-assign, assignment]
+    link._open = lost_meanwhile  # type: ignore[method-assign]
     guest._opened.node._control = None  # type: ignore[union-attr]
     asking = threading.Thread(target=guest.queue, args=("q",), daemon=True)
     asking.start()

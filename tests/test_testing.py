@@ -238,7 +238,7 @@ def test_what_is_handed_out_says_what_it_is(node: TestNode) -> None:
         (lambda node: node.advance("5"), "seconds"),
         (lambda node: node.messages(None), "queue"),
         (lambda node: node.lose_power("seed"), "seed"),
-        (lambda node: node.messages("jobs").expect("ackd"), "ackd"),  # type: ignore[arg-type]
+        (lambda node: node.messages("jobs").expect("ackd"), "ackd"),
         (lambda node: node.messages("jobs").expect("published", "1"), "count"),
         (lambda node: node.messages("jobs").expect(body="text"), "body"),
         (lambda node: node.messages("jobs").of(headers=["n"]), "headers"),

@@ -200,7 +200,8 @@ def test_an_index_that_the_settings_do_not_fit_is_refused_and_stays_as_it_is() -
     store.close()
     files, settings = store.files, store.settings
     before = {path: bytes(data) for path, data in files.contents().items()}  # type: ignore[attr-defined]
-    for wrong in ({"max_hash_slot_num": 11}, {"max_index_num": 51}, {"max_index_num": 49}):
+    changes: list[dict[str, Any]] = [{"max_hash_slot_num": 11}, {"max_index_num": 51}, {"max_index_num": 49}]
+    for wrong in changes:
         with pytest.raises(DataError, match="max_hash_slot_num and max_index_num"):
             load_store(files, "/store", attrs.evolve(settings, **wrong), new_index_name=lambda: "4" * 17)
     assert {path: bytes(data) for path, data in files.contents().items()} == before  # type: ignore[attr-defined]

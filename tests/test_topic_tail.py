@@ -35,7 +35,7 @@ def test_the_last_of_all_queues_come_as_they_were_stored_and_then_what_comes(
     assert int(next(following).body) == 25
     threading.Timer(0.0, lambda: append(topic, 26, 27, queue=0)).start()
     assert [int(one.body) for one in itertools.islice(following, 2)] == [26, 27]
-    following.close()
+    following.close()  # type: ignore[attr-defined]
     assert topic.groups() == {}
     assert topic.groups(broadcast=True) == {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ class Seen:
         self.by_queue: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
         self.count = 0
 
-    def add(self, records: list[warren.TopicRecord]) -> None:
+    def add(self, records: Sequence[warren.TopicRecord]) -> None:
         with self._lock:
             self.count += len(records)
             for record in records:
@@ -110,7 +110,7 @@ def test_members_that_come_and_go_lose_nothing(tmp_path: Path) -> None:
                     with lock:
                         done.add(parsed(record))
 
-        together(*[lambda n=n: append_all(topic, n, each) for n in range(senders)], read, read, read)  # type: ignore[misc]
+        together(*[lambda n=n: append_all(topic, n, each) for n in range(senders)], read, read, read)
         assert done == {(sender, number) for sender in range(senders) for number in range(each)}
         assert topic.groups()["g"]["members"] == {}
 
@@ -169,7 +169,7 @@ def test_what_was_confirmed_is_there_though_the_node_closes_meanwhile(tmp_path: 
             assert event.wait(PATIENCE_S)
         node.close()
 
-    together(close, *[lambda n=n: append(n) for n in range(3)])  # type: ignore[misc]
+    together(close, *[lambda n=n: append(n) for n in range(3)])
     with warren.open(tmp_path, **SMALL) as again:
         found = [parsed(record) for record in again.topic("t").read("check")]
     for sender in range(3):
@@ -193,7 +193,7 @@ def test_transactions_of_several_threads_are_each_decided_once(tmp_path: Path) -
                     transaction.commit().wait(PATIENCE_S)
                     kept[sender].append(body(sender, number))
 
-        together(*[lambda n=n: work(n) for n in range(3)])  # type: ignore[misc]
+        together(*[lambda n=n: work(n) for n in range(3)])
         assert len(node.pending_transactions()) == 60
         found = [record.body for record in topic.read("g")]
         assert sorted(found) == sorted(one for part in kept for one in part)

@@ -333,7 +333,8 @@ def test_many_messages_want_a_list_of_keys(scene: HandNode) -> None:
 
 def test_a_message_that_comes_later_has_no_key_and_that_is_said(scene: HandNode) -> None:
     queue = scene.node.queue("q")
-    for later in ({"delay": 5}, {"at": 1_700_000_000}):
+    moments: list[dict[str, Any]] = [{"delay": 5}, {"at": 1_700_000_000}]
+    for later in moments:
         with pytest.raises(MessageError, match="a message that comes later has no key"):
             queue.publish(b"x", unique="k", **later)
         with pytest.raises(MessageError, match="a message that comes later has no key"):
@@ -355,7 +356,7 @@ def test_a_header_is_looked_at_when_a_message_that_waited_comes(scene: HandNode)
 def test_an_exchange_knows_no_keys_and_says_what_does(scene: HandNode) -> None:
     exchange = scene.node.exchange("fan", "fanout")
     with pytest.raises(MessageError, match="x-message-deduplication"):
-        exchange.publish(b"x", unique="k")
+        exchange.publish(b"x", unique="k")  # type: ignore[call-arg]
 
 
 # ── files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -660,7 +661,8 @@ def test_a_guest_of_a_shared_directory(host: Node, guest: Node) -> None:
     assert stored(there, b"a", unique="k", headers={"n": [1, b"\xff"]}, expiration=60)
     assert not stored(here, b"b", unique="k")
     assert not stored(there, b"b", unique="k", unique_for=10)
-    confirm = there.publish_many([b"c", b"d", b"e"], unique=["k", b"bytes", None], message_id=["1", "2", "3"])
+    keys: list[str | bytes | int | None] = ["k", b"bytes", None]
+    confirm = there.publish_many([b"c", b"d", b"e"], unique=keys, message_id=["1", "2", "3"])
     confirm.wait()
     assert confirm.duplicates == (0,)
     assert [message.body for message in here.browse()] == [b"a", b"d", b"e"]

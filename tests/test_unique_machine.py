@@ -77,11 +77,11 @@ class UniqueMachine(RuleBasedStateMachine):
 
     @initialize(arguments=kinds, seed=seeds, sync=st.sampled_from(["os", "group", "always"]))
     def open(self, arguments: dict[str, Any], seed: int, sync: str) -> None:
-        self.arguments, self.sync = arguments, sync
+        self.arguments, self.sync_mode = arguments, sync
         self.begin(MemoryFileSystem(random.Random(seed)), seed)
 
     def begin(self, files: MemoryFileSystem, seed: int) -> None:
-        self.scene = hand_node(files, seed=seed, clock=self.clock, sync=self.sync, **SMALL)
+        self.scene = hand_node(files, seed=seed, clock=self.clock, sync=self.sync_mode, **SMALL)
         self.scene.node.queue("q", arguments=self.arguments)
         self.held = []
         self.seed = seed
@@ -223,7 +223,7 @@ class UniqueMachine(RuleBasedStateMachine):
     def kill(self) -> None:
         self.fell(self.scene.kill(), all_written=True)
 
-    @precondition(lambda self: self.sync != "os")  # which promises nothing for that
+    @precondition(lambda self: self.sync_mode != "os")  # which promises nothing for that
     @rule(seed=seeds)
     def lose_power(self, seed: int) -> None:
         self.fell(self.scene.lose_power(random.Random(seed)), all_written=False)

@@ -193,10 +193,10 @@ def test_what_waits_in_an_earlier_warrens_directory_comes_in_its_time(
     if "unique" in steps:
         confirm = node.queue("once", passive=True).publish(b"once more", unique=UNIQUE_KEY)
         confirm.wait()
-        assert confirm.duplicate  # type: ignore[attr-defined]
+        assert confirm.duplicate
         free = node.queue("once", passive=True).publish(b"done again", unique="done")
         free.wait()
-        assert not free.duplicate  # type: ignore[attr-defined]
+        assert not free.duplicate
 
 
 @pytest.mark.slow

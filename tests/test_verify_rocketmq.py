@@ -22,6 +22,7 @@ from warren.actors.engines.topics.store_opening import load_store
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.msg_store.commit_log.commit_log_format import PREPARED, Record, header_bytes
 from warren.salvage.queue_directory import Finding
+from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.store_reading import salvaged_records
 from warren.salvage.rocketmq.verify_store import verify_store
 from warren.storage.faults import SimulatedCrash
@@ -694,7 +695,7 @@ def closed_batch(damage: str, row: int) -> MemoryFileSystem:
 def test_one_damaged_record_of_a_batch_is_damage_and_the_others_are_found(damage: str, row: int) -> None:
     files = closed_batch(damage, row)
     assert own_damage(files) != []
-    items = list(salvaged_records(files, "/store", OWN))
+    items = list(salvaged_records(ReadOnlyFileSystem(files), "/store", OWN))
     assert any(item.severity == "damage" for item in items if isinstance(item, Finding))
     bodies = {item.body for item in items if isinstance(item, Record)}
     assert {b"m%03d" % number for number in range(40) if number != row} <= bodies

@@ -28,7 +28,7 @@ SMALL, LARGE = b"small", b"large" * 100
 
 
 def open_vhost(files: MemoryFileSystem, **changes: Any) -> Vhost:
-    arguments = {"settings": SETTINGS, "clock": lambda: 0, "random": random.Random(1).randbytes} | changes
+    arguments = {"settings": SETTINGS, "clock": lambda: 0, "random": random.Random(1).randbytes, **changes}
     return Vhost.open(files, PATH, b"/", **arguments)
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pamqp import commands as c
@@ -92,7 +93,7 @@ def test_consumers_of_one_queue_on_one_channel_get_its_messages_in_its_order(por
 
 
 def test_a_dead_letter_has_the_headers_that_its_message_had_byte_by_byte(port: int) -> None:
-    arguments = {"x-message-ttl": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    arguments: dict[str, Any] = {"x-message-ttl": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     wide = b"L" + VALUES["L"]
     nested = short("y") + b"b\xff" + short("w") + wide + short("z") + b"A" + long(b"s\xff\xfeB\xff" + wide)
     values = [kind.encode() + value for kind, value in VALUES.items()] + [b"F" + long(nested)]
@@ -109,7 +110,7 @@ def test_a_dead_letter_has_the_headers_that_its_message_had_byte_by_byte(port: i
 
 
 def test_a_rejected_publish_has_the_flag_requeue_in_its_nack(port: int) -> None:
-    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    arguments: dict[str, Any] = {"x-max-length": 1, "x-overflow": "reject-publish"}
     with Wire(port) as wire:
         wire.log_in()
         wire.send(method(c.Queue.Declare(queue="wire-0000", exclusive=True, arguments=arguments)))
@@ -176,7 +177,7 @@ def test_a_silent_client_has_three_heartbeat_intervals(port: int) -> None:
 
 @pytest.mark.parametrize("published", [2, 3])
 def test_a_commit_of_which_a_message_is_refused_closes_its_channel_alone_and_settles(port: int, published: int) -> None:
-    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    arguments: dict[str, Any] = {"x-max-length": 1, "x-overflow": "reject-publish"}
     with Wire(port) as wire:
         wire.log_in(channels=(1, 2))
         wire.send(method(c.Queue.Declare(queue="small", auto_delete=True, arguments=arguments)))

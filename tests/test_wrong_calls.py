@@ -405,7 +405,7 @@ def test_a_call_that_is_wrapped_is_checked_by_what_it_wraps(tmp_path: Path, monk
         topic = node.topic("t")
         topic.append(b"x", key="k", properties={"p": "v"}).wait()
         with pytest.raises(InvalidValueError, match="colour"):
-            topic.append(b"x", colour=1)
+            topic.append(b"x", colour=1)  # type: ignore[call-arg]
 
 
 class Level(IntEnum):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from benchmarks.long_run.ledger import Ledger
 

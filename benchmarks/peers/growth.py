@@ -31,7 +31,7 @@ class Growth:
     name: str
     axis: str
     points: tuple[int, ...]
-    do: Callable[[Run, int], None]
+    do: Callable[[int, Run], None]
     values: dict[str, Unit]
     peers: tuple[str, ...] = ("warren", "sqlite")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import Any
 
 from persistqueue import Empty, SQLiteAckQueue, SQLiteQueue
 
@@ -21,7 +22,7 @@ class PersistAckQueue(Peer):
 
     def __init__(self, place: Place, load: Load) -> None:
         super().__init__(place, load)
-        self._inner = SQLiteAckQueue(str(place.directory), auto_commit=True)
+        self._inner: Any = SQLiteAckQueue(str(place.directory), auto_commit=True)
         _set_synchronous(self._inner, place.promise)
 
     def queue(self, name: str) -> Queue:
@@ -47,13 +48,13 @@ class PersistQueue(PersistAckQueue):
         return _PlainQueue(self._inner)
 
 
-def _set_synchronous(inner: SQLiteQueue, promise: Promise) -> None:
+def _set_synchronous(inner: Any, promise: Promise) -> None:
     for connection in {inner._putter, inner._getter}:
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[promise]}")
 
 
 class _PlainQueue(Queue):
-    def __init__(self, inner: SQLiteQueue) -> None:
+    def __init__(self, inner: Any) -> None:
         self._inner = inner
 
     def put(self, body: bytes) -> None:

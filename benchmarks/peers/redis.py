@@ -123,7 +123,7 @@ class _Stream(Queue):
         pipeline.execute()
 
     def count(self) -> int:
-        return int(self._client.xlen(self._name))  # type: ignore[arg-type]
+        return int(self._client.xlen(self._name))
 
     @contextmanager
     def receiver(self, *, ack: bool) -> Iterator[Callable[[], bytes]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import attrs
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 
 @attrs.define

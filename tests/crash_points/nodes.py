@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final
 
 import attrs
@@ -116,8 +117,12 @@ class Life:
         self.perhaps.add(thing)
         if thing in self.there and self.rng.random() < 0.5:
             self.there.discard(thing)
-            delete = {"queue": node.delete_queue, "exchange": node.delete_exchange, "policy": node.clear_policy,
-                      "vhost": node.delete_vhost}  # fmt: skip
+            delete: dict[str, Callable[[str], object]] = {
+                "queue": node.delete_queue,
+                "exchange": node.delete_exchange,
+                "policy": node.clear_policy,
+                "vhost": node.delete_vhost,
+            }
             delete[kind](name)
         else:
             match kind:
@@ -137,9 +142,9 @@ class Life:
         queue = self.hand.node.queue(name)
         for _ in range(self.rng.choice((1, 1, 3, 9))):
             one = self._message(name)
-            one.confirm = queue.publish(one.body)
+            confirm = one.confirm = queue.publish(one.body)
         if self.rng.random() < 0.6:
-            one.confirm.wait()
+            confirm.wait()
 
     def publish_later(self) -> None:
         name = self.rng.choice(QUEUES)
@@ -343,7 +348,7 @@ def assert_kept(found: Found, promises: Promises) -> None:
         numbers = [known[body].number for body in bodies if known[body].due_ms is None]
         assert numbers == sorted(numbers), "out of order"
     for one in promises.messages:
-        is_there = counts.get(one.queue, {}).get(one.body) or one.body in waiting
+        is_there = counts.get(one.queue, Counter())[one.body] or one.body in waiting
         assert is_there or one.going or not one.confirmed, f"{one.body[:9]!r} was confirmed, and is lost"
         if one.body in waiting:
             assert waiting[one.body] == one.due_ms, "it comes at another time"

@@ -210,10 +210,10 @@ class Replay:
             assert number == len(self.nodes)
             self.nodes.append(Directory() if is_directory else FileNode())
         change: Change = {}
-        for parent, name, number in named.change:
+        for parent, name, target in named.change:
             directory = self.nodes[parent]
             assert isinstance(directory, Directory)
-            change[directory, name] = None if number is None else self.nodes[number]
+            change[directory, name] = None if target is None else self.nodes[target]
         self.disk._change(change)
 
     def _file(self, number: int) -> FileNode:

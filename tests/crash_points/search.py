@@ -129,8 +129,8 @@ def state_at(replay: Replay, following: Operation | None, point: CrashPoint, *, 
             return replay.disk.after_process_crash()
         case "torn":
             assert isinstance(following, Written)
-            assert following.write[1] is not None
             offset, chunk = following.write
+            assert chunk is not None
             torn = replay.copy()
             torn.apply(Written(following.file, (offset, chunk[: point.choices[0]])))
             return torn.disk

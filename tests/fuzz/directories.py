@@ -78,7 +78,7 @@ def read_all(path: Path) -> None:
 
 def one_of_each(root: Path) -> list[Path]:
     """The files below ``root``; only one of any that differ just in their numbers."""
-    found = {}
+    found: dict[str, Path] = {}
     for path in sorted(root.rglob("*")):
         if path.is_file():
             name = path.name if path.suffix else path.parent.name + path.name

@@ -323,7 +323,7 @@ def _tar(compress: Callable[[bytes], bytes]) -> bytes:
     with tarfile.open(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in ("vhosts/a/.vhost", "vhosts/a/" + "long" * 40 + "/0.rdq"):
             member = tarfile.TarInfo(name)
-            member.size, member.mtime = 5, 1_600_000_000.25  # type: ignore[assignment]
+            member.size, member.mtime = 5, 1_600_000_000.25
             archive.addfile(member, io.BytesIO(b"hello"))
     return compress(sink.getvalue())
 
@@ -338,7 +338,8 @@ def _archives() -> Sequence[bytes]:
     zipped = io.BytesIO()
     with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("vhosts/a/.vhost", b"hello" * 100)
-    kinds = (bytes, gzip.compress, bz2.compress, lzma.compress, zstandard.ZstdCompressor().compress)
+    zstd = zstandard.ZstdCompressor().compress
+    kinds: list[Callable[[bytes], bytes]] = [bytes, gzip.compress, bz2.compress, lzma.compress, zstd]
     return [*map(_tar, kinds), zipped.getvalue()]
 
 

@@ -149,7 +149,7 @@ def _sections(data: bytes) -> None:
 def _section_seeds() -> Sequence[bytes]:
     symbol, text = Atom("symbol"), Atom("utf8")
     pairs: list[tuple[Term, Term]] = [((text, b"k"), (text, b"v")), ((text, b"n"), (Atom("int"), 7))]
-    sections = (
+    sections: tuple[tuple[int, Term], ...] = (
         (amqp10.HEADER, (Atom("list"), [True, (Atom("ubyte"), 4), (Atom("uint"), 60000)])),
         (amqp10.MESSAGE_ANNOTATIONS, (Atom("map"), [((symbol, b"x-routing-key"), (text, b"q"))])),
         (amqp10.PROPERTIES, (Atom("list"), [(text, b"id"), (Atom("binary"), b"guest"), (text, b"/queues/q")])),
@@ -157,7 +157,10 @@ def _section_seeds() -> Sequence[bytes]:
     )
     head = b"".join(amqp10.encode_section(code, content) for code, content in sections)
     array: Term = (Atom("array"), Atom("int"), [(Atom("int"), 1), (Atom("int"), 2)])
-    bodies = ((amqp10.DATA, (Atom("binary"), b"body")), (amqp10.VALUE, (Atom("map"), [((text, b"a"), array)])))
+    bodies: tuple[tuple[int, Term], ...] = (
+        (amqp10.DATA, (Atom("binary"), b"body")),
+        (amqp10.VALUE, (Atom("map"), [((text, b"a"), array)])),
+    )
     return [head + amqp10.encode_section(code, content) for code, content in bodies]
 
 

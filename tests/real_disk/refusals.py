@@ -33,6 +33,7 @@ from tests.real_disk.session import DISK_BYTES, recorder, why_not, working_place
 from tests.real_disk.workload import SETTINGS
 from tests.real_disk.write_log import Counter, Record, read_log
 from warren.actors.runtime.future import Confirm
+from warren.actors.topics.log_intake import AppendConfirm
 from warren.errors import WarrenError
 
 REFUSED: Final = b"bad sector"
@@ -50,7 +51,7 @@ PATIENCE_S: Final = 100.0
 class Place:
     """Where something is kept: how it gets there, how long that takes, and what is found."""
 
-    keep: Callable[[str], Confirm | None]
+    keep: Callable[[str], Confirm | AppendConfirm | None]
     find: Callable[[], set[str]]
 
 
@@ -103,7 +104,7 @@ class Kept:
         before = self.refused
         self.last.clear()
         for name in self.rng.sample(sorted(places), len(places)):
-            waiting: list[tuple[str, Confirm | None]] = []
+            waiting: list[tuple[str, Confirm | AppendConfirm | None]] = []
             for text in [self.text(name) for _ in range(self.rng.randint(1, at_once))]:
                 try:
                     waiting.append((text, places[name].keep(text)))

@@ -22,6 +22,7 @@ import socket
 import threading
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ class Changes(Stamped):
     def delay(self, rng: random.Random, node: warren.Node) -> None:
         numbers = self._number("delayed", rng.randrange(1, 30))
         self.tell("delay", numbers[0], numbers[-1])
-        delays = [rng.choice([rng.random() / 5, 3600.0]) for _ in numbers]
+        delays: list[float | timedelta | None] = [rng.choice([rng.random() / 5, 3600.0]) for _ in numbers]
         node.queue(QUEUE).publish_many([b"delayed %d" % number for number in numbers], delay=delays).wait()
         self.tell("delayed", numbers[0], numbers[-1])
 

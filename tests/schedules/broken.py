@@ -35,7 +35,7 @@ def _wait(future: Any, timeout: float | None) -> None:
         helper.help(future, None)
     if future._state:
         return
-    waiter = futures.threading.Lock()
+    waiter = futures.threading.Lock()  # type: ignore[attr-defined]
     waiter.acquire()
     if future._waiters is None:
         future._waiters = []

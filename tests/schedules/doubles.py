@@ -191,7 +191,7 @@ class Threading:
     def Lock(self) -> Lock:
         return Lock(self._scheduler)
 
-    def RLock(self) -> Lock:
+    def RLock(self) -> Lock:  # type: ignore[valid-type]
         """A plain lock: production never takes one twice in one thread."""
         return Lock(self._scheduler)
 

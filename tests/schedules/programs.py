@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -47,7 +47,7 @@ class Program:
     """What a schedule does."""
 
     threads: int
-    sync: str
+    sync: Literal["os", "group", "always"]
     arguments: dict[str, dict[str, Any]]
     users: list[list[Step]]
     ending: str
@@ -124,7 +124,8 @@ def draw_handing_over(rng: random.Random) -> Program:
         left -= count
         kind = rng.choice(["take", "take", "loop take"])
         rng.choice(takers).append((kind, name, count, rng.choice([0, 1, 2, 10]), rng.random() < 0.4))
-    sync, ending = rng.choice(["os", "group", "group", "always"]), rng.choice(["close", "kill"])
+    syncs: list[Literal["os", "group", "always"]] = ["os", "group", "group", "always"]
+    sync, ending = rng.choice(syncs), rng.choice(["close", "kill"])
     return Program(rng.choice([1, 2, 2, 3]), sync, {one: {} for one in QUEUES}, givers + takers, ending, 0.02)
 
 

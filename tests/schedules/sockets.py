@@ -17,6 +17,7 @@ import selectors
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 from tests.schedules.scheduler import Scheduler
@@ -81,7 +82,7 @@ class Processes:
         numbers = [one.fileno() for one in self._sockets[group] if one.fileno() >= 0]
         for loop in self._loops[group]:
             numbers += [] if loop.is_closed() else loop.descriptors()
-        ends: list[Callable[[], None]] = [lambda number=number: _hang_up(number) for number in numbers]  # type: ignore[misc]
+        ends: list[Callable[[], None]] = [partial(_hang_up, number) for number in numbers]
         ends += [lambda lock=lock: _let_go(*lock) for lock in self._locks[group]]  # type: ignore[misc]
         rng.shuffle(ends)
         for end in ends:

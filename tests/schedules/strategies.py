@@ -86,7 +86,7 @@ class Chosen:
 
     def choose(self, step: int, current: int | None, others: Sequence[int]) -> int:
         chosen = self._choices.get(step)
-        if chosen in others:
+        if chosen is not None and chosen in others:
             return chosen
         return min(others) if current is None else current
 

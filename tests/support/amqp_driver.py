@@ -205,7 +205,7 @@ class Driver:
             if tag is None:
                 return b""
             arguments["delivery_tag"] = tag
-        method: Method = method_of(KINDS[verb], **arguments)  # type: ignore[type-var]
+        method: Method = method_of(KINDS[verb], **arguments)
         if verb == "queue.declare" and not arguments.get("passive"):
             self._queue_declared(number, arguments["queue"])
         elif verb == "exchange.declare":
@@ -309,7 +309,7 @@ class Driver:
             link = self._links[number]
         channel = link.open_channel(_PROBE_CHANNELS + at)
         channel.came.clear()
-        declare = method_of(KINDS["queue.declare"], queue=queue.name, passive=True)  # type: ignore[type-var]
+        declare = method_of(KINDS["queue.declare"], queue=queue.name, passive=True)
         link.write(link.encoded(channel, declare, None))
         return number, channel
 
@@ -466,7 +466,7 @@ class Driver:
                 probe = self._links[self._probe(name.vhost)]
                 channel = probe.open_channel(1)
                 channel.came.clear()
-                delete = method_of(KINDS[f"{verb}.delete"], **{verb: plain})  # type: ignore[type-var]
+                delete = method_of(KINDS[f"{verb}.delete"], **{verb: plain})
                 probe.write(probe.encoded(channel, delete, None))
                 while not channel.came and probe.is_open:
                     probe.read()

@@ -34,7 +34,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-import pika  # type: ignore[import-untyped]
+import pika
 import pytest
 
 SERVER_SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # not the one in /usr/sbin, which changes the user

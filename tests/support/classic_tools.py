@@ -225,7 +225,7 @@ class V2QueueOnDisk:
         self,
         live: Mapping[int, int],
         *,
-        state: Term | None = None,
+        state: Any = None,
         next_seq_id: int | None = None,
         next_deliver_seq_id: int | None = None,
         persistent_count: int | None = None,

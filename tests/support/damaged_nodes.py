@@ -12,7 +12,7 @@ from warren.msg_store.rdq.rdq_format import HEADER, Record, scan
 from warren.queue_index.index.directory import queue_name_file
 from warren.storage.filesystem import RealFileSystem
 
-Spoil = Callable[[Path], None]
+Spoil = Callable[[Path], object]
 
 
 def damaged(scenario: str, target: Path, spoil: Spoil) -> str:
@@ -161,7 +161,7 @@ DAMAGE: dict[str, tuple[str, Spoil]] = {
     "missing store file": ("08-clean-rdq-rollover", lambda node: largest(node, ".rdq").unlink()),
     "only the newest store file": (
         "08-clean-rdq-rollover",
-        lambda node: [path.unlink() for path in sorted(node.rglob("0.rdq"))] and None,
+        lambda node: [path.unlink() for path in sorted(node.rglob("0.rdq"))],
     ),
     "flipped bytes in a segment": ("06-crash-segments-16384", _flipped_index),
     "missing segment": ("05-clean-segments-2048", lambda node: largest(node, ".idx").unlink()),
@@ -178,7 +178,7 @@ DAMAGE: dict[str, tuple[str, Spoil]] = {
     "damaged recovery terms": ("03-clean-fanout-refcount", _lost_terms),
     "nothing needs the store": (
         "04-crash-fanout-refcount",
-        lambda node: [shutil.rmtree(path) for path in sorted(node.rglob("queues"))] and None,
+        lambda node: [shutil.rmtree(path) for path in sorted(node.rglob("queues"))],
     ),
 }
 """What was done to which golden node."""

@@ -193,7 +193,7 @@ class Author:
         # A message that overtakes others by its priority and expires before them is only noticed there on a look.
         rng = self.rng
         exchange = self._any_exchange()
-        expirations = (None, None, None, None, 0, SHORT_MS, FAR_MS)
+        expirations: tuple[int | None, ...] = (None, None, None, None, 0, SHORT_MS, FAR_MS)
         if self.prioritizes or self.lazy:
             expirations = (None,) if self.lazy else (None, FAR_MS)
         headers = dict(rng.choice(_HEADERS))
@@ -357,7 +357,7 @@ HEADERS: Final[tuple[Mapping[str, Any], ...]] = (
 )
 MATCHES: Final = ("all", "any", "all-with-x", "any-with-x")
 NUMBERS: Final = ("x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-max-priority")
-WRONG_NUMBERS: Final = (-1, "10", 1.5, None, True, 1 << 40, 0, 256, {}, [])
+WRONG_NUMBERS: Final[tuple[Any, ...]] = (-1, "10", 1.5, None, True, 1 << 40, 0, 256, {}, [])
 WRONG: Final[Mapping[str, tuple[Any, ...]]] = {
     **dict.fromkeys(NUMBERS, WRONG_NUMBERS),
     "x-overflow": ("drop-tail", 1, ""),

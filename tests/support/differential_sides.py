@@ -77,7 +77,9 @@ class Side:
     def declare(self, owner: int, queue: str, **arguments: Any) -> None:
         raise NotImplementedError
 
-    def binding(self, owner: int, verb: str, **binding: Any) -> Outcome:
+    def binding(
+        self, owner: int, verb: str, *, to_exchange: bool, destination: str, source: str, key: str, arguments: Arguments
+    ) -> Outcome:
         raise NotImplementedError
 
     def settle_got(self, where: Any, what: Any, outcome: str) -> None:

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import attrs
-import pika  # type: ignore[import-untyped]
-from pika import exceptions as refusals  # type: ignore[import-untyped]
+import pika
+from pika import exceptions as refusals
 
 from tests.support.broker import Broker
 from tests.support.differential_program import OWNERS, SHORT_MS, WAIT_MS, Arguments

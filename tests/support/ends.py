@@ -31,6 +31,7 @@ import attrs
 
 import warren
 from warren.actors.runtime.future import Confirm
+from warren.actors.topics.log_intake import AppendConfirm
 
 LIMIT_S: Final = 120.0
 """How long an end may take, from its program's first line on. It tells an end that never comes from one on a busy
@@ -136,7 +137,7 @@ class Program:
         self.tell("p", QUEUE, stream, first, last)
         return confirm
 
-    def append(self, topic: warren.Topic, number: int = 0, stream: str = "s") -> Confirm:
+    def append(self, topic: warren.Topic, number: int = 0, stream: str = "s") -> AppendConfirm:
         self.tell("b", TOPIC, stream, number, number)
         confirm = topic.append(body_of(stream, number), queue=0)
         self.tell("p", TOPIC, stream, number, number)

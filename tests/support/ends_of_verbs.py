@@ -16,7 +16,7 @@ import warren
 from tests.support.ends import QUEUE, TOPIC, End, Kept, Program, add, body_of, name_of
 from tests.support.ends_of_programs import ERROR
 from tests.support.ends_of_workers import start
-from warren.actors.runtime.future import Future
+from warren.actors.runtime.future import Confirm
 
 
 class Scene:
@@ -49,7 +49,7 @@ class Scene:
         return self.taken.pop() if self.taken else None
 
 
-def _publish_many(s: Scene) -> Future:
+def _publish_many(s: Scene) -> Confirm:
     first = s.next()
     s.number += 9
     return s.p.publish_many(s.queue, first, s.number, s.stream)
@@ -296,7 +296,7 @@ def _daemons(p: Program) -> None:
             scene.reader = first.topic.reader(f"g-{scene.stream}")
             while True:
                 handed_over = VERBS[name](scene)
-                if isinstance(handed_over, Future):
+                if isinstance(handed_over, Confirm):
                     handed_over.wait()  # others have a turn, too
                 event.set()
         except warren.errors.ClosedError:

@@ -11,8 +11,9 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import warren
 from tests.support.ends import End, Kept, Program, add, end, report_of
@@ -100,7 +101,8 @@ def work(path: Path, stream: str) -> None:
 
 
 def _process(p: Program, method: str) -> None:
-    child = multiprocessing.get_context(method).Process(target=work, args=(p.path, "s"))
+    context: Any = multiprocessing.get_context(method)
+    child = context.Process(target=work, args=(p.path, "s"))
     child.start()
     child.join()
 
@@ -279,7 +281,7 @@ def daemons_that_publish(p: Program) -> None:
 
     begun = {stream: threading.Event() for stream in "ab"}
     for stream in begun:
-        start(lambda stream=stream: work(stream), daemon=True)  # type: ignore[misc]
+        start(partial(work, stream), daemon=True)
     for event in begun.values():
         event.wait()
 
@@ -308,7 +310,7 @@ def daemons_that_wait(p: Program) -> None:
         lambda: empty.get(timeout=None),
         lambda: topic.reader("g").read(timeout=None),
     ):
-        start(lambda wait=wait: work(wait), daemon=True)  # type: ignore[misc]
+        start(partial(work, wait), daemon=True)
     waiting.wait()
     p.publish(queue)
 
@@ -348,7 +350,7 @@ def closed_by_many(p: Program) -> None:
             _publish_on(p, queue, begun[stream], stream)
 
     for stream in begun:
-        start(lambda stream=stream: work(stream))  # type: ignore[misc]
+        start(partial(work, stream))
     for event in begun.values():
         event.wait()
     for _ in range(4):

@@ -11,6 +11,8 @@ import functools
 import random
 import threading
 from collections import deque
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 import warren
@@ -37,7 +39,7 @@ class DelayLoad(Load):
             numbers = range(number, number + rng.randrange(1, 30))
             number = numbers.stop
             self.tell("p", LATER, number - 1)
-            delays = [rng.random() / 5 for _ in numbers]
+            delays: list[float | timedelta | None] = [rng.random() / 5 for _ in numbers]
             queue.publish_many([b"%d" % one for one in numbers], delay=delays).wait()
             self.tell("c", LATER, numbers.start, number - 1)
             if rng.random() < 0.3:
@@ -156,7 +158,7 @@ class TopicLoad(Load):
                 confirm: Any = topic.append(record_body_of(stream, numbers[0]), key=key_of(stream, numbers[0]), queue=0)
             else:
                 # The order of a stream is that of its queue: one queue each, but keys choose among all.
-                queue = {"queue": 1} if stream == "many" else {}
+                queue: dict[str, Any] = {"queue": 1} if stream == "many" else {}
                 confirm = topic.append_many(
                     [record_body_of(stream, n) for n in numbers], keys=[key_of(stream, n) for n in numbers], **queue
                 )
@@ -298,12 +300,12 @@ class QueueLoad(Load):
             elif rng.random() < 0.2:
                 self._room.wait(0.01)
 
-    def tell_taken(self, queue: warren.Queue, taken: list[warren.Delivery]) -> None:
+    def tell_taken(self, queue: warren.Queue, taken: Sequence[warren.Delivery]) -> None:
         for start in range(0, len(taken), 100):
             flags = [f"{name_of(one.body)}={one.redelivered:d}" for one in taken[start : start + 100]]
             self.tell("d", queue.name, *flags)
 
-    def settle(self, rng: random.Random, queue: warren.Queue, taken: list[warren.Delivery]) -> None:
+    def settle(self, rng: random.Random, queue: warren.Queue, taken: Sequence[warren.Delivery]) -> None:
         self.tell_taken(queue, taken)
         how = rng.random()
         if how < 0.1:

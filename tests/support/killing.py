@@ -230,7 +230,7 @@ class Nursery:
         root = str(Path(__file__).parents[2])
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
         command = [sys.executable, "-m", module]
-        self._process = subprocess.Popen(command, stdin=theirs, env=environment)
+        self._process = subprocess.Popen(command, stdin=theirs.fileno(), env=environment)
         theirs.close()
 
     def start(self, **request: Any) -> tuple[int, int]:

@@ -88,10 +88,10 @@ def read_batches(
     source = WarrenSource(
         {"table": table, "path": paths[0], **_paths(paths), **{k: str(v) for k, v in options.items()}}
     )
-    wanted = StructType.fromDDL(schema) if isinstance(schema, str) else schema or source.schema()
+    wanted: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema or source.schema()
     reader = source.reader(wanted)
     reader.pushFilters(filters or [])
-    found = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+    found: list[Any] = [batch for partition in reader.partitions() for batch in reader.read(partition)]
     arrow = to_arrow_schema(wanted, timezone="UTC")
     assert all(batch.schema.equals(arrow) for batch in found)
     return found
@@ -121,7 +121,7 @@ def noted(monkeypatch: pytest.MonkeyPatch, files: type[FileSystem]) -> list[str]
 
 def _exported(path: str) -> tuple[list[Row], list[Finding]]:
     """The lines of ``warren export`` as rows of the table have them, and what could not be exported."""
-    pieces: list[bytes] = []
+    pieces: list[bytes | bytearray] = []
     problems: list[Finding] = []
     (node,) = find_nodes([path])
     with closing(node.place().queues()) as source:

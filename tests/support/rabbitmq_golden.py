@@ -47,7 +47,7 @@ def manifest_of(archive: Path) -> Json:
 @lru_cache(maxsize=2)  # the tests of an archive come one after the other
 def exported(archive: Path) -> dict[tuple[str, str], list[Json]]:
     """The exported messages of each queue, in order."""
-    lines: list[bytes] = []
+    lines: list[bytes | bytearray] = []
     problems: list[Finding] = []
     with open_source(str(archive)) as source:
         result = export_source(source, Selection(), lines.append, problems.append)
@@ -104,7 +104,7 @@ def without_expired(found: list[Json], expected: list[tuple[Json, str, bool]]) -
     """Less the messages that had expired by the time of the drain: they are in the files all the same."""
     if len(found) == len(expected):
         return found
-    delivered = []
+    delivered: list[Json] = []
     for message in found:
         original, sha256, _ = expected[len(delivered)] if len(delivered) < len(expected) else ({}, "", False)
         if message["body_sha256"] == sha256 and properties_of(message) == original["properties"]:

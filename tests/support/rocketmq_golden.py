@@ -72,9 +72,9 @@ def apply_step(files: FileSystem, place: str, step: Json) -> None:
         case "zero":
             handle.pwrite(bytes(step["length"]), step["offset"])
         case "truncate":
-            handle.truncate(step.get("size", step.get("length")))
+            handle.truncate(step["size"] if "size" in step else step["length"])
         case "create":
-            handle.truncate(step.get("size", step.get("length", 0)))
+            handle.truncate(step["size"] if "size" in step else step.get("length", 0))
         case other:
             raise ValueError(f"unknown step {other}")
     handle.close()

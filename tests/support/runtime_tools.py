@@ -10,17 +10,17 @@ disk as the next process finds it, to be opened by :func:`hand_node` again.
 from __future__ import annotations
 
 import random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import attrs
-from pykka import ActorRegistry
+from pykka import ActorRef, ActorRegistry
 
-from warren import Config, Node, Queue
+from warren import Config, Delivery, Node, Queue
 from warren.actors.clock import HandClock
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.runtime.inbox import PendingBatch
 from warren.actors.runtime.pool import HandPool, Pool
-from warren.actors.runtime.pooled_actor import PooledActor, Turns
+from warren.actors.runtime.pooled_actor import PooledActor, Turns, actor_of_ref
 from warren.hosting.open_nodes import Opening
 from warren.hosting.running_node import RunningNode
 from warren.queue_index.index import directory as names
@@ -28,6 +28,7 @@ from warren.storage.errors import WarrenError
 from warren.storage.memory import MemoryFileSystem
 from warren.testing import Machine
 
+A = TypeVar("A", bound=PooledActor)
 DATA = "/data"
 
 
@@ -116,7 +117,7 @@ def hand_node(
 BIG = b"B" * 5000
 """A body that goes to the shared store."""
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 14,
     "mapped_file_size_consume_queue": 400,
     "max_hash_slot_num": 100,
@@ -145,6 +146,18 @@ def store_path(vhost: str = "/") -> str:
 
 def bodies(queue: Queue) -> list[bytes]:
     return [message.body for message in queue.browse()]
+
+
+def next_of(queue: Queue, **arguments: Any) -> Delivery:
+    """Get the next message of a queue that has one."""
+    delivery = queue.get(**arguments)
+    assert delivery is not None
+    return delivery
+
+
+def actor_behind(ref: ActorRef[A]) -> A:
+    """The actor of a reference, in this process."""
+    return actor_of_ref(ref, ref.actor_class)
 
 
 def actor_of(queue: Queue) -> QueueActor:

@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -34,6 +35,7 @@ from warren.actors.runtime.future import Confirm
 from warren.client.link import Link
 from warren.handles.node import Node
 from warren.storage.lock_file import LOCK_FILE, lock_holder
+from warren.verbs.topic_append import AppendManyConfirm
 
 PATIENCE_S = 60.0
 
@@ -200,7 +202,7 @@ def link_of(node: Node) -> Link:
     """A guest's."""
     opened = node._opened
     assert not hasattr(opened, "actor")
-    return opened.node.link  # type: ignore[union-attr]
+    return opened.node.link
 
 
 def hang_up(node: Node) -> None:
@@ -233,7 +235,7 @@ def publish_all_ways(node: warren.Node, stream: str, number: int, over: threadin
     work, later, keyed, topic = node.queue("work"), node.queue("later"), node.queue("keyed"), node.topic("work")
     while not over.is_set():
         bodies = [f"{stream}:{one}".encode() for one in range(number, number + WINDOW)]
-        confirms: list[Confirm] = [work.publish(body) for body in bodies[: WINDOW // 2]]
+        confirms: list[Confirm | AppendManyConfirm] = [work.publish(body) for body in bodies[: WINDOW // 2]]
         confirms += [work.publish_many(bodies[WINDOW // 2 :]), topic.append_many(bodies, keys=[stream] * WINDOW)]
         confirms += [later.publish_many(bodies, delay=[0.1 * (one % 3) for one in range(WINDOW)])]
         confirms += [keyed.publish_many(bodies, unique=True)]
@@ -252,7 +254,7 @@ def main(directory: str, role: str, *arguments: str) -> None:
         match role:
             case "publish" | "append":
                 stream, number = arguments[0], int(arguments[1])
-                send = queue.publish
+                send: Callable[[bytes], Confirm | warren.AppendConfirm] = queue.publish
                 if role == "append":
                     send = functools.partial(node.topic("work").append, key=stream)
                 while not over.is_set():

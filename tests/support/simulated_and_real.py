@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast
 
 import attrs
 
-from tests.support.runtime_tools import Machine, hand_node
+from tests.support.runtime_tools import actor_behind, hand_node
 from warren import Config
 from warren.actors import messages as m
 from warren.actors.engines.alarms import Alarms
@@ -31,13 +31,13 @@ from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.runtime.future import Future
 from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.simulation import NodeSpec, QueueSpec, Scenario
-from warren.simulation.node.publication import Publication
+from warren.simulation.node.publication import Publication, envelope
 from warren.simulation.node.simulated_node import SimulatedNode
-from warren.simulation.node.workload import envelope
 from warren.simulation.scenarios.node_spec import INSTANT_DISK, Profile
 from warren.simulation.scenarios.sizes import body
 from warren.storage.counted import CountedFileSystem, DiskAccount
 from warren.storage.settings import PROFILES
+from warren.testing import Machine
 from warren.verbs.steps import call
 
 Outcome = Literal["ack", "requeue"]
@@ -217,7 +217,7 @@ class Pair:
         channel = f"channel-{self.deliveries}"
         consumer = Consumer(channel, channel, prefetch=prefetch)
         actor = self.actor(queue)
-        real, simulated = Deliveries(channel, actor), Taker(channel)
+        real, simulated = Deliveries(channel, actor.intake), Taker(channel)
         actor.actor_ref.tell(m.Subscribe(consumer, real))
         there = self.simulated.queues[queue]
         there.tell(there.subscribe, consumer, simulated)
@@ -321,12 +321,9 @@ class Pair:
             self.seen["alarm"] = True
 
     def _real_node(self) -> dict[str, Any]:
-        monitor: MemoryMonitorActor = self.real.node._running._context.monitor.actor_inbox.owner.actor  # type: ignore[attr-defined]
+        monitor: MemoryMonitorActor = actor_behind(self.real.node._running._context.monitor)
         vhost = self.real.node._running.registry.vhosts["/"]
-        stores: list[MessageStoreActor] = [
-            ref.actor_inbox.owner.actor
-            for ref in (vhost.persistent, vhost.transient)  # type: ignore[attr-defined]
-        ]
+        stores: list[MessageStoreActor] = [actor_behind(ref) for ref in (vhost.persistent, vhost.transient)]
         numbers = {self.actor(name).actor_ref: name for name in self.names}
         return {
             "monitor": _monitor(monitor._monitor, numbers),

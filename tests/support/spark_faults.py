@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from warren.pipeline.jobs.running import running, staged
 from warren.pipeline.sessions import session
 from warren.pipeline.spark_errors import spark_errors
-from warren.pipeline.spark_source import TableReader, WarrenSource
+from warren.pipeline.spark_source import WarrenSource
 from warren.storage.errors import DataError, WarrenError
 
 _WAIT_S = 60
@@ -46,7 +46,7 @@ class FaultySource(WarrenSource):
 
 
 class FaultyReader(DataSourceReader):
-    def __init__(self, inner: TableReader, fault: str, markers: Path) -> None:
+    def __init__(self, inner: DataSourceReader, fault: str, markers: Path) -> None:
         self._inner, self._fault, self._markers = inner, fault, markers
 
     def partitions(self) -> Any:
@@ -128,7 +128,7 @@ def main(directory: str, *paths: str) -> None:
     Path(directory, "said.json").write_text(json.dumps(said), encoding="utf-8")
 
 
-def _where(numbers: Iterator[int]) -> list[tuple[str, str]]:
+def _where(numbers: Iterable[int]) -> list[tuple[str, str]]:
     list(numbers)
     return [(os.getcwd(), str(importlib.import_module("warren").__file__))]
 

@@ -12,13 +12,13 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import warren
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 TOPIC = "orders"
 QUEUES = 3
@@ -54,7 +54,7 @@ def stream(directory: str, out: str, checkpoint: str) -> None:
 
     query = start(pipeline.session("local[2]"), directory, out, checkpoint)
     last = None
-    while not query.awaitTermination(0.05):
+    while not query.awaitTermination(0.05):  # type: ignore[arg-type]
         progress = query.lastProgress
         if progress is not None and progress.batchId != last:
             last = progress.batchId
@@ -92,4 +92,5 @@ def kill(*process_ids: int) -> None:
 
 
 if __name__ == "__main__":
-    {"append": append, "stream": stream}[sys.argv[1]](*sys.argv[2:])
+    work: Any = {"append": append, "stream": stream}[sys.argv[1]]
+    work(*sys.argv[2:])

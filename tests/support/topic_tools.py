@@ -158,9 +158,10 @@ class TopicStoreMachine(RuleBasedStateMachine):
         )
 
     def of(self, batch: Batch) -> list[Sent]:
+        assert not isinstance(batch.properties, bytes)
         return [
             Sent(batch.topic, batch.queue_id, body, properties, batch.sys_flag)
-            for body, properties in zip(batch.bodies, batch.properties, strict=True)  # type: ignore[arg-type]
+            for body, properties in zip(batch.bodies, batch.properties, strict=True)
         ]
 
     messages = st.tuples(

@@ -199,7 +199,7 @@ class UsersQueue:
 
     def get(self, channel: str, count: int, *, ack_required: bool) -> list[tuple[int, Any, frozenset[bool]]]:
         self.expire()
-        got = []
+        got: list[tuple[int, Any, frozenset[bool]]] = []
         while self.ready and len(got) < count:
             entry = self.ready.pop(0)
             flag = entry.redelivered

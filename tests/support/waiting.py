@@ -36,7 +36,7 @@ def wait_until(
         time.sleep(interval_s)
 
 
-def together(*works: Callable[[], None]) -> None:
+def together(*works: Callable[[], object]) -> None:
     """Run these at once, in a thread each; raise the first error. Raises :class:`AssertionError` where one hangs."""
     errors: list[BaseException] = []
 

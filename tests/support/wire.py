@@ -107,7 +107,7 @@ class Wire:
             return f"{channel} {_KINDS.get(kind, kind)} {payload!r}"
         if payload[:4] not in _DECODED:
             return f"{channel} method {payload!r}"
-        what = frames.unmarshal(start + rest)[2]
+        what: Any = frames.unmarshal(start + rest)[2]
         if isinstance(what, c.Connection.Close):
             self.send(method(c.Connection.CloseOk(), 0))
         elif isinstance(what, c.Channel.Close):

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import attrs
-import pika  # type: ignore[import-untyped]
+import pika
 
 from tests.support.broker import Broker
 from tests.support.recorder.recorder import load
