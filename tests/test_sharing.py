@@ -827,6 +827,15 @@ def test_what_does_not_survive_the_host_is_declared_again(host: Node, guest: Nod
     wait_until(lambda: {one.name for one in guest.queues()} == left, "the queue that deletes itself is there")
 
 
+def test_a_queue_is_declared_again_as_it_was_not_as_it_was_asked_for(host: Node, guest: Node) -> None:
+    host.queue("q", durable=False, arguments={"x-max-length": 5})
+    queue = guest.queue("q")
+    host.close()
+    queue.publish(b"again").wait(60)
+    again = guest.queue("q", passive=True)
+    assert (again.durable, again.arguments) == (False, {"x-max-length": 5})
+
+
 # ── processes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -46,7 +46,13 @@ class Topology:
                 queue: QueueDeclaration = answer.declaration
                 self._log_unknown_arguments(("queue", queue.name), queue)
                 if not queue.durable or queue.exclusive or queue.auto_delete:
-                    again = {**arguments, "name": queue.name}  # it may have been named by the node
+                    properties = {
+                        "durable": queue.durable,
+                        "exclusive": queue.exclusive,
+                        "auto_delete": queue.auto_delete,
+                        "arguments": queue.arguments,
+                    }
+                    again = {"name": queue.name, "properties": properties}  # as it is, whatever was given
                     self._declared["queue", queue.name] = attrs.evolve(operation, arguments=again)
             case "vhost.declare_exchange":
                 exchange: ExchangeDeclaration = answer
