@@ -58,7 +58,7 @@ def launch(settings: Mapping[str, str], *, quiet: bool) -> ClientServer | None:
     with tempfile.TemporaryFile() as stderr:
         try:
             streams = {"stdout": subprocess.DEVNULL, "stderr": stderr} if quiet else None
-            return cast(ClientServer, launch_gateway(conf, streams))  # type: ignore[no-untyped-call]
+            return cast(ClientServer, launch_gateway(conf, streams))
         except (PySparkException, OSError) as error:
             raise PipelineError(f"Spark does not start: {_reason(stderr.fileno()) or error}") from error
 

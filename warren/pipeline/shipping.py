@@ -88,7 +88,7 @@ def pack_environment(path: str) -> Packed:
     needed = _requirements(_WITH_SPARK)
     with (
         _whole(path) as file,
-        gzip_ng.GzipNGFile("", "wb", _COMPRESSION_LEVEL, file, mtime=0) as packed,  # type: ignore[no-untyped-call]
+        gzip_ng.GzipNGFile("", "wb", _COMPRESSION_LEVEL, file, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as out,
     ):
         for name, source in sorted(_files(needed).items()):
