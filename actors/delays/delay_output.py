@@ -181,7 +181,7 @@ class DelayOutput:
             confirms.append(confirm := Confirm(queue.intake))
             message = m.Publish(run.envelope, ids, given, run.expiration_ms, run.priority, confirm, size_bytes)
             try:
-                target.actor_inbox.put(Letter(message), len(given))  # type: ignore[call-arg]
+                queue.actor_inbox.put(Letter(message), len(given))
             except WarrenError as error:
                 confirm.fail(error)
         if queue.actor_stopped.is_set():

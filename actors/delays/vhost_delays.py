@@ -68,12 +68,12 @@ class VhostDelays:
         if actor is not None and not actor.actor_stopped.is_set():
             return actor
         with self._lock:
-            if self.running is None:
-                if self._closed or self._is_kept_down:
-                    why = "it was closed" if self._error is None else str(self._error)
-                    raise DelaysDownError(f"the delayed messages of vhost '{self._name}' are down: {why}")
-                self._start()
-            return self._actor  # type: ignore[return-value]
+            if (running := self.running) is not None:
+                return running
+            if self._closed or self._is_kept_down:
+                why = "it was closed" if self._error is None else str(self._error)
+                raise DelaysDownError(f"the delayed messages of vhost '{self._name}' are down: {why}")
+            return self._start()
 
     @property
     def error(self) -> BaseException | None:
@@ -87,10 +87,11 @@ class VhostDelays:
             return self._context.troubles.knows(("delays", self._name))
         return self._error is not None
 
-    def _start(self) -> None:
+    def _start(self) -> DelayActor:
         self._error = None
         ref = DelayActor.start(self._context, self.path, self._name, self._dispatch, self._is_opening, self._failed)
-        self._actor = actor_of_ref(ref, DelayActor)
+        self._actor = actor = actor_of_ref(ref, DelayActor)
+        return actor
 
     def _failed(self, actor: DelayActor, error: BaseException) -> None:
         """Called in the turn in which the actor fails."""

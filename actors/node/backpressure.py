@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 from warren.actors.clock import Clock
 from warren.actors.engines.credit import PublisherCredit
@@ -119,7 +119,7 @@ class Intake:
             self.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
             raise self._actor.stopped_error()
 
-    def new_batch(self, key: object) -> PublishBatch:
+    def new_batch(self, key: Any) -> PublishBatch:
         """Return the entry of the inbox in which single publishes of one key gather."""
         return PublishBatch(key, Confirm(self))
 

@@ -373,7 +373,7 @@ class QueueActor(NodePart):
             finally:  # bodies handed to a store are counted by that store now
                 self._context.gate.leave(entry.reserved_bytes, unused_bytes=entry.room_bytes)
             return
-        settle: SettleKey = entry.key  # type: ignore[assignment]
+        settle: SettleKey = entry.key
         self.queue_turn.settle(settle.channel, settle.outcome, tag_ranges(items))
 
     def _on_publish(self, message: m.Publish, keys: Sequence[Key | None] | None = None) -> None:

@@ -130,8 +130,8 @@ class QueueIntake(Intake):
                 self._turns.submit()
         return batch.confirm  # type: ignore[attr-defined,no-any-return]
 
-    def new_batch(self, key: object) -> EarlyBatch:
-        return EarlyBatch(key, Confirm(self))  # type: ignore[arg-type]
+    def new_batch(self, key: PublishKey) -> EarlyBatch:
+        return EarlyBatch(key, Confirm(self))
 
     def wake_consumer(self, *, here: bool = True) -> None:
         """Give handed-over messages to a waiting consumer; in this thread, if it may do the queue's work."""

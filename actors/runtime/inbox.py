@@ -47,7 +47,7 @@ class PendingBatch:
 
     __slots__ = ("items", "key", "reserved_bytes", "room_bytes", "taken")
 
-    def __init__(self, key: object) -> None:
+    def __init__(self, key: Any) -> None:
         self.key = key
         self.items: list[Any] = []
         self.reserved_bytes = 0
@@ -118,7 +118,7 @@ class Inbox:
         self,
         key: object,
         item: Any,
-        new: Callable[[object], G],
+        new: Callable[[Any], G],
         weight: int,
         *,
         size_bytes: int = 0,

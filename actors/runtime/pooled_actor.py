@@ -170,7 +170,7 @@ class Turns:
 
     def ask(self, work: Callable[[], R], *, first: bool = False) -> R:
         """Call ``work`` in a turn, after all waiting messages or (``first``) before data; wait for its result."""
-        result: R = self.actor.actor_ref.ask(ControlCall(work) if first else Call(work))  # type: ignore[assignment]
+        result: R = self.actor.actor_ref.ask(ControlCall(work) if first else Call(work), block=True)
         return result
 
     def do(self, asked: Asked) -> None:

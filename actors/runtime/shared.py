@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import attrs
 
@@ -19,7 +19,7 @@ from warren.actors.runtime.pooled_actor import ActorStoppedError
 K = TypeVar("K")
 V = TypeVar("V")
 
-_ALL: weakref.WeakSet[Shared] = weakref.WeakSet()  # type: ignore[type-arg]
+_ALL: weakref.WeakSet[Shared[Any, Any]] = weakref.WeakSet()
 
 
 @attrs.define

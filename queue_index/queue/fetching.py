@@ -8,7 +8,7 @@ deliver record of its own, unless these are written with the publish).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -123,9 +123,9 @@ class Fetched:
     def bodies(self) -> list[bytes]:
         """Return the payloads alone; the cheap way. Raises :class:`~warren.storage.errors.MessageError` if one is
         unreadable."""
-        bodies = self.readable_bodies()
+        bodies: Sequence[Any] = self.readable_bodies()
         if self.unencoded is not None:
-            return list(bodies)  # type: ignore[arg-type]
+            return list(bodies)
         return [decode_message(self.term(index)).body if body is None else body for index, body in enumerate(bodies)]
 
     def readable_bodies(self) -> Sequence[bytes | None]:

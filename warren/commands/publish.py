@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import attrs
 import typer
@@ -58,7 +58,7 @@ class PropertyOptions:
     def arguments(self) -> PublishArguments:
         """Return the arguments of a publish. Raises :class:`UsageError`."""
         arguments: PublishArguments = {
-            **_properties(self.properties),  # type: ignore[typeddict-item]
+            **_properties(self.properties),
             "headers": pairs("--header", self.header, "NAME=TEXT", may_be_empty=True) or None,
             "persistent": not self.transient,
             "expiration": self.expiration,
@@ -148,7 +148,7 @@ def publish(
     published.say("published", as_json=as_json)
 
 
-def _properties(assignments: list[str] | None) -> dict[str, Any]:
+def _properties(assignments: list[str] | None) -> PublishArguments:
     """Return the properties as a publish takes them. Raises :class:`UsageError`."""
     properties: dict[str, Any] = dict(pairs("--property", assignments, "NAME=TEXT", may_be_empty=True))
     if unknown := properties.keys() - set(PROPERTIES):
@@ -160,4 +160,4 @@ def _properties(assignments: list[str] | None) -> dict[str, Any]:
             properties["timestamp"] = int(properties["timestamp"])
         except ValueError:
             raise UsageError(f"--property timestamp={properties['timestamp']}: expected seconds since 1970") from None
-    return properties
+    return cast(PublishArguments, properties)

@@ -8,7 +8,7 @@ A client has ``management_tcp_request_timeout`` to send a request's head (the fi
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -35,7 +35,7 @@ class HttpProtocol(H11Protocol):
     _until: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         sock = transport.get_extra_info("socket")
         if len(self.connections) > MAX_CONNECTIONS or (sock is not None and among_last(sock.fileno())):

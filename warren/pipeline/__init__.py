@@ -36,7 +36,8 @@ def session(
     master: str | None = None, *, app_name: str = "warren", config: dict[str, str] | None = None
 ) -> SparkSession:
     """A Spark session that reads ``format("warren")``: see :func:`warren.pipeline.sessions.session`."""
-    return part("sessions").session(master, app_name=app_name, config=config)  # type: ignore[no-any-return]
+    spark: SparkSession = part("sessions").session(master, app_name=app_name, config=config)
+    return spark
 
 
 def register(spark: SparkSession) -> None:

@@ -105,8 +105,8 @@ def _parsed(data: bytes, path: str | None) -> Table:
         raise _in_file(path, f"no TOML: {error}") from None
 
 
-def _in_file(path: object, text: object) -> ScenarioError:
-    return ScenarioError(str(text) if path is None else f"{os.fspath(path)}: {text}")  # type: ignore[call-overload]
+def _in_file(path: str | os.PathLike[str] | None, text: object) -> ScenarioError:
+    return ScenarioError(str(text) if path is None else f"{os.fspath(path)}: {text}")
 
 
 # ── from tables ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 from warren.actors.engines.declared.texts import MAX_SHORT_STRING_BYTES
 from warren.actors.queue.intake import PublishKey
@@ -60,6 +60,11 @@ class PublishArguments(TypedDict, total=False):
     """When it is due instead, as a datetime (local, if it has no time zone) or in seconds since the Unix epoch."""
 
 
+T = TypeVar("T")
+Each: TypeAlias = list[T] | list[T | None]
+"""A value for each message, or `None` for one that has none."""
+
+
 class PublishManyArguments(TypedDict, total=False):
     """The arguments of a publish of many messages beside their bodies: for all, or, where marked, a list for each."""
 
@@ -68,16 +73,16 @@ class PublishManyArguments(TypedDict, total=False):
     persistent: bool
     expiration: float | None
     priority: int | None
-    content_type: str | list[str | None] | None
+    content_type: str | Each[str] | None
     """For all, or each; so are all below."""
-    content_encoding: str | list[str | None] | None
-    correlation_id: str | list[str | None] | None
-    reply_to: str | list[str | None] | None
-    message_id: str | list[str | None] | None
-    timestamp: int | list[int | None] | None
-    type: str | list[str | None] | None
-    user_id: str | list[str | None] | None
-    app_id: str | list[str | None] | None
+    content_encoding: str | Each[str] | None
+    correlation_id: str | Each[str] | None
+    reply_to: str | Each[str] | None
+    message_id: str | Each[str] | None
+    timestamp: int | Each[int] | None
+    type: str | Each[str] | None
+    user_id: str | Each[str] | None
+    app_id: str | Each[str] | None
     delay: float | timedelta | list[float | timedelta | None] | None
     at: datetime | float | list[datetime | float | None] | None
 
@@ -94,7 +99,7 @@ class QueuePublishArguments(PublishArguments, total=False):
 class QueuePublishManyArguments(PublishManyArguments, total=False):
     """The additional arguments of a queue's publish of many messages."""
 
-    unique: list[str | bytes | int | None] | bool | None
+    unique: Each[str] | Each[bytes] | Each[int] | Each[str | bytes | int] | bool | None
     """A key each; or ``True``: the bodies themselves."""
     unique_for: float | None
 
@@ -199,9 +204,9 @@ def as_bodies(bodies: Iterable[object]) -> list[bytes]:
     """:func:`as_body` for many."""
     if isinstance(bodies, (bytes, bytearray, memoryview, str)) or not isinstance(bodies, Iterable):
         raise MessageError(f"bodies are a list or another iterable of bytes, not {shown(bodies)}")
-    payloads = list(bodies)
+    payloads: list[Any] = list(bodies)
     if set(map(type, payloads)) <= {bytes}:
-        return payloads  # type: ignore[return-value]
+        return payloads
     return [as_body(body) for body in payloads]
 
 

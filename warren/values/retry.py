@@ -45,7 +45,7 @@ class Retry:
             value = getattr(self, name)
             if value is not None and value < lowest:
                 raise InvalidValueError(f"a retry's {name} is at least {lowest}, not {shown(value)}")
-        if None not in (self.delay, self.max_delay) and self.delay > self.max_delay:  # type: ignore[operator]
+        if self.delay is not None and self.max_delay is not None and self.delay > self.max_delay:
             raise InvalidValueError(f"a retry's delay is at most its max_delay, {self.max_delay}, not {self.delay}")
 
     @property
