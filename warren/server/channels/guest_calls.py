@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 _LOG = logger("status")
 
+MOST_AT_ONCE: Final = 64
+"""Longer lists, and mappings of any size, are encoded in a thread, so that other clients need not wait."""
 _ANSWERED: Final = (WarrenError, ValueError, TypeError, LookupError)
 """The errors that a verb may raise; any other is a bug."""
 Verb = Callable[..., Any]
@@ -183,7 +185,7 @@ def _answer(result: Any) -> Method | Later:
 
 
 def _written(result: Any) -> CallOk:
-    """Return the encoded answer; run in a thread, as it may be long."""
+    """Return the encoded answer."""
     try:
         return CallOk({"result": write_value(plain(result))})
     except (TypeError, ValueError) as error:
@@ -195,9 +197,9 @@ async def _performed(calls: GuestCalls, definition: Definition, of: str, argumen
     signature(definition.body, 1).check((), arguments)
     performer = _PERFORMERS[definition.target](calls, of)
     answer = await bridge.run(definition.body(performer, **arguments))
-    if definition.target in ("node", "vhost"):
+    if isinstance(answer, dict) or (isinstance(answer, list) and len(answer) > MOST_AT_ONCE):
         return await bridge.in_thread(lambda: _written(definition.encode(answer)))
-    return CallOk({"result": plain(definition.encode(answer))})
+    return _written(definition.encode(answer))
 
 
 def _queue(calls: GuestCalls, name: str) -> QueueVerbs:
