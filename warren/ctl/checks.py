@@ -8,9 +8,8 @@ import socket
 from typing import Any, Final
 
 from warren.actors.engines.declared.definitions_json import BROKER_VERSION
-from warren.actors.queue.inspecting import ask_politely
-from warren.actors.runtime.inbox import Call
 from warren.ctl.verb import Arguments, Verb, text_verb
+from warren.hosting.queue_rows import queue_row
 from warren.hosting.running_node import RunningNode
 from warren.storage.errors import WarrenError
 from warren.verbs.steps import run
@@ -130,12 +129,8 @@ def restart_vhost(node: RunningNode, arguments: Arguments) -> str:
 
 
 def list_unresponsive_queues(node: RunningNode, arguments: Arguments) -> list[dict[str, Any]]:
-    rows = []
-    for name, entry in list(node.vhost(arguments["vhost"]).queues.items()):
-        actor = entry.running
-        if actor is None or ask_politely(actor.actor_ref, Call(lambda: True), _PATIENCE_S) is None:
-            rows.append({"name": name})
-    return rows
+    queues = list(node.vhost(arguments["vhost"]).queues.items())
+    return [{"name": name} for name, entry in queues if queue_row(entry, _PATIENCE_S).stats is None]
 
 
 def memory_breakdown(node: RunningNode, _: Arguments) -> dict[str, int]:

@@ -31,7 +31,7 @@ from warren.management.http import (
     required,
     with_rests,
 )
-from warren.management.queues import check_owner, find_classic
+from warren.management.queues import find_classic
 from warren.queue_index.message.amqp_tables import table_to_json
 from warren.queue_index.properties import NAMES, Properties
 from warren.verbs.addressing import address, delay_in
@@ -203,7 +203,7 @@ async def get(call: Call) -> Any:
         if call.node.registry.streams.find(vhost, name) is not None:
             find_classic(call, "540 basic.get")
         (entry,) = call.node.queues(vhost, [name])
-        check_owner(entry)
+        entry.check_owner(None)
     except NotFoundError as error:
         raise not_found(f"NOT_FOUND - {error}") from error
     except RefusedError as error:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from warren.actors.engines.declared.arguments import QueueDeclaration
-from warren.actors.engines.errors import ResourceLockedError
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.hosting.queue_rows import each_queue, find_queue
 from warren.management.call import Call
@@ -39,7 +38,7 @@ def find_classic(call: Call, what: str) -> QueueEntry:
     queue = find(call)
     if not isinstance(queue, QueueEntry):
         raise bad_request(f"{what} not supported by stream queues {queue.declaration}")
-    check_owner(queue)
+    queue.check_owner(None)
     return queue
 
 
@@ -144,14 +143,3 @@ async def act(call: Call) -> Any:
     if action not in ("sync", "cancel_sync"):
         raise bad_request(["unknown", action])
     return Done()
-
-
-def check_owner(entry: QueueEntry) -> None:
-    """Raise :class:`ResourceLockedError` for a queue that is exclusive to a client."""
-    if entry.owner is not None:
-        declaration = entry.declaration
-        raise ResourceLockedError(
-            f"cannot obtain exclusive access to locked queue '{declaration.name}' in vhost '{declaration.vhost}'. It "
-            "could be originally declared on another connection or the exclusive property value does not match that of "
-            "the original declaration."
-        )

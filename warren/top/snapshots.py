@@ -217,7 +217,7 @@ class Snapshots:
             last, now_s = before.get(key), self._clock()
             if last is not None and last.is_current(queue):
                 row = last.row | {"in_rate": 0.0, "out_rate": 0.0}
-                self._seen[key] = attrs.evolve(last, at_s=now_s, row=row)
+                self._seen[key] = _Seen(last.actor, last.rest_number, now_s, row)
                 yield row
             else:
                 yield self._ask(key, queue, last, max(0.0, min(QUEUE_PATIENCE_S, deadline_s - now_s)))[0]
