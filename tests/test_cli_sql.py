@@ -408,7 +408,13 @@ def test_it_imports_no_spark_and_no_topics_for_queues(place: Path) -> None:
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     names = set(loaded.splitlines()[-1].split())
     assert "duckdb" in names
-    assert not names & {"pyspark", "py4j", "rich.table", "warren.actors.topics.running_topics", "warren.tables.records"}
+    assert not names & {
+        "pyspark",
+        "py4j",
+        "rich.table",
+        "warren.actors.topics.running_topics",
+        "warren.tables.rocketmq.records",
+    }
     assert not [name for name in names if name.startswith("warren.pipeline")]
 
 

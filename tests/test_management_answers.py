@@ -21,7 +21,8 @@ from warren import management, metrics
 from warren.actors.engines.declared.definitions import Definitions
 from warren.actors.engines.queue.queue_turn import PART_MESSAGES
 from warren.hosting.running_node import RunningNode
-from warren.management import http, lists, mending, messages
+from warren.management import http, lists
+from warren.management.handlers import mending, messages
 from warren.management.http import json_response
 from warren.verbs.steps import run
 

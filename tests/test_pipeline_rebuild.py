@@ -31,8 +31,8 @@ from warren.salvage.rocketmq.rocketmq_store import index_names, open_rocketmq
 from warren.storage.errors import WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.topic_settings import TopicSettings
-from warren.tables.log_ranges import layout_of, ranges
 from warren.tables.places import Node, find_nodes
+from warren.tables.rocketmq.log_ranges import layout_of, ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -37,9 +37,10 @@ from warren.sql.dataset import connect as connect_to
 from warren.sql.directories import Directories
 from warren.storage.errors import DirectoryLockedError, StorageError
 from warren.storage.filesystem import RealFileSystem
-from warren.tables import bodies, record_rows
+from warren.tables import bodies
 from warren.tables.catalog import SCHEMAS, TABLES
 from warren.tables.places import Kind
+from warren.tables.rocketmq import record_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,7 +28,7 @@ from warren.msg_store.commit_log.commit_log_format import (
     topic_text,
 )
 from warren.msg_store.commit_log.record_spans import RecordSpans
-from warren.storage.strided import Longs
+from warren.storage.columns import Longs
 
 _HEAD = np.dtype(head_type(0)[:7])
 _MOST_FEW_RECORDS = 16

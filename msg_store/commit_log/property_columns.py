@@ -38,8 +38,8 @@ from warren.msg_store.commit_log.property_entries import (
 )
 from warren.msg_store.commit_log.record_check import delivery_time
 from warren.msg_store.commit_log.record_spans import RecordSpans
+from warren.storage.columns import Bytes, Ints, Longs, Mask, by_value, gather_rows
 from warren.storage.java_hash import Hashes, hash_rows, java_hash, to_index_hashes, to_tags_codes
-from warren.storage.strided import Bytes, Ints, Longs, Mask, by_value, gather_rows
 
 _FEWEST_ROWS: Final = 16
 _MOST_PATTERNS: Final = 4

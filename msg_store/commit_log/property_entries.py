@@ -14,8 +14,8 @@ import attrs
 import numpy as np
 
 from warren.msg_store.commit_log.commit_log_format import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from warren.storage.columns import Bytes, Longs, Mask, by_value, gather, stable_order
 from warren.storage.java_hash import Hashes, hash_rows, java_text
-from warren.storage.strided import Bytes, Longs, Mask, by_value, gather, stable_order
 
 TAGS: Final = b"TAGS"
 KEYS: Final = b"KEYS"

@@ -38,8 +38,8 @@ from warren.msg_store.commit_log.property_columns import PropertyCodes, read_pro
 from warren.msg_store.commit_log.property_entries import KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY
 from warren.msg_store.commit_log.record_check import delivery_time
 from warren.msg_store.commit_log.record_spans import RecordSpans
+from warren.storage.columns import Bytes, Ints, Longs, Mask, by_value, gather, gather_rows
 from warren.storage.java_hash import index_hash, java_hash, java_text
-from warren.storage.strided import Bytes, Ints, Longs, Mask, by_value, gather, gather_rows
 
 MOST_FEW_RECORDS: Final = 16
 """Each costs about 15 µs on its own; all at once cost 380 µs, and next to nothing each."""

@@ -21,9 +21,9 @@ from warren.msg_store.commit_log.commit_log_format import Blank, Record, decode
 from warren.msg_store.commit_log.record_check import Failure, Read, RecordHeader, check
 from warren.msg_store.commit_log.record_columns import ColumnRequest, RecordColumns, columns_of
 from warren.msg_store.commit_log.record_spans import RecordSpans, record_starts
+from warren.storage.columns import Longs
 from warren.storage.errors import DataError
 from warren.storage.mapped_files import MappedFiles
-from warren.storage.strided import Longs
 
 WINDOW_BYTES: Final = 4 << 20
 """Bytes read at once; a record that is longer is read as a whole."""

@@ -43,7 +43,7 @@ from warren.msg_store.commit_log.commit_log_format import (
     header_bytes,
     locate,
 )
-from warren.storage.strided import Ints, Longs, Mask, equal_run, every, gather
+from warren.storage.columns import Ints, Longs, Mask, equal_run, every, gather
 
 _START = struct.Struct(">II")
 _INT: Final = np.dtype(">i4")

@@ -34,8 +34,8 @@ from warren.msg_store.rdq.rdq_format import (
     SIZE_BYTES,
     UNCOUNTED_BYTES,
 )
+from warren.storage.columns import Longs, Mask, gather_rows
 from warren.storage.filesystem import File, data_windows
-from warren.storage.strided import Longs, Mask, gather_rows
 
 WINDOW_BYTES: Final = 1 << 20
 _TERM_VERSION: Final = b"\x83"

@@ -28,8 +28,8 @@ from warren.msg_store.rdq.rdq_format import (
     ScanEnd,
     end_reason,
 )
+from warren.storage.columns import Bytes, Longs, Mask, equal_run, gather_rows
 from warren.storage.filesystem import File
-from warren.storage.strided import Bytes, Longs, Mask, equal_run, gather_rows
 
 WINDOW_BYTES: Final = 4 << 20
 

@@ -170,7 +170,7 @@ class _Collector:
         """Add publishes that were read one by one from ``data``, which begins at ``base`` of the file."""
         import numpy as np
 
-        from warren.storage.strided import gather
+        from warren.storage.columns import gather
 
         layout, at = self.layout, np.array(positions, np.int64)
         heads = gather(data, at, np.dtype(layout.head)).astype(np.uint64)

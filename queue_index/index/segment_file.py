@@ -33,9 +33,9 @@ from warren.queue_index.queue.run import (
     PackedTerms,
     Run,
 )
+from warren.storage.columns import gather, gather_rows
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem
-from warren.storage.strided import gather, gather_rows
 
 _NEAR_BYTES: Final = 4096  # records that stand no farther apart are read together
 _SMALL_FILE_BYTES: Final = 8 << 20  # read as a whole, as its other parts are likely to be read next

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from warren.queue_index.message.amqp_tables import long_string, text
 from warren.queue_index.properties import HEADERS, NAMES, OCTETS, Properties, decode_properties, names_in
-from warren.storage.strided import by_value
+from warren.storage.columns import by_value
 
 _WORTH_COLUMNS: Final = 16
 """Fewer that are alike are decoded one by one."""

@@ -92,7 +92,7 @@ class PackedTerms:
         """Return ``size`` bytes at each place of the buffer; for a place too close to the end, the last bytes."""
         import numpy as np
 
-        from warren.storage.strided import gather
+        from warren.storage.columns import gather
 
         return gather(self.blob, np.minimum(places, len(self.blob) - size), np.dtype((np.void, size)))
 

@@ -76,7 +76,7 @@ def find_queue(node: RunningNode, vhost: str, name: str) -> QueueEntry | Stream 
 
 
 def each_queue(node: RunningNode, vhost: str | None = None) -> Iterator[tuple[Key, QueueEntry | Stream]]:
-    """Yield the queues and streams of a vhost, or of all. A vhost that is down has none."""
+    """Yield the queues and streams of a vhost, or of all. Skip vhosts that are down."""
     for name in list(node.registry.vhosts) if vhost is None else [vhost]:
         if (running := node.registry.vhosts.get(name)) is not None:
             queues: list[QueueEntry | Stream] = [*running.queues.values(), *node.registry.streams.of(name)]

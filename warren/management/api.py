@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from warren.management import (
+from warren.management.handlers import (
     connections,
     definitions,
     exchanges,

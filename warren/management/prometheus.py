@@ -19,8 +19,8 @@ from warren.aio import bridge
 from warren.management import access
 from warren.management.call import MONITOR_TAGS, Managed
 from warren.management.clients import channels_of, connections_of
+from warren.management.handlers.overview import client_sums, io_counters
 from warren.management.http import Pieces, in_pieces, joined, not_authorised, not_found
-from warren.management.overview import client_sums, io_counters
 from warren.management.samples import NodeSample
 from warren.metrics import Series, exposition
 

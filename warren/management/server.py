@@ -14,10 +14,10 @@ import uvicorn
 from warren.actors.log_events import log_event, logger
 from warren.actors.runtime.loop_thread import LoopThread
 from warren.hosting.running_node import RunningNode
-from warren.management import overview
 from warren.management.app import Application
 from warren.management.call import Managed
 from warren.management.clients import Clients, NoClients
+from warren.management.handlers import overview
 from warren.management.http_protocol import HttpProtocol
 from warren.management.rates import APART_S
 from warren.management.settings import ManagementSettings

@@ -22,7 +22,7 @@ from warren.salvage.names import as_text
 from warren.storage.errors import DataError
 from warren.tables.places import Node
 from warren.tables.read_options import ReadOptions
-from warren.tables.record_rows import RecordRows, Whence
+from warren.tables.rocketmq.record_rows import RecordRows, Whence
 
 _GAP_BYTES: Final = 64 << 10
 """A gap up to this size is read too, because a second read would take longer."""

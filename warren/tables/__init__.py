@@ -8,7 +8,7 @@ tasks may run in Spark's executors, or in one process, one after the other.
 :mod:`~warren.tables.schemas`              every table's columns
 :mod:`~warren.tables.table`                what a table is: how it is planned, how a task reads its part
 :mod:`~warren.tables.places`               what paths name: the directories, each one's kind
-:mod:`~warren.tables.read_options`              what to read, and how
+:mod:`~warren.tables.read_options`         what to read, and how
 :mod:`~warren.tables.filters`              what a query pushes down to a scan: columns, and bounds of their values
 =========================================  ==============================================================
 """

@@ -24,13 +24,17 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
 }
 
 
+_ROCKETMQ: Final = frozenset({"records", "entries", "index_items", "offsets"})
+
+
 class _Tables(Mapping[str, Table]):
-    """Each table stands in a module of its name."""
+    """Each table is in a module of its name."""
 
     def __getitem__(self, name: str) -> Table:
         if name not in SCHEMAS:
             raise KeyError(name)
-        table: Table = importlib.import_module(f"warren.tables.{name}").TABLE
+        package = "warren.tables.rocketmq" if name in _ROCKETMQ else "warren.tables"
+        table: Table = importlib.import_module(f"{package}.{name}").TABLE
         return table
 
     def __contains__(self, name: object) -> bool:

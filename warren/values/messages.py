@@ -62,7 +62,7 @@ class PublishArguments(TypedDict, total=False):
 
 T = TypeVar("T")
 Each: TypeAlias = list[T] | list[T | None]
-"""A value for each message, or `None` for one that has none."""
+"""A value for each message, or ``None`` for a message without one."""
 
 
 class PublishManyArguments(TypedDict, total=False):

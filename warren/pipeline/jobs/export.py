@@ -43,10 +43,10 @@ from warren.pipeline.spark_schemas import EXPORTED_MESSAGES, EXPORTED_RECORDS, e
 from warren.salvage.export import Selection, check_found
 from warren.salvage.names import Json, to_json
 from warren.storage.errors import WarrenError
-from warren.tables.log_ranges import Outcome, Range, chain, walked
 from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Kind, Node
 from warren.tables.read_options import DEFAULT_PARTITION_BYTES
+from warren.tables.rocketmq.log_ranges import Outcome, Range, chain, walked
 
 _PARTS_PER_CORE: Final = 16
 """More parts than cores, so that no core waits long for the last one."""

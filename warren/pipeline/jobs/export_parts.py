@@ -27,10 +27,10 @@ from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.rocketmq.walking import bad_record
 from warren.salvage.source import Source
 from warren.salvage.vhost import Vhost
-from warren.tables.log_ranges import Outcome, Range, RangeWalk, walked
 from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Node
 from warren.tables.queue_parts import QueuePart
+from warren.tables.rocketmq.log_ranges import Outcome, Range, RangeWalk, walked
 
 WRITE_BYTES: Final = 1 << 20
 """Smaller pieces of a file are written together."""

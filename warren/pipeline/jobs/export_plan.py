@@ -21,9 +21,9 @@ from warren.salvage.names import split_level, to_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.walking import gap, gapless_ranges
 from warren.tables.filters import Pushdown
-from warren.tables.log_ranges import LogLayout, Range, ranges
 from warren.tables.places import Kind, Node
 from warren.tables.queue_parts import QueueCutter, QueuePart
+from warren.tables.rocketmq.log_ranges import LogLayout, Range, ranges
 from warren.tables.survey import recovered
 
 LEAST_BYTES: Final = 64 << 10

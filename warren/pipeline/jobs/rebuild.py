@@ -1,7 +1,7 @@
 """``rebuild``: ConsumeQueues and index files rebuilt from CommitLogs alone, byte for byte as on one machine.
 
-1. The CommitLogs are read in ranges (:mod:`warren.tables.log_ranges`); what is to be built of each is written beside
-   ``--out`` (:mod:`warren.pipeline.jobs.rebuild_columns`).
+1. The CommitLogs are read in ranges (:mod:`warren.tables.rocketmq.log_ranges`); what is to be built of each is written
+   beside ``--out`` (:mod:`warren.pipeline.jobs.rebuild_columns`).
 2. The ranges are put in a chain; those that began in a wrong place are read again, until the chain holds.
 3. Recovery finds where each log ends, and what it cuts off: as on one machine, except that the reading is done.
 4. Queues and index files are built by parallel tasks (:mod:`warren.pipeline.jobs.rebuild_parts`), and moved together.
@@ -44,9 +44,9 @@ from warren.salvage.rocketmq.walking import bad_record, gap
 from warren.storage.descriptors import descriptor_bound
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.mapped_files import MappedFiles
-from warren.tables.log_ranges import Chain, LogLayout, Range, chain, layout_of, ranges
 from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Node
+from warren.tables.rocketmq.log_ranges import Chain, LogLayout, Range, chain, layout_of, ranges
 from warren.tables.survey import recovered
 
 _LEAST_RANGE_BYTES: Final = 16 << 20

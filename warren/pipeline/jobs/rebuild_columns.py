@@ -26,8 +26,8 @@ from warren.msg_store.commit_log.commit_log_format import COMMIT, ROLLBACK, TRAN
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.pipeline.jobs.parallel import task_output
 from warren.queue_index.topics.key_index import is_put
-from warren.storage.strided import stable_order
-from warren.tables.log_ranges import Outcome, Range, RangeWalk
+from warren.storage.columns import stable_order
+from warren.tables.rocketmq.log_ranges import Outcome, Range, RangeWalk
 
 _ENTRIES: Final = schema_of("queue int, queue_offset long, physical_offset long, size int, tags_code long")
 _KEYS: Final = schema_of("key_hash int, physical_offset long, store_timestamp long")

@@ -27,8 +27,8 @@ from warren.storage.descriptors import descriptor_bound
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.mapped_files import file_name
 from warren.storage.topic_settings import TopicSettings
-from warren.tables.log_ranges import LogLayout
 from warren.tables.packing import counts, packed
+from warren.tables.rocketmq.log_ranges import LogLayout
 
 _KEYS_AT_ONCE: Final = 1 << 15
 

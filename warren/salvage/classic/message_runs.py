@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warren.queue_index.index.record_format import Bools, Ints, Octets
-from warren.storage.strided import gather_rows
+from warren.storage.columns import gather_rows
 
 RUN_MESSAGES: Final = 32
 """Fewer messages of one length are taken one by one."""

@@ -15,9 +15,9 @@ import numpy.typing as npt
 from warren.queue_index.index.record_format import BODY_SIZE, SEGMENT, Columns, Ints, Layout, parse
 from warren.salvage.classic.resuming import Gap, parsed, read_records
 from warren.salvage.read_only import WHOLE_BYTES, WINDOW_BYTES, ReadOnlyFileSystem, has_bytes_behind
+from warren.storage.columns import gather
 from warren.storage.errors import StorageError
 from warren.storage.filesystem import File
-from warren.storage.strided import gather
 
 BODIES: Final = np.dtype([("msg_id", "V16"), ("expiry_us", ">u8"), ("size", ">u4"), ("embedded_size", ">u4")])
 """A publish's body (:data:`warren.queue_index.index.record_format.BODY`) as columns."""

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.management.call import Call
+from warren.management.handlers.overview import listeners
 from warren.management.http import Done, Failed, bad_request, integer, not_found
-from warren.management.overview import listeners
 from warren.verbs.queue_verbs import QueueVerbs
 
 _OK: Final = {"status": "ok"}

@@ -8,9 +8,9 @@ from typing import Any
 
 from warren.management.call import Call
 from warren.management.clients import channels_of, connections_of, consumers_of
+from warren.management.handlers.overview import disable_stats
 from warren.management.http import Done, Long, in_pieces, not_authorised, not_found
 from warren.management.lists import listed
-from warren.management.overview import disable_stats
 from warren.management.samples import Document
 
 CLOSED = "Closed via management plugin"

@@ -10,9 +10,9 @@ from warren.actors.engines.errors import ArgumentsError, NotFoundError
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.aio import bridge
 from warren.management.call import Call
+from warren.management.handlers.messages import payload_json, properties_json
+from warren.management.handlers.queues import find, find_classic
 from warren.management.http import ANSWER_BYTES, bad_request, integer, not_found, required, with_rests
-from warren.management.messages import payload_json, properties_json
-from warren.management.queues import find, find_classic
 from warren.queue_index.properties import decode_properties
 from warren.storage.errors import InvalidValueError, MessageError
 from warren.values.messages import ReceivedMessage

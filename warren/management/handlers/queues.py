@@ -11,9 +11,9 @@ from warren.actors.queue.queue_entry import QueueEntry
 from warren.hosting.queue_rows import each_queue, find_queue
 from warren.management.call import Call
 from warren.management.clients import consumers_of
+from warren.management.handlers.overview import disable_stats
 from warren.management.http import Done, Long, arguments_of, bad_request, boolean, not_found, required, with_rests
 from warren.management.lists import listed
-from warren.management.overview import disable_stats
 from warren.management.samples import LENGTHS, Document, declared
 from warren.storage.errors import WarrenError
 from warren.verbs.queue_verbs import QueueVerbs

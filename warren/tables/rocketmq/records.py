@@ -28,11 +28,11 @@ from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem
 from warren.storage.mapped_files import missing_file
 from warren.tables.filters import Pushdown
-from warren.tables.log_ranges import LogLayout, Range, ranges
 from warren.tables.packing import packed
 from warren.tables.places import Kind, Node, NodeContents
 from warren.tables.read_options import ReadOptions
-from warren.tables.record_rows import RecordRows, Whence
+from warren.tables.rocketmq.log_ranges import LogLayout, Range, ranges
+from warren.tables.rocketmq.record_rows import RecordRows, Whence
 from warren.tables.schemas import RECORDS
 from warren.tables.survey import survey_of
 from warren.tables.table import Table, Task

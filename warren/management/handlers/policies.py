@@ -9,10 +9,10 @@ from warren.actors.engines.declared.parameters import LIMITS_COMPONENT, LIMITS_N
 from warren.actors.engines.declared.policies import Policy, PolicyKind
 from warren.actors.engines.errors import ArgumentsError
 from warren.management.call import Call
+from warren.management.handlers.users import define
 from warren.management.http import Done, HttpError, bad_request, escaped, not_found, required
 from warren.management.lists import listed
 from warren.management.samples import Document
-from warren.management.users import define
 
 
 def _kind(call: Call) -> PolicyKind:

@@ -21,12 +21,12 @@ from warren.actors.engines.declared.vhost_metadata import VhostMetadata
 from warren.actors.engines.node_settings import NodeSettings
 from warren.ctl import checks
 from warren.management.call import Call, Managed
+from warren.management.handlers.users import define
 from warren.management.http import Done, bad_request, boolean, not_found, required
 from warren.management.lists import listed
 from warren.management.past import NOTHING, Past
 from warren.management.rates import KEPT_S
 from warren.management.samples import Document, NodeSample
-from warren.management.users import define
 
 _DESCRIPTIONS: Final = {
     name: "Delayed Message Exchange." if name == DELAYED else f"AMQP {name} exchange, as per the AMQP specification"

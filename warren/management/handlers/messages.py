@@ -20,6 +20,7 @@ from warren.actors.runtime.future import Confirm
 from warren.aio import bridge
 from warren.handles.channel import Channel, DeliveredMessage
 from warren.management.call import Call
+from warren.management.handlers.queues import find_classic
 from warren.management.http import (
     ANSWER_BYTES,
     HttpError,
@@ -31,7 +32,6 @@ from warren.management.http import (
     required,
     with_rests,
 )
-from warren.management.queues import find_classic
 from warren.queue_index.message.amqp_tables import table_to_json
 from warren.queue_index.properties import NAMES, Properties
 from warren.verbs.addressing import address, delay_in

@@ -20,9 +20,9 @@ from warren.actors.engines.declared.exchanges import (
 from warren.actors.engines.declared.vhost_definitions import VhostDefinitions, is_builtin
 from warren.actors.engines.errors import AccessRefusedError, NotFoundError
 from warren.management.call import Call
+from warren.management.handlers.overview import disable_stats
 from warren.management.http import Done, Long, arguments_of, bad_request, boolean, in_pieces, not_found, with_rests
 from warren.management.lists import listed
-from warren.management.overview import disable_stats
 from warren.management.past import Past
 from warren.management.samples import Document
 

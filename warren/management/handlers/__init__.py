@@ -1,0 +1,1 @@
+"""The handlers of the management API's requests, by what they are about."""
