@@ -836,6 +836,15 @@ def test_a_queue_is_declared_again_as_it_was_not_as_it_was_asked_for(host: Node,
     assert (again.durable, again.arguments) == (False, {"x-max-length": 5})
 
 
+def test_the_deletion_of_another_vhosts_queue_leaves_the_own_one_to_be_declared_again(host: Node, guest: Node) -> None:
+    host.vhost("other").queue("q")
+    queue = guest.queue("q", durable=False)
+    guest.delete_queue("q", vhost="other")
+    host.close()
+    queue.publish(b"again").wait(60)
+    assert bodies(queue) == [b"again"]
+
+
 # ── processes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
