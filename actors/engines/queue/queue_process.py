@@ -74,6 +74,10 @@ class QueueProcess:
         self._is_watched = False
         self._note_arguments()
 
+    def __len__(self) -> int:
+        """The number of messages that are ready."""
+        return len(self.backing)
+
     def watch(self, *, is_watched: bool) -> None:
         """Set whether every message must be seen; if so, none bypasses the queue."""
         self._is_watched = is_watched
