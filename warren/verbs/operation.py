@@ -9,6 +9,7 @@ arguments, and decodes the answer; so a new operation needs no code for guests.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar
 
@@ -79,11 +80,15 @@ def operation(
     def define(verb: Callable[Concatenate[S, P], Steps[T]]) -> Callable[Concatenate[S, P], Steps[T]]:
         definition = Definition(target, f"{target}.{verb.__name__}", verb, encode, decode, flushes)
         DEFINITIONS[definition.name] = definition
+        if verb.__code__.co_flags & inspect.CO_VARARGS:
+            raise TypeError(f"{definition.name}: the arguments of an operation have names")
         names = verb.__code__.co_varnames[1 : verb.__code__.co_argcount]
         iterables = [name for name, said in verb.__annotations__.items() if str(said).startswith("Iterable[")]
 
         @functools.wraps(verb)
         def method(self: S, /, *positional: P.args, **keywords: P.kwargs) -> Steps[T]:
+            if len(positional) > len(names):
+                raise TypeError(f"{definition.name} takes {len(names)} positional arguments, not {len(positional)}")
             arguments: dict[str, Any] = dict(zip(names, positional, strict=False), **keywords)
             for name in iterables:
                 if arguments.get(name) is not None:

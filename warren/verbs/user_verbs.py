@@ -85,9 +85,13 @@ class UserVerbs(Performer):
             lambda definitions: definitions.users.set_limits(name, {**definitions.users[name].limits, **new_limits})
         )
 
-    @operation("node")
     def clear_user_limits(self, name: str, *limits: str) -> Steps[None]:
         """Remove the limits with these names; without names, all."""
+        return self.remove_user_limits(name, limits)
+
+    @operation("node")
+    def remove_user_limits(self, name: str, limits: Iterable[str]) -> Steps[None]:
+        """Do what :meth:`clear_user_limits` does."""
 
         def clear(definitions: Definitions) -> None:
             had = definitions.users[name].limits
