@@ -646,6 +646,7 @@ def test_a_long_answer_is_encoded_in_another_thread_than_the_one_that_serves(
     guest: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guest.queue("q")
+    monkeypatch.setattr(guest_calls, "MOST_AT_ONCE", 0)
     encoding, serving = set[int](), set[int]()
     noted(monkeypatch, guest_calls, "plain", encoding)
     noted(monkeypatch, guest_calls.GuestCalls, "answer", serving)
