@@ -465,6 +465,7 @@ def test_a_thread_that_was_to_end_stays_for_one_that_waits_again() -> None:
     try:
         with other.turns.lock:  # as if a thread of the user's had its turn
             asked = first.actor_ref.ask(Do(ask_twice), block=False)
+            wait_until(lambda: pool._waiting_threads == 1, "it waits")
             busy.actor_ref.tell(Do(occupy))
             assert occupied.wait(PATIENCE_S), "another thread stands in"
         assert other.turns.run()
