@@ -18,6 +18,7 @@ from warren.actors.engines.queue.queue_turn import QueueTurn
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.queue.intake import QueueGoneError
 from warren.client.calls import error_of, refusal_of
+from warren.client.remote import RemoteVhost
 from warren.errors import (
     BlockedError,
     ClosedError,
@@ -280,6 +281,14 @@ def test_an_answer_that_cannot_be_sent_to_a_guest_is_an_error_of_ours(tmp_path: 
         with pytest.raises(MessageError, match="the answer cannot be sent to another process"):
             guest.policies()
         assert guest.vhosts() == ["/"]
+
+
+def test_the_deletion_of_a_guests_queue_waits_for_no_confirm(tmp_path: Path) -> None:
+    """Under an alarm of the host's, the confirms that it waited for might not come."""
+    with warren.open(tmp_path, share=True), warren.open(tmp_path, share=True) as guest:
+        queue = guest.queue("q")
+        with patch.object(RemoteVhost, "flush", side_effect=AssertionError("it waits for confirms")):
+            assert queue.delete() == 0
 
 
 @pytest.mark.parametrize("waiting", [{}, {"timeout": LONG_S}, {"block": False}], ids=str)

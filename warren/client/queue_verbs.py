@@ -336,19 +336,21 @@ class RemoteQueueVerbs(QueueVerbs):
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 
     def delayed(self, limit: int = 100) -> Steps[list[tuple[int, bytes]]]:
-        return self._of_vhost("vhost.delayed", limit=limit, queue=self.name)
+        return self._flushed("vhost.delayed", limit=limit, queue=self.name)
 
     def cancel_delayed(self, message_id: str) -> Steps[int]:
-        return self._of_vhost("vhost.cancel_delayed", message_id=message_id, queue=self.name)
+        return self._flushed("vhost.cancel_delayed", message_id=message_id, queue=self.name)
 
     def purge_delayed(self) -> Steps[int]:
-        return self._of_vhost("vhost.purge_delayed", queue=self.name)
+        return self._flushed("vhost.purge_delayed", queue=self.name)
 
-    def _of_vhost(self, operation: str, **arguments: Any) -> Steps[Any]:
+    def _flushed(self, operation: str, **arguments: Any) -> Steps[Any]:
         """Perform an operation on the vhost, after flushing what was published here."""
         yield from self.remote.flush()
-        vhost = self.entry.declaration.vhost
-        return (yield from self.remote.perform(Operation(DEFINITIONS[operation], arguments), vhost))
+        return (yield from self._of_vhost(operation, **arguments))
+
+    def _of_vhost(self, operation: str, **arguments: Any) -> Steps[Any]:
+        return self.remote.perform(Operation(DEFINITIONS[operation], arguments), self.entry.declaration.vhost)
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> Steps[int]:
         return self._of_vhost("vhost.delete_queue", name=self.name, if_empty=if_empty, if_unused=if_unused)
