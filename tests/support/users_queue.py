@@ -268,9 +268,9 @@ class UsersQueue:
             self.expire()
 
     def settle(self, channel: str, tags: Iterable[int], outcome: str) -> None:
-        """``outcome``: ack, requeue or reject; the consumers of one call come back in the order of the tags."""
+        """``outcome``: ack, requeue or reject; in the order in which the tags are given."""
         settled = []
-        for tag in sorted(tags):
+        for tag in tags:
             entry, taker = self.unacked[channel].pop(tag)
             settled.append(entry)
             if taker is not None:
