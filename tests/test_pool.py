@@ -485,6 +485,16 @@ def test_a_thread_that_was_to_end_stays_for_one_that_waits_again() -> None:
 class Quick(Scribe):
     """Everything that it does is quick."""
 
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
+        self.turns.shortcuts = self
+
+    def has_work(self) -> bool:
+        return not self.actor_inbox.empty()
+
+    def begin_turn(self, asked: Asked | None) -> bool:
+        return False
+
     def quick_turn(self, asked: Asked | None = None) -> bool:
         return self.turns.attempt(TURN_ENTRIES, asked, True)
 

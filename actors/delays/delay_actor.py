@@ -22,11 +22,10 @@ import attrs
 from warren.actors.delays.delay_output import BATCH_MESSAGES, MOST_WAIT_MS, MS_NS, DelayOutput
 from warren.actors.engines.delays.delay_log import DelayLog, NewMessage
 from warren.actors.engines.full_disk import MAX_WAIT_NS
-from warren.actors.engines.restarts import What
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.backpressure import Intake, PublishBatch
 from warren.actors.node.node_context import NodeContext
-from warren.actors.node.node_part import NodePart
+from warren.actors.node.node_part import NodePart, stopped_by
 from warren.actors.queue.intake import PublishKey
 from warren.actors.runtime.future import Confirm
 from warren.actors.runtime.inbox import PendingBatch
@@ -104,7 +103,7 @@ class DelayActor(NodePart):
     ) -> None:
         """``name``: the vhost's; ``is_opening``: whether there may be queues that are not started yet; ``failed``:
         called when an error has stopped it."""
-        super().__init__(context)
+        super().__init__(context, f"the delayed messages of vhost '{name}'", ("delays", name))
         self.intake = DelayIntake(self, context)
         self._directory = directory
         self._name = name
@@ -113,22 +112,14 @@ class DelayActor(NodePart):
         self._failed = failed
         self._log: DelayLog | None = None
         self._output: DelayOutput | None = None
-        self._error: BaseException | None = None
         self._refuses = False
         """Whether the disk was full for the last messages."""
         self._unconfirmed: list[Confirm] = []
         self._sync_armed = False
         self._reclaim_armed = False
 
-    def describe(self) -> str:
-        return f"the delayed messages of vhost '{self._name}'"
-
-    @property
-    def trouble(self) -> What:
-        return ("delays", self._name)
-
     def stopped_error(self) -> WarrenError:
-        return self.stopped_by(self._error)
+        return stopped_by(self, self._context.closing)
 
     @property
     def log(self) -> DelayLog:
@@ -280,14 +271,14 @@ class DelayActor(NodePart):
 
     def give_up(self, error: BaseException) -> None:
         """Leave everything as a crash would."""
-        self._error = error
+        self.error = error
         if self._log is not None:
             self._log.abandon()
         self._end()
 
     def forget(self, error: WarrenError) -> None:
         """Stop in a forked child: the files are the parent's, and calls raise ``error``."""
-        self._error = error
+        self.error = error
         self.actor_stopped.set()
         self.intake.close()
 
@@ -298,9 +289,6 @@ class DelayActor(NodePart):
         self.intake.close()
         self._stop()
         self.intake.let_publishers_in()
-
-    def note_error(self, error: BaseException) -> None:
-        self._error = error
 
     def on_error(self, error: BaseException) -> None:
         if self._log is not None:

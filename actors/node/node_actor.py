@@ -75,7 +75,7 @@ class NodeActor(NodePart):
         topic_settings: TopicSettings | None = None,
         record: Record | None = None,
     ) -> None:
-        super().__init__(context)
+        super().__init__(context, f"the node of {path}")
         self._path = path
         self._record = record
         context.node = self.actor_ref
@@ -83,9 +83,8 @@ class NodeActor(NodePart):
         self._owner = owner
         self._adopt = adopt
         self._lock: Lock | None = None
-        self._error: BaseException | None = None
         self.supervision = Supervision(context, self)
-        self.registry = NodeRegistry(
+        self.registry: NodeRegistry = NodeRegistry(
             context,
             path,
             owner=owner,
@@ -95,15 +94,10 @@ class NodeActor(NodePart):
         )
         """What is declared. Any thread may read it."""
 
-    def describe(self) -> str:
-        return f"the node of {self._path}"
-
     def stopped_error(self) -> WarrenError:
-        if isinstance(self._error, WarrenError):
-            return self._error.with_traceback(None)  # each raise would add to it
-        return (
-            super().stopped_error() if self._error is None else ActorStoppedError(f"{self.describe()}: {self._error}")
-        )
+        if isinstance(self.error, WarrenError):
+            return self.error.with_traceback(None)  # each raise would add to it
+        return super().stopped_error() if self.error is None else ActorStoppedError(f"{self.describe()}: {self.error}")
 
     # ── opening ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -263,9 +257,6 @@ class NodeActor(NodePart):
     def crash(self) -> None:
         """End as a killed process does, giving up everything as it is."""
         self.turns.fail(ActorStoppedError(f"the node of {self._path} was killed"), None)
-
-    def note_error(self, error: BaseException) -> None:
-        self._error = error
 
     def on_error(self, error: BaseException) -> None:
         if self._context.recorder is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from warren.actors import messages as m
 from warren.actors.engines.restarts import What
+from warren.actors.log_events import Named
 from warren.actors.node.node_context import NodeContext
 from warren.actors.runtime.inbox import Call, ControlCall
 from warren.actors.runtime.pooled_actor import ActorStoppedError, PooledActor
@@ -16,32 +17,19 @@ from warren.storage.errors import WarrenError
 class NodePart(PooledActor):
     """One of a node's actors."""
 
-    __slots__ = ("_context",)
+    __slots__ = ("_context", "trouble")
 
-    def __init__(self, context: NodeContext) -> None:
-        super().__init__(context.pool)
+    def __init__(self, context: NodeContext, subject: Named | str | None = None, trouble: What | None = None) -> None:
+        super().__init__(context.pool, subject)
         self._context = context
-
-    @property
-    def trouble(self) -> What | None:
+        self.trouble = trouble
         """The part of the node that is down if this actor stops."""
-        return None
 
     def is_known(self, error: BaseException) -> bool:
-        what = self.trouble
-        return what is not None and self._context.troubles.is_on_trial(what, error)
+        return self.trouble is not None and self._context.troubles.is_on_trial(self.trouble, error)
 
     def stopped_error(self) -> WarrenError:
         return self._context.closing or super().stopped_error()
-
-    def stopped_by(self, error: BaseException | None) -> WarrenError:
-        """Return the error for callers that come too late, if ``error`` has stopped the actor (``None``: nothing has);
-        for actors with a plural for a description."""
-        if isinstance(error, WarrenError):
-            return error.with_traceback(None)  # each raise would add to it
-        if error is None:
-            return self._context.closing or ActorStoppedError(f"{self.describe()} have stopped")
-        return ActorStoppedError(f"{self.describe()} are down: {error}")
 
     def call_soon(self, work: Callable[[], object]) -> None:
         """Call ``work`` in a turn, after all waiting messages. From any thread; ignored if the actor has stopped."""
@@ -59,3 +47,16 @@ class NodePart(PooledActor):
     def cancel_timers(self) -> None:
         """Cancel all timers of this actor."""
         tell(self._context.timer, m.CancelTimers(self.actor_ref))
+
+
+def stopped_by(actor: PooledActor, closing: WarrenError | None) -> WarrenError:
+    """Return the error for late callers of an actor with a plural as its subject, which names the actor's error.
+
+    ``closing``: what they get if none has ended the actor and the node is closed.
+    """
+    error = actor.error
+    if isinstance(error, WarrenError):
+        return error.with_traceback(None)  # each raise would add to it
+    if error is None:
+        return closing or ActorStoppedError(f"{actor.describe()} have stopped")
+    return ActorStoppedError(f"{actor.describe()} are down: {error}")

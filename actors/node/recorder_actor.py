@@ -72,7 +72,7 @@ class RecorderActor(NodePart):
     """Owns one node's record. ``queues`` returns the running queue actors."""
 
     def __init__(self, context: NodeContext, record: Record, queues: Callable[[], Iterable[QueueActor]]) -> None:
-        super().__init__(context)
+        super().__init__(context, "the recorder")
         self._record = record
         self._queues = queues
         self._began_ns = context.clock.now_ns()
@@ -82,9 +82,6 @@ class RecorderActor(NodePart):
         self._asked: set[str] = set()
         self._node_row: Row | None = None
         """The row of the last step; it waits until the queues have said whether they are awake."""
-
-    def describe(self) -> str:
-        return "the recorder"
 
     def on_start(self) -> None:
         self._look()

@@ -16,7 +16,6 @@ from typing import Any
 from pykka import ActorDeadError, ActorRef
 
 from warren.actors.engines.credit import GrantedCredit, StoreTickets
-from warren.actors.engines.restarts import What
 from warren.actors.engines.store_turn import StoreTurn
 from warren.actors.log_events import log_event, logger
 from warren.actors.messages import (
@@ -50,22 +49,13 @@ class MessageStoreActor(NodePart):
     """Owns one store."""
 
     def __init__(self, context: NodeContext, store: MessageStore, name: str, vhost: str = "/") -> None:
-        super().__init__(context)
+        super().__init__(context, name, ("vhost", vhost))
         self.store = store
-        self._name = name
-        self._vhost = vhost
         self._turns = StoreTurn[int](self, store, sync=context.settings.sync)
         self._queues: dict[int, ActorRef[Any]] = {}
         self._expected: frozenset[str] | None = None
         self._counted: set[str] = set()
         self._references: Counter[bytes] = Counter()
-
-    def describe(self) -> str:
-        return self._name
-
-    @property
-    def trouble(self) -> What:
-        return ("vhost", self._vhost)
 
     def on_receive(self, message: object) -> object:
         match message:

@@ -24,7 +24,6 @@ from warren.actors.engines.declared.queue_arguments import effective
 from warren.actors.engines.queue.counts import Counts
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.engines.queue.queue_turn import LOST, QueueTurn
-from warren.actors.engines.restarts import What
 from warren.actors.node.backpressure import PublishBatch
 from warren.actors.node.node_context import NodeContext
 from warren.actors.node.node_part import NodePart
@@ -78,7 +77,6 @@ class QueueActor(NodePart):
 
     __slots__ = (
         "_dispatch",
-        "_error",
         "_has_files",
         "_is_opening",
         "_keys_path",
@@ -112,13 +110,13 @@ class QueueActor(NodePart):
         policies: AppliedPolicies = NO_POLICIES,
     ) -> None:
         """``is_opening``: whether there may be queues that are not started yet."""
-        super().__init__(context)
+        super().__init__(context, declaration, ("queue", declaration.vhost, declaration.name))
+        self.turns.shortcuts = self
         self.declaration = declaration
         self.intake = QueueIntake(self, context, declaration)
         self._process: QueueProcess | None = None
         self._queue_turn: QueueTurn | None = None
         self._stores: list[RemoteStore] = []
-        self._error: BaseException | None = None
         self._open_process = open_process
         self._dispatch = dispatch
         self._is_opening = is_opening
@@ -142,22 +140,12 @@ class QueueActor(NodePart):
         self._to_be_counted: list[Future] = []
         """Answered with :meth:`length` once all messages that a crash has left are found."""
 
-    def describe(self) -> str:
-        return str(self.declaration)
-
-    def log_fields(self) -> dict[str, Any]:
-        return {"vhost": self.declaration.vhost, "queue": self.declaration.name}
-
     def stopped_error(self) -> WarrenError:
-        if isinstance(self._error, QueueGoneError | WrongProcessError | DirectoryLostError):
-            return self._error.with_traceback(None)  # each raise would add to it
-        if self._error is not None:
-            return QueueDownError(f"{self.describe()} is down: {self._error}")
+        if isinstance(self.error, QueueGoneError | WrongProcessError | DirectoryLostError):
+            return self.error.with_traceback(None)  # each raise would add to it
+        if self.error is not None:
+            return QueueDownError(f"{self.describe()} is down: {self.error}")
         return self._context.closing or ActorStoppedError(f"{self.describe()} is gone")
-
-    @property
-    def trouble(self) -> What:
-        return ("queue", self.declaration.vhost, self.declaration.name)
 
     @property
     def process(self) -> QueueProcess:
@@ -285,19 +273,19 @@ class QueueActor(NodePart):
         self._tell_now()
         for store in self._stores:
             store.leave()
-        self._error = QueueGoneError(f"{self.describe()} was deleted")
-        self._end(self._error)
+        self.error = QueueGoneError(f"{self.describe()} was deleted")
+        self._end(self.error)
         return deleted
 
     def give_up(self, error: BaseException) -> None:
         """Leave everything as a crash would, because its store has failed."""
-        self._error = error
+        self.error = error
         self.process.abandon()
         self._end(self.stopped_error())
 
     def forget(self, error: WarrenError) -> None:
         """Stop in a forked child: the queue is the parent's, and calls raise ``error``."""
-        self._error = error
+        self.error = error
         self.actor_stopped.set()
         self.intake.close()
         for deliveries in list(self.intake.deliveries.values()):
@@ -328,9 +316,6 @@ class QueueActor(NodePart):
         self.intake.close()
         self._stop()
         self.intake.let_publishers_in()
-
-    def note_error(self, error: BaseException) -> None:
-        self._error = error
 
     def on_error(self, error: BaseException) -> None:
         if self._process is not None:

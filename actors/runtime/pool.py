@@ -212,11 +212,13 @@ class Held:
                 turns.submit()
 
     def run_quick_ones(self) -> None:
-        """Run, in this thread, the turns that are quick and wait for no disk (:meth:`PooledActor.quick_turn`)."""
+        """Run, in this thread, the turns that are quick and wait for no disk (:meth:`Shortcuts.quick_turn`)."""
         waiting, self.waiting = self.waiting, []
         for turns in waiting:
             turns.inbox.scheduled = False
-            if (not turns.inbox.empty() or turns.actor.wants_turn()) and not turns.actor.quick_turn():
+            shortcuts = turns.shortcuts
+            has_more = not turns.inbox.empty() or turns.actor.wants_turn()
+            if has_more and (shortcuts is None or not shortcuts.quick_turn()):
                 turns.submit()
 
 

@@ -6,7 +6,7 @@ actor's lock, handles waiting entries up to a limit, then puts the actor at the 
 
 Turns are run by the threads of a pool (:mod:`warren.actors.runtime.pool`), and by any user thread that waits for an
 answer of an idle actor (:meth:`Turns.help`, :class:`Asked`), which saves two wake-ups across cores. The thread of an
-event loop runs quick turns (:meth:`PooledActor.quick_turn`).
+event loop runs quick turns (:meth:`Shortcuts.quick_turn`).
 
 Failure. In Pykka an actor whose ``ask`` raised lives on, half-changed. Here an exception is either a *refusal* (an
 error of ours, nothing changed), which goes to the caller, or the end of the actor: the caller gets it,
@@ -25,7 +25,7 @@ from pykka import ActorDeadError, ActorRef, ActorRegistry
 from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
-from warren.actors.log_events import log_event, logger
+from warren.actors.log_events import Named, log_event, logger
 from warren.actors.runtime.future import Future
 from warren.actors.runtime.inbox import Call, ControlCall, Inbox, PendingBatch
 from warren.actors.runtime.interrupts import uninterrupted
@@ -119,9 +119,11 @@ class Asked(Future):
         """Make the request without waiting."""
         if not self._sent:
             self._sent = True
-            self._turns.actor.quick_turn(self)
+            turns = self._turns
+            if turns.shortcuts is not None:
+                turns.shortcuts.quick_turn(self)
             if not self.taken:
-                self._turns.put(self)
+                turns.put(self)
 
     def get(self, *, timeout: float | None = None) -> Any:
         if not self._sent:
@@ -130,10 +132,23 @@ class Asked(Future):
         return super().get(timeout=timeout)
 
 
+class Shortcuts(Protocol):
+    """What an actor does between its turns, or instead of one: a queue (:mod:`warren.actors.queue.queue_actor`)."""
+
+    def has_work(self) -> bool:
+        """Whether something waits in the inbox that a turn can handle now."""
+
+    def quick_turn(self, asked: Asked | None = None) -> bool:
+        """Run a turn if it is short and waits for no disk, as an event loop requires; return whether it ran."""
+
+    def begin_turn(self, asked: Asked | None) -> bool:
+        """Called at the start of every turn but the first, even of a stopped actor; return whether the turn is over."""
+
+
 class Turns:
     """The turns of one actor: one thread at a time works off its inbox."""
 
-    __slots__ = ("_started", "_thread", "actor", "inbox", "is_quick", "line", "lock")
+    __slots__ = ("_started", "_thread", "actor", "inbox", "is_quick", "line", "lock", "shortcuts")
 
     def __init__(self, actor: PooledActor, line: Line) -> None:
         self.actor = actor
@@ -145,6 +160,7 @@ class Turns:
         self._thread: int | None = None
         self.is_quick = False
         """Whether the turn that is running must wait for no disk."""
+        self.shortcuts: Shortcuts | None = None
         self._started = False
 
     # ── being scheduled ─────────────────────────────────────────────────────────────────────────────────────────
@@ -227,12 +243,14 @@ class Turns:
         """Allow the next turn; submit one if something waits."""
         self._thread = None
         self.lock.release()
-        if self.actor.has_work() or self.actor.wants_turn():
+        shortcuts = self.shortcuts
+        has_work = not self.inbox.empty() if shortcuts is None else shortcuts.has_work()
+        if has_work or self.actor.wants_turn():
             self.submit()
 
     def _work(self, entries: int, asked: Asked | None) -> None:
         inbox, stopped = self.inbox, self.actor.actor_stopped
-        if self._started and self.actor.begin_turn(asked):
+        if self._started and self.shortcuts is not None and self.shortcuts.begin_turn(asked):
             return
         try:
             if not self._started and not stopped.is_set():
@@ -291,26 +309,27 @@ class Turns:
 
     def fail(self, error: BaseException, future: Future | None) -> None:
         """End the actor with an error, which goes to the caller, too."""
-        self.actor.note_error(error)  # before callers can see that it has stopped, and ask why
-        ActorRegistry.unregister(self.actor.actor_ref)
-        self.actor.actor_stopped.set()
+        actor, part = self.actor, self.actor.describe()
+        actor.error = error  # before callers can see that it has stopped, and ask why
+        ActorRegistry.unregister(actor.actor_ref)
+        actor.actor_stopped.set()
         # Our errors are complete; a bug needs its traceback.
         exc_info = None if isinstance(error, WarrenError) else error
-        if not self.actor.is_known(error):
+        if not actor.is_known(error):
             _LOG.error(
                 "%s stops: %s",
-                self.actor.describe(),
+                part,
                 error,
                 exc_info=exc_info,
-                extra=log_event("actor_stopped", error, part=self.actor.describe(), **self.actor.log_fields()),
+                extra=log_event("actor_stopped", error, of=_named(actor.subject), part=part),
             )
         try:
-            self.actor.on_error(error)
+            actor.on_error(error)
         except Exception:
             _LOG.exception(
                 "%s: the cleanup after its failure failed too",
-                self.actor.describe(),
-                extra=log_event("actor_broken", part=self.actor.describe(), **self.actor.log_fields()),
+                part,
+                extra=log_event("actor_broken", of=_named(actor.subject), part=part),
             )
         if future is not None:
             future.fail(error)
@@ -328,6 +347,10 @@ class Turns:
                     self.actor.on_undelivered(entry.message, self.actor.stopped_error())
             else:
                 self.actor.on_undelivered(entry.message, self.actor.stopped_error())
+
+
+def _named(subject: Named | str) -> Named | None:
+    return None if isinstance(subject, str) else subject
 
 
 class _Flag:
@@ -352,20 +375,19 @@ class PooledActor(pykka.Actor):
     goes_first: ClassVar[bool] = False
     """Whether its turns run before those of other actors: short turns, on which the others depend."""
 
-    def __init__(self, line: Line) -> None:
+    _create_actor_inbox = Inbox
+    _create_future = Future
+
+    def __init__(self, line: Line, subject: Named | str | None = None) -> None:
+        """``subject``: what it is the actor of, as errors and the log name it."""
         super().__init__()
+        self.subject = subject or type(self).__name__
+        self.error: BaseException | None = None
+        """The error that has ended it."""
         self.actor_stopped = _Flag()  # type: ignore[assignment]
         self._actor_ref = PooledRef(self)
         self.turns = Turns(self, line)
         self.actor_inbox.owner = self.turns
-
-    @staticmethod
-    def _create_actor_inbox() -> Inbox:
-        return Inbox()
-
-    @staticmethod
-    def _create_future() -> Future:
-        return Future()
 
     def _start_actor_loop(self) -> None:
         self.actor_inbox.scheduled = True
@@ -373,29 +395,13 @@ class PooledActor(pykka.Actor):
 
     # ── for subclasses ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def has_work(self) -> bool:
-        """Whether something waits that a turn can handle now."""
-        return not self.actor_inbox.empty()
-
     def wants_turn(self) -> bool:
         """Whether another turn has something to do although the inbox is empty."""
         return False
 
-    def quick_turn(self, asked: Asked | None = None) -> bool:
-        """Run a turn if it is short and waits for no disk, as an event loop requires; return whether it ran."""
-        return False
-
-    def begin_turn(self, asked: Asked | None) -> bool:
-        """Called at the start of every turn but the first, even of a stopped actor; return whether the turn is over."""
-        return False
-
     def describe(self) -> str:
         """Return the name of this actor in errors and the log."""
-        return type(self).__name__
-
-    def log_fields(self) -> dict[str, Any]:
-        """Return fields for its log records, in addition to :meth:`describe`."""
-        return {}
+        return str(self.subject)
 
     def stopped_error(self) -> WarrenError:
         """Return the error for callers that come too late."""
@@ -424,18 +430,13 @@ class PooledActor(pykka.Actor):
 
     def on_refused(self, error: Exception) -> None:
         """Handle the refusal of a message without a caller."""
+        part = self.describe()
         _LOG.warning(
-            "%s: %s",
-            self.describe(),
-            error,
-            extra=log_event("request_refused", error, part=self.describe(), **self.log_fields()),
+            "%s: %s", part, error, extra=log_event("request_refused", error, of=_named(self.subject), part=part)
         )
 
     def on_undelivered(self, message: Any, error: WarrenError) -> None:
         """Fail what a message that came too late would have answered."""
-
-    def note_error(self, error: BaseException) -> None:
-        """Note the error that :meth:`stopped_error` is to name."""
 
     def on_error(self, error: BaseException) -> None:
         """Release what the actor owns as a crash would; called when an error ends it."""

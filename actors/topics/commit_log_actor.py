@@ -51,7 +51,7 @@ class CommitLogActor(TopicPart):
         streams: Callable[[], Mapping[str, StreamRetention]] = dict,
     ) -> None:
         """``streams`` returns the retention of the streams, by topic."""
-        super().__init__(context)
+        super().__init__(context, f"the topics of {store.directory}")
         # Readers make no room on a full disk, so waiting could last for ever.
         self.intake = LogIntake(self, context, tries_full_disk=True)
         self.store = store
@@ -69,9 +69,6 @@ class CommitLogActor(TopicPart):
         )
         self._unconfirmed: list[tuple[Future, object]] = []
         self._appended = self._flush_armed = False
-
-    def describe(self) -> str:
-        return f"the topics of {self.store.directory}"
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
 

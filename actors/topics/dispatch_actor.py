@@ -70,7 +70,7 @@ class DispatchActor(TopicPart):
     """Owns the building half of a topic store."""
 
     def __init__(self, context: NodeContext, store: TopicStore) -> None:
-        super().__init__(context)
+        super().__init__(context, f"the entries and keys of {store.directory}")
         self.store = store
         self.arrivals = Arrivals()
         self.listeners: dict[str, Callable[[], None]] = {}
@@ -80,9 +80,6 @@ class DispatchActor(TopicPart):
         self._cuts_told = len(store.cuts)
         self._index_files = len(store.index.index_files)
         self._thorough_ns = context.clock.now_ns()
-
-    def describe(self) -> str:
-        return f"the entries and keys of {self.store.directory}"
 
     def dispatch(self) -> None:
         """Build from new data in the CommitLog."""

@@ -67,7 +67,7 @@ class GroupsActor(TopicPart):
         queues_of: Callable[[str], int],
         arrivals: Arrivals,
     ) -> None:
-        super().__init__(context)
+        super().__init__(context, f"the consumer groups of {store.directory}")
         self._store = store
         self._offsets = offsets
         self._local_offsets = local_offsets
@@ -89,9 +89,6 @@ class GroupsActor(TopicPart):
         return future
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def describe(self) -> str:
-        return f"the consumer groups of {self._store.directory}"
 
     def on_receive(self, message: object) -> object:
         match message:

@@ -42,16 +42,13 @@ class ScheduleActor(TopicPart):
     def __init__(
         self, context: NodeContext, store: TopicStore, file: ConfigFile, offsets: dict[int, int], *, log: LogIntake
     ) -> None:
-        super().__init__(context)
+        super().__init__(context, f"the delayed messages of {store.directory}")
         self._store = store
         self._log = log
         self._file = file
         self._schedule = DelaySchedule(store.settings.delay_levels_ms(), offsets)
         self._on_their_way: set[int] = set()
         self._is_closing = False
-
-    def describe(self) -> str:
-        return f"the delayed messages of {self._store.directory}"
 
     def on_start(self) -> None:
         for level in self._schedule.levels:

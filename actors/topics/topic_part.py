@@ -10,9 +10,9 @@ from typing import Final
 
 from warren.actors import messages as m
 from warren.actors.engines.full_disk import FullDisk
-from warren.actors.engines.restarts import What
 from warren.actors.log_events import log_event, logger
-from warren.actors.node.node_part import NodePart
+from warren.actors.node.node_context import NodeContext
+from warren.actors.node.node_part import NodePart, stopped_by
 from warren.actors.runtime.timer import tell
 from warren.storage.errors import NoRoomError, WarrenError
 
@@ -24,20 +24,17 @@ MS_NS: Final = 1_000_000
 class TopicPart(NodePart):
     """One of a topic store's actors."""
 
-    _error: BaseException | None = None
-    """Why it was given up, or failed."""
     no_room: NoRoomError | None = None
     """The first error for lack of disk space, until all tasks have found room again."""
     _without_room: Mapping[str, FullDisk] = {}
     """The tasks that found no room when they were last tried."""
     _persist_armed: bool = False
 
-    @property
-    def trouble(self) -> What:
-        return ("topics",)
+    def __init__(self, context: NodeContext, subject: str) -> None:
+        super().__init__(context, subject, ("topics",))
 
     def stopped_error(self) -> WarrenError:
-        return self.stopped_by(self._error)
+        return stopped_by(self, self._context.closing)
 
     def _wait_for_room(self, error: NoRoomError, key: str, work: Callable[[], object]) -> None:
         """Retry ``work`` later, at growing intervals, because the disk is full."""
@@ -105,15 +102,12 @@ class TopicPart(NodePart):
 
     def end_with(self, error: BaseException) -> None:
         """Note the error, and fail everything that waits for this actor."""
-        self._error = error
+        self.error = error
 
     def forget(self, error: WarrenError) -> None:
         """Stop in a forked child: the store is the parent's, and calls raise ``error``."""
-        self._error = error
+        self.error = error
         self.actor_stopped.set()
-
-    def note_error(self, error: BaseException) -> None:
-        self._error = error
 
     def on_error(self, error: BaseException) -> None:
         self.end_with(error)

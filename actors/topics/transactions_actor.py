@@ -42,7 +42,7 @@ class TransactionsActor(TopicPart):
     """Owns the pending half messages."""
 
     def __init__(self, context: NodeContext, store: TopicStore, *, log: LogIntake, groups: GroupsActor) -> None:
-        super().__init__(context)
+        super().__init__(context, f"the transactions of {store.directory}")
         self._store = store
         self._log = log
         self._groups = groups
@@ -52,9 +52,6 @@ class TransactionsActor(TopicPart):
         )
         self._next_half, self._next_op = self._pending.half_offset, self._pending.op_offset
         self._deciding: set[int] = set()
-
-    def describe(self) -> str:
-        return f"the transactions of {self._store.directory}"
 
     def on_start(self) -> None:
         self.follow()
