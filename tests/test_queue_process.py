@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.support.process_tools import START_US, Bench, envelope
-from warren.actors.engines.errors import AccessRefusedError, PreconditionFailedError, UnknownTagError
+from warren.actors.engines.errors import PreconditionFailedError, UnknownTagError
 from warren.actors.engines.queue.consumers import Consumer
 from warren.actors.engines.queue.effects import Delivered
 from warren.queue_index.properties import Properties
@@ -19,76 +19,6 @@ def bodies(count: int) -> list[bytes]:
 
 
 # ── expiry ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_message_expires_after_the_shorter_of_its_own_and_the_queues_ttl() -> None:
-    bench = Bench({"x-message-ttl": 100})
-    bench.publish(b"short", expiration_ms=50)
-    bench.publish(b"long", expiration_ms=1000)
-    assert bench.queue.next_deadline_us() == START_US + 50_000
-    bench.later(49.999)
-    bench.queue.settlements.tick()
-    assert len(bench.queue.backing) == 2
-    bench.later(0.001)
-    bench.queue.settlements.tick()
-    assert len(bench.queue.backing) == 1
-    assert bench.queue.next_deadline_us() == START_US + 100_000
-    bench.later(50)
-    assert bench.got() == []
-    assert bench.queue.next_deadline_us() is None
-
-
-def test_due_message_behind_one_that_is_not_stays_and_counts() -> None:
-    bench = Bench()
-    bench.publish(b"head")
-    bench.publish(b"due", expiration_ms=1)
-    bench.later(10)
-    bench.queue.settlements.tick()
-    assert len(bench.queue.backing) == 2
-    assert bench.got(1) == [b"head"]
-    assert len(bench.queue.backing) == 0, "it expired as soon as it was at the head"
-
-
-def test_no_message_that_is_due_is_handed_out_within_a_batch() -> None:
-    bench = Bench()
-    bench.publish(*bodies(3), expiration_ms=10)
-    bench.publish(b"stays")
-    bench.publish(b"due", expiration_ms=5)
-    bench.publish(b"last")
-    bench.later(20)
-    bench.queue.consumers.add(Consumer("c", "t"))
-    assert bench.delivered() == [("t", 1, b"stays"), ("t", 2, b"last")]
-
-
-def test_ttl_of_zero_delivers_to_a_waiting_consumer_and_else_expires() -> None:
-    bench = Bench({"x-message-ttl": 0, "x-dead-letter-exchange": "dlx"})
-    bench.queue.consumers.add(Consumer("c", "t", prefetch=2))
-    bench.publish(*bodies(5))
-    assert bench.queue.context.drain_effects().deliveries[0].fetched.bodies() == bodies(2)
-    assert len(bench.queue.backing) == 0
-    assert bench.queue.backing.depth == 5, "two are unacked, three dead letters on their way"
-    bench.queue.expiry.safe(1)
-    assert bench.queue.backing.depth == 2
-
-
-def test_requeued_message_that_is_due_expires() -> None:
-    bench = Bench({"x-message-ttl": 10})
-    bench.publish(*bodies(2))
-    assert bench.got(1, ack_required=True) == [b"body 0"]
-    bench.later(20)
-    bench.queue.settlements.nack("get", [range(1, 2)], requeue=True)
-    assert bench.queue.backing.depth == 0
-
-
-def test_message_that_was_unacked_while_the_queue_was_empty_still_expires() -> None:
-    bench = Bench()
-    bench.publish(b"1", expiration_ms=10)
-    assert bench.got(1, ack_required=True) == [b"1"]
-    bench.queue.settlements.tick()
-    bench.later(20)
-    bench.queue.settlements.close_channel("get")
-    bench.queue.check_invariants()
-    assert bench.queue.backing.depth == 0
 
 
 def test_expiry_is_answered_for_without_waking_and_happens_after_waking() -> None:
@@ -118,74 +48,6 @@ def test_queue_that_begins_asleep_with_messages_asks_to_be_looked_at() -> None:
 # ── limits ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_drop_head_keeps_the_newest_and_dead_letters_the_oldest() -> None:
-    bench = Bench({"x-max-length": 3, "x-dead-letter-exchange": "dlx"})
-    bench.publish(*bodies(5))
-    assert bench.dead() == [("maxlen", b"body 0"), ("maxlen", b"body 1")]
-    assert bench.got() == bodies(5)[2:]
-
-
-def test_limit_of_bytes_counts_bodies_of_ready_messages_only() -> None:
-    bench = Bench({"x-max-length-bytes": 10})
-    bench.publish(b"1234", b"5678")
-    assert bench.got(1, ack_required=True) == [b"1234"]
-    bench.publish(b"abcdef")
-    assert len(bench.queue.backing) == 2, "the unacked one does not count"
-    bench.queue.settlements.nack("get", [range(1, 2)], requeue=True)
-    assert bench.got() == [b"5678", b"abcdef"], "requeued, it is one too many: the head goes"
-    bench.publish(b"far too long for it")
-    assert len(bench.queue.backing) == 0
-
-
-def test_limit_of_bytes_with_bodies_of_many_sizes() -> None:
-    bench = Bench({"x-max-length-bytes": 9})
-    bench.publish(b"1", b"22", b"333", b"4444", b"", b"55555")
-    assert bench.got() == [b"4444", b"", b"55555"]
-
-
-def test_limit_of_nothing_with_empty_bodies() -> None:
-    bench = Bench({"x-max-length-bytes": 0})
-    bench.publish(b"", b"", b"1", b"")
-    assert bench.got() == [b""]
-
-
-def test_reject_publish_refuses_each_message_by_itself_and_the_token_once() -> None:
-    bench = Bench({"x-max-length-bytes": 10, "x-overflow": "reject-publish"})
-    bench.publish(b"12345678", token="fits")
-    bench.publish(b"too long", b"ab", token="not all")
-    bench.sync()
-    effects = bench.queue.context.drain_effects()
-    assert effects.confirmed == ["fits"]
-    assert effects.refused == ["not all"]
-    assert bench.got() == [b"12345678", b"ab"]
-
-
-def test_reject_publish_dlx_dead_letters_what_is_refused() -> None:
-    bench = Bench({"x-max-length": 1, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": "dlx"})
-    bench.publish(*bodies(3), token="t")
-    assert bench.queue.context.effects.refused == ["t"]
-    assert bench.dead() == [("maxlen", b"body 1"), ("maxlen", b"body 2")]
-    assert bench.got() == [b"body 0"]
-
-
-def test_waiting_consumer_takes_messages_past_the_limit() -> None:
-    bench = Bench({"x-max-length": 2, "x-overflow": "reject-publish"})
-    bench.queue.consumers.add(Consumer("c", "t", prefetch=3))
-    bench.publish(*bodies(6), token="t")
-    effects = bench.queue.context.drain_effects()
-    assert [body for one in effects.deliveries for body in one.fetched.bodies()] == bodies(3)
-    assert effects.refused == ["t"]
-    assert bench.got() == bodies(5)[3:]
-
-
-def test_priority_queue_drops_the_head_of_its_highest_level() -> None:
-    bench = Bench({"x-max-priority": 2, "x-max-length": 2})
-    bench.publish(b"low", priority=0)
-    bench.publish(b"high", priority=9)
-    bench.publish(b"middle", priority=1)
-    assert bench.got() == [b"middle", b"low"]
-
-
 @pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])
 def test_a_stop_brings_back_no_more_than_the_limit_whatever_the_overflow(overflow: str) -> None:
     bench = Bench({"x-max-length": 2, "x-overflow": overflow, "x-dead-letter-exchange": "dlx"})
@@ -204,38 +66,6 @@ def test_a_stop_brings_back_no_more_than_the_limit_whatever_the_overflow(overflo
     bench.queue.settlements.tick()
     assert not bench.dead()
     assert len(bench.queue.backing) == 3  # a broker, too, sees to that once
-
-
-def test_messages_that_a_stop_brought_back_past_the_limit_go_at_the_next_tick() -> None:
-    bench = Bench({"x-max-length": 2, "x-dead-letter-exchange": "dlx"})
-    bench.publish(*bodies(2))
-    bench.got(2, ack_required=True)
-    bench.publish(b"new", b"newer")
-    assert bench.queue.next_deadline_us() is None
-    bench.stop_and_start(asleep=True)
-    assert len(bench.queue.backing) == 4
-    assert bench.queue.next_deadline_us() == 0
-    bench.queue.settlements.tick()
-    assert bench.dead() == [("maxlen", body) for body in bodies(2)]
-    assert bench.queue.next_deadline_us() is None
-    assert bench.got() == [b"new", b"newer"]
-
-
-# ── priorities ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_highest_level_first_and_equal_seq_ids_are_kept_apart() -> None:
-    bench = Bench({"x-max-priority": 3})
-    for priority in (0, 7, 2, 3):
-        bench.publish(b"%d" % priority, b"%d again" % priority, priority=priority)
-    bench.queue.consumers.add(Consumer("c", "t"))
-    order = [b"7", b"7 again", b"3", b"3 again", b"2", b"2 again", b"0", b"0 again"]
-    assert bench.delivered() == [("t", tag, body) for tag, body in enumerate(order, 1)]
-    bench.queue.settlements.nack("c", [range(2, 7)], requeue=True)
-    bench.queue.settlements.ack("c", [range(7, 9), range(1, 2)])
-    assert bench.queue.backing.depth == 5
-    assert [body for _, _, body in bench.delivered()] == order[1:6]
-    assert bench.queue.stats()["backing_queue_status"]["priority_lengths"] == {3: 0, 2: 0, 1: 0, 0: 0}
 
 
 # ── what is unacked ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -258,17 +88,6 @@ def test_deliver_stops_where_it_is_told_and_says_that_there_is_more() -> None:
     bench.queue.consumers.add(Consumer("c", "t"))
     assert bench.queue.deliveries.deliver(3)
     assert not bench.queue.deliveries.deliver(2)
-
-
-def test_requeued_messages_come_back_in_their_old_places_redelivered() -> None:
-    bench = Bench()
-    bench.publish(*bodies(6))
-    assert bench.got(4, ack_required=True) == bodies(4)
-    bench.queue.settlements.ack("get", [range(2, 3)])
-    bench.queue.settlements.nack_up_to("get", 3, requeue=True)
-    taken = bench.queue.deliveries.get_many("get", 10, ack_required=False)
-    assert [body for one in taken for body in one.fetched.bodies()] == [b"body 0", b"body 2", b"body 4", b"body 5"]
-    assert [one.fetched.redelivered for one in taken for _ in range(one.count)] == [True, True, False, False]
 
 
 def test_unknown_tag_changes_nothing() -> None:
@@ -318,25 +137,6 @@ def test_closed_channel_gives_back_what_it_had_and_takes_its_consumers_along() -
     assert bench.got() == [b"body 0", b"body 1", b"body 3"]
 
 
-def test_rejected_without_an_exchange_is_gone_and_with_one_a_dead_letter_that_is_kept_until_it_is_safe() -> None:
-    bench = Bench()
-    bench.publish(*bodies(2))
-    bench.got(2, ack_required=True)
-    bench.queue.settlements.nack("get", [range(1, 3)], requeue=False)
-    assert bench.queue.backing.depth == 0
-    bench = Bench({"x-dead-letter-exchange": ""})
-    bench.publish(*bodies(2))
-    bench.got(2, ack_required=True)
-    bench.queue.settlements.nack("get", [range(2, 3)], requeue=False)
-    (batch,) = bench.queue.context.drain_effects().dead_letters
-    assert (batch.exchange, [one.body for one in batch.publications]) == ("", [b"body 1"])
-    bench.queue.settlements.ack("get", [range(1, 2)])
-    assert bench.queue.stats()["messages_dead_lettering"] == 1
-    assert not bench.queue.hibernate()
-    bench.crash()
-    assert bench.got() == [b"body 1"], "it was not safe, so it is here again"
-
-
 def test_dead_letters_leave_in_batches_of_bounded_size() -> None:
     bench = Bench({"x-dead-letter-exchange": "dlx"}, settings=Settings())
     many = [b"%d" % number for number in range(2500)]
@@ -350,22 +150,6 @@ def test_dead_letters_leave_in_batches_of_bounded_size() -> None:
 
 
 # ── confirms ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_confirm_waits_for_safety_and_comes_at_once_where_there_is_none() -> None:
-    bench = Bench()
-    bench.publish(b"1", token=1)
-    bench.publish(b"2", b"3", token=2)
-    bench.publish(b"4", token="transient", like=envelope(persistent=False))
-    bench.queue.confirms.drain()
-    assert bench.queue.context.drain_effects().confirmed == ["transient"]
-    assert not bench.queue.hibernate()
-    bench.sync()
-    assert bench.queue.context.drain_effects().confirmed == [1, 2]
-    bench.publish(b"5", token="acked before it is safe")
-    bench.got()
-    bench.sync()
-    assert bench.queue.context.drain_effects().confirmed == ["acked before it is safe"]
 
 
 def test_deleted_queue_answers_who_waits_and_tells_its_consumers() -> None:
@@ -402,23 +186,6 @@ def test_queue_expires_after_its_last_use_and_never_under_a_consumer() -> None:
     bench.later(1)
     bench.queue.context.touch()
     assert bench.queue.expires_at_us() == START_US + 6_401_000
-
-
-# ── consumers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_single_active_consumer_switches_when_it_goes() -> None:
-    bench = Bench({"x-single-active-consumer": True})
-    bench.publish(*bodies(4))
-    bench.queue.consumers.add(Consumer("a", "first", prefetch=1))
-    bench.queue.consumers.add(Consumer("b", "low"))
-    bench.queue.consumers.add(Consumer("b", "high", priority=5))
-    with pytest.raises(AccessRefusedError):
-        bench.queue.consumers.add(Consumer("b", "exclusive", exclusive=True))
-    assert bench.delivered() == [("first", 1, b"body 0")]
-    assert bench.queue.settlements.close_channel("a") == 1
-    assert [consumer for consumer, _, _ in bench.delivered()] == ["high"] * 4
-    assert bench.queue.stats()["single_active_consumer_tag"] == "high"
 
 
 # ── sleep ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -458,15 +225,6 @@ def test_queue_with_something_at_stake_stays_awake() -> None:
     bench.queue.settlements.ack_up_to("get", 0)
     assert bench.sleep()
     assert not bench.files.list("/queues"), "an empty one leaves nothing"
-
-
-def test_crash_while_it_sleeps_loses_nothing() -> None:
-    bench = Bench()
-    bench.publish(*bodies(20), b"x" * 100)
-    bench.got(3)
-    bench.sleep()
-    bench.crash()
-    assert bench.got() == [*bodies(20)[3:], b"x" * 100]
 
 
 def test_clean_stop_of_a_sleeping_queue_draws_a_reference_for_it() -> None:
@@ -521,20 +279,6 @@ def test_declaration_with_priority_in_properties_reaches_the_dead_letter() -> No
 # ── several consumers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_several_consumers_take_turns_message_by_message() -> None:
-    bench = Bench()
-    bench.publish(*bodies(9))
-    bench.queue.consumers.add(Consumer("c", "a", prefetch=2))
-    bench.queue.consumers.add(Consumer("d", "b", prefetch=3))
-    bench.queue.consumers.add(Consumer("d", "low", prefetch=1, priority=-1))
-    turns = ["a", "b", "a", "b", "b", "low"]
-    delivered = sorted(bench.delivered(), key=lambda one: one[2])
-    assert [body for _, _, body in delivered] == bodies(6)
-    assert [consumer for consumer, _, _ in delivered] == turns
-    bench.queue.settlements.ack("d", [range(1, 3)])
-    assert bench.delivered() == [("b", 5, b"body 6"), ("b", 6, b"body 7")]
-
-
 def test_what_consumers_got_in_turns_is_settled_as_it_went_out() -> None:
     bench = Bench(settings=Settings())
     bench.publish(*bodies(1000))
@@ -557,23 +301,6 @@ def test_what_consumers_got_in_turns_is_settled_as_it_went_out() -> None:
     bench.queue.settlements.close_channel("channel a")
     assert bench.queue.backing.depth == len(wanted["a"]) - 201
     bench.queue.check_invariants()
-
-
-def test_consumers_of_one_channel_get_its_messages_in_their_order() -> None:
-    bench = Bench()
-    bench.publish(*bodies(6))
-    bench.queue.consumers.add(Consumer("c", "a", prefetch=3))
-    bench.queue.consumers.add(Consumer("c", "b", prefetch=3))
-    assert [one[1:] for one in bench.delivered()] == [(tag, b"body %d" % (tag - 1)) for tag in range(1, 7)]
-
-
-def test_consumers_with_and_without_acks_take_turns_too() -> None:
-    bench = Bench()
-    bench.publish(*bodies(4))
-    bench.queue.consumers.add(Consumer("c", "a", prefetch=2))
-    bench.queue.consumers.add(Consumer("c", "b", ack_required=False))
-    assert bench.delivered() == [("a", 1, b"body 0"), ("b", 0, b"body 1"), ("a", 2, b"body 2"), ("b", 0, b"body 3")]
-    assert bench.queue.backing.depth == 2
 
 
 def test_hand_off_goes_round_and_keeps_to_the_limits() -> None:
