@@ -17,7 +17,6 @@ from tests.support.index_tools import PATH, VHOST, Bodies, body, msg_id, queue_f
 from tests.support.vhost_machine import NAMES, DefaultProfile, RabbitProfile, machine_settings
 from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.queue.body_store import StoreClient
-from warren.queue_index.queue.confirms import Confirms
 from warren.queue_index.queue.pending_acks import PendingAcks
 from warren.queue_index.queue.run_queue import RunQueue
 from warren.queue_index.queue.variable_queue import QueueFiles, VariableQueue
@@ -239,16 +238,16 @@ def test_a_part_that_holds_something_keeps_it_when_released() -> None:
 
 
 def test_confirms_are_kept_when_released() -> None:
-    queue, confirms = VariableQueue.create(queue_files(MemoryFileSystem(0))), Confirms()
+    queue = VariableQueue.create(queue_files(MemoryFileSystem(0)))
+    confirms = queue.confirms
     publish(queue, range(2))
     confirms.release()
-    confirms.expect(queue.state, range(2))
+    confirms.expect(range(2))
     confirms.release()
-    assert len(confirms) == 2
     queue.sync()
-    assert confirms.drain(queue.state) == [range(2)]
+    assert confirms.drain() == [range(2)]
     confirms.release()
-    assert (len(confirms), confirms.drain(queue.state)) == (0, [])
+    assert confirms.drain() == []
 
 
 # Everything that a vhost can do, with a rest of every queue after every step

@@ -16,7 +16,6 @@ from warren.queue_index.index import directory as names
 from warren.queue_index.index.terms import bodies_of, properties_of
 from warren.queue_index.message.message_format import Envelope, decode_message, encode_many, locate_addresses
 from warren.queue_index.properties import encode_properties
-from warren.queue_index.queue.confirms import Confirms
 from warren.queue_index.queue.credit import CreditFlow, UnlimitedCredit
 from warren.queue_index.queue.delta import Delta
 from warren.queue_index.queue.rates import Rates, moving_average
@@ -187,16 +186,6 @@ def test_a_publish_is_confirmed_when_position_and_payload_are_safe_in_order() ->
     store.synced_ticket = 1
     assert queue.drain_confirmed() == [range(1, 2), range(3, 5)]
     assert queue.drain_confirmed() == []
-
-
-def test_waiting_publishes_are_counted_by_message() -> None:
-    queue = VariableQueue.create(queue_files(MemoryFileSystem()))
-    confirms = Confirms()
-    confirms.expect(queue.state, range(3))
-    confirms.expect(queue.state, range(3, 10))
-    assert len(confirms) == 10
-    assert confirms.drain(queue.state) == [range(3), range(3, 10)]
-    assert len(confirms) == 0
 
 
 def test_transient_messages_are_confirmed_at_once() -> None:

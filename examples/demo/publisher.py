@@ -102,8 +102,8 @@ def publish(
 
 def limit_memory(queue: VariableQueue, target: int) -> None:
     """Give the queue the duration that, at its rates of now, comes to ``target`` messages, and let it page."""
-    queue.update_rates()
     rates = queue.state.rates
+    rates.update(queue.state.clock(), queue.state.settings)
     if not rates.idle:
         queue.set_ram_duration_target((target + 0.5) / rates.total)
     while queue.state.waiting_bump:

@@ -18,10 +18,10 @@ from typing import Final
 
 import attrs
 
-from warren.queue_index.index.recovering import recover_to
 from warren.queue_index.message.message_format import Message, decode_message
 from warren.queue_index.queue.fetching import MessageProperties
 from warren.queue_index.queue.paging import behind_gap, sift
+from warren.queue_index.queue.recovering import recover_to
 from warren.queue_index.queue.run import Run
 from warren.queue_index.queue.state import QueueState
 

@@ -25,16 +25,15 @@ _NOBODY: Final = cast(deque[_Publish], ())
 class Confirms:
     """Publishes that wait to be confirmed, in order."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_state", "_waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, state: QueueState) -> None:
+        self._state = state
         self._waiting = _NOBODY
 
-    def __len__(self) -> int:
-        return sum(len(publish.seq_ids) for publish in self._waiting)
-
-    def expect(self, s: QueueState, seq_ids: range) -> None:
-        """Watch messages that have just been published."""
+    def expect(self, seq_ids: range) -> None:
+        """Watch messages that have just been published; an empty range: all that was published until now."""
+        s = self._state
         store = s.persistent_store
         if self._waiting is _NOBODY:
             self._waiting = deque()
@@ -42,10 +41,10 @@ class Confirms:
             _Publish(seq_ids, s.index.published_ticket, 0 if store is None else store.store.written_ticket)
         )
 
-    def drain(self, s: QueueState) -> list[range]:
+    def drain(self) -> list[range]:
         """The seq_ids that have become safe since the last call, in order."""
         confirmed = []
-        while self._waiting and _is_safe(s, self._waiting[0]):
+        while self._waiting and self._is_safe(self._waiting[0]):
             confirmed.append(self._waiting.popleft().seq_ids)
         return confirmed
 
@@ -54,13 +53,12 @@ class Confirms:
         if not self._waiting:
             self._waiting = _NOBODY
 
-    def any_unsafe(self, s: QueueState) -> bool:
+    def any_unsafe(self) -> bool:
         """Whether a publish is still to become safe (tickets rise, so the last one is the last to)."""
-        return bool(self._waiting) and not _is_safe(s, self._waiting[-1])
+        return bool(self._waiting) and not self._is_safe(self._waiting[-1])
 
-
-def _is_safe(s: QueueState, publish: _Publish) -> bool:
-    store = s.persistent_store
-    return publish.index_ticket <= s.index.safe_ticket and (
-        store is None or publish.store_ticket <= store.store.synced_ticket
-    )
+    def _is_safe(self, publish: _Publish) -> bool:
+        store = self._state.persistent_store
+        return publish.index_ticket <= self._state.index.safe_ticket and (
+            store is None or publish.store_ticket <= store.store.synced_ticket
+        )

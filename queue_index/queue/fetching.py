@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import attrs
 
-from warren.queue_index.index.recovering import recover_all
 from warren.queue_index.index.terms import bodies_of, properties_of
 from warren.queue_index.message.message_format import MSG_ID_BYTES, Envelope, Message, decode_message, locate_addresses
 from warren.queue_index.queue.paging import load_from_delta, room_for_load
+from warren.queue_index.queue.recovering import recover_all
 from warren.queue_index.queue.run import DELIVERED, IN_RAM, Batch, Run, UnencodedTerms
 from warren.queue_index.queue.run_queue import RunQueue
 from warren.queue_index.queue.state import QueueState

@@ -15,7 +15,7 @@ The work is done in runs: a run is cut where the quota, the target, the credit o
 from __future__ import annotations
 
 from warren.queue_index.index.record_format import MAX_MESSAGE_BYTES
-from warren.queue_index.index.recovering import recover_more, recover_to
+from warren.queue_index.queue.recovering import recover_more, recover_to
 from warren.queue_index.queue.run import EMBEDDED, IN_RAM, IN_STORE, PERSISTENT, Run
 from warren.queue_index.queue.run_queue import RunQueue
 from warren.queue_index.queue.state import QueueState

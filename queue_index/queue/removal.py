@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Final
 
-from warren.queue_index.index.recovering import recover_to
 from warren.queue_index.queue.acking import tag_ranges
 from warren.queue_index.queue.fetching import Fetched, by_redelivery, leave
 from warren.queue_index.queue.paging import count_loaded, has_delta, load_from_delta, room_for_load, settle_bytes, sift
+from warren.queue_index.queue.recovering import recover_to
 from warren.queue_index.queue.run import Run, Terms
 from warren.queue_index.queue.run_queue import RunQueue, part_of
 from warren.queue_index.queue.state import QueueState

@@ -123,6 +123,16 @@ class QueueState:
         return len(self.ram_pending) + len(self.disk_pending) + len(self.index_pending)
 
     @property
+    def works_in_ram(self) -> bool:
+        """Whether some hundred messages that come or go now read no file and flush no journal."""
+        return self.ram_msg_count == self.length and self.recovery is None and not self.index.flushes_soon
+
+    @property
+    def is_empty_in_ram(self) -> bool:
+        """Whether no message is ready, and what comes stays in RAM."""
+        return not self.length and self.recovery is None and self.mode == "default"
+
+    @property
     def blocked(self) -> bool:
         """Whether a store has asked this queue to stop paging."""
         persistent = self.persistent_store

@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from warren.queue_index.index import recovering
 from warren.queue_index.index.queue_index import QueueIndex
 from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.queue_index.message.message_format import Envelope
-from warren.queue_index.queue import acking, fetching, paging, publishing
+from warren.queue_index.queue import acking, fetching, paging, publishing, recovering
 from warren.queue_index.queue.body_store import StoreClient
 from warren.queue_index.queue.confirms import Confirms
 from warren.queue_index.queue.fetching import Fetched, MessageProperties, Predicate
@@ -89,12 +88,13 @@ class QueueFiles:
 class VariableQueue:
     """One queue. See the module's prose."""
 
-    __slots__ = ("_confirms", "_state", "_wait_for_grant")
+    __slots__ = ("_wait_for_grant", "confirms", "state")
 
     def __init__(self, parts: QueueFiles, state: QueueState) -> None:
         self._wait_for_grant = parts.wait_for_grant
-        self._state = state
-        self._confirms = Confirms()
+        self.state = state
+        """The state itself, to be looked at only."""
+        self.confirms = Confirms(state)
 
     # ── beginnings and ends ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -136,96 +136,43 @@ class VariableQueue:
         state = parts.new_state(parts.new_index())
         queue = cls(parts, state)
         try:
-            queue._recover(
-                parts,
+            recovering.recover(
+                state,
+                parts.files,
                 terms,
                 on_references,
                 losses,
                 store_recovered=store_recovered,
                 step_by_step=step_by_step,
             )
+            paging.load_from_delta(state, 1 if parts.settings.page_inside_segments else None)
         except BaseException:
             queue.abandon()
             raise
-        return queue
-
-    def _recover(
-        self,
-        parts: QueueFiles,
-        terms: RecoveryTerms | None,
-        on_references: Callable[[list[bytes]], None] | None,
-        losses: Losses | None,
-        *,
-        store_recovered: bool,
-        step_by_step: bool,
-    ) -> None:
-        state, index = self._state, self._state.index
-        if terms is not None and (terms.persistent_ref is None or terms.persistent_count is None):
-            terms, store_recovered = attrs.evolve(terms, next_seq_id=None, next_deliver_seq_id=None), False
-        if terms is not None and store_recovered:
-            from warren.queue_index.index.recovery import open_clean
-
-            open_clean(parts.files, index, terms.segments)
-            low, high = index.bounds()
-            count, size = terms.persistent_count or 0, terms.persistent_bytes or 0
-            state.length = state.persistent_count = count
-            state.bytes = state.persistent_bytes = state.delta_persistent_bytes = size
-            blank = False
-        else:
-            from warren.queue_index.index.recovery import DirtyRecovery
-
-            store = parts.persistent_store
-            has_body = store.store.contains if store is not None else lambda _: False
-            state.recovery = DirtyRecovery(parts.files, index, has_body, on_references, losses)
-            low, high = state.recovery.bounds
-            if not step_by_step or state.recovery.finished:
-                recovering.recover_all(state)
-                low, high = index.bounds()
-            recovering.absorb(state)
-            count = state.length
-            blank = not count
-        state.next_seq_id = high if terms is None or terms.next_seq_id is None else terms.next_seq_id
-        deliver = state.next_seq_id if terms is None else terms.next_deliver_seq_id
-        state.next_deliver_seq_id = state.next_seq_id if deliver is None else deliver
-        state.transient_threshold = state.next_seq_id
-        if not blank:
-            state.delta.start, state.delta.count, state.delta.end = low, count, state.next_seq_id
-        paging.load_from_delta(state, 1 if parts.settings.page_inside_segments else None)
         if not state.length and state.recovery is None:
             state.release()  # a start may find thousands of empty queues
+        return queue
 
     @property
     def durable(self) -> bool:
         """Whether it comes back after a stop."""
-        return self._state.durable
+        return self.state.durable
 
     @property
     def recovering(self) -> bool:
         """Whether segments are left to scan: counts then cover only messages found so far."""
-        return self._state.recovery is not None
-
-    @property
-    def works_in_ram(self) -> bool:
-        """Whether some hundred messages that come or go now read no file and flush no journal."""
-        s = self._state
-        return s.ram_msg_count == s.length and s.recovery is None and not s.index.flushes_soon
-
-    @property
-    def is_empty_in_ram(self) -> bool:
-        """Whether no message is ready, and what comes stays in RAM."""
-        s = self._state
-        return not s.length and s.recovery is None and s.mode == "default"
+        return self.state.recovery is not None
 
     def recover_step(self) -> bool:
         """Scan one more segment; returns whether there are more."""
-        return recovering.recover_step(self._state)
+        return recovering.recover_step(self.state)
 
     def close(self, persistent_ref: bytes | None = None) -> RecoveryTerms:
         """Stop cleanly: drop pending acks (their messages come back), write everything.
 
         ``persistent_ref``: how the store knows this queue; a random id of 16 bytes for a durable queue.
         """
-        s = self._state
+        s = self.state
         recovering.recover_all(s)
         acking.purge_acks(s, keep_persistent=True)
         return RecoveryTerms(
@@ -239,15 +186,15 @@ class VariableQueue:
 
     def abandon(self) -> None:
         """Give the files up as a crash of the process would."""
-        self._state.index.abandon()
+        self.state.index.abandon()
 
     def refuse(self, error: StorageError) -> None:
         """Refuse all further writes: the files belong to another owner."""
-        self._state.index.refuse(error)
+        self.state.index.refuse(error)
 
     def delete(self) -> int:
         """Delete the queue, pending messages and files included; returns how many were ready."""
-        s = self._state
+        s = self.state
         acking.purge_acks(s, keep_persistent=False)
         purged = fetching.purge(s)
         s.index.reset()
@@ -266,7 +213,7 @@ class VariableQueue:
         confirm: bool = False,
     ) -> int:
         """Publish one message; returns its seq_id. ``expiry_us``: µs since the epoch, 0 for none."""
-        s = self._state
+        s = self.state
         seq_id = publishing.publish(s, envelope, msg_id, body, expiry_us, delivered=delivered)
         self._published(range(seq_id, seq_id + 1), confirm=confirm)
         return seq_id
@@ -281,7 +228,7 @@ class VariableQueue:
         confirm: bool = False,
     ) -> range:
         """Publish messages that share an envelope, in one call; returns their seq_ids. ``msg_ids``: 16 bytes each."""
-        seq_ids = publishing.publish_many(self._state, envelope, msg_ids, bodies, expiries_us)
+        seq_ids = publishing.publish_many(self.state, envelope, msg_ids, bodies, expiries_us)
         self._published(seq_ids, confirm=confirm)
         return seq_ids
 
@@ -289,7 +236,7 @@ class VariableQueue:
         self, envelope: Envelope, msg_id: bytes, body: bytes, *, expiry_us: int = 0, confirm: bool = False
     ) -> int:
         """Publish one message that a consumer gets at once, ack pending, into an empty queue. Returns its seq_id."""
-        s = self._state
+        s = self.state
         if s.length:
             raise RuntimeError("publish_delivered on a queue that has messages would break their order")
         seq_id = publishing.publish_delivered(s, envelope, msg_id, body, expiry_us)
@@ -303,7 +250,7 @@ class VariableQueue:
         if len(bodies) == 1:
             seq_id = self.publish_delivered(envelope, msg_ids, bodies[0], confirm=confirm)
             return range(seq_id, seq_id + 1)
-        if self._state.length:
+        if self.state.length:
             raise RuntimeError("publish_delivered_many on a queue that has messages would break their order")
         seq_ids = self.publish_many(envelope, msg_ids, bodies, confirm=confirm)
         self.fetch_many(len(seq_ids))
@@ -314,27 +261,27 @@ class VariableQueue:
 
         The next call, except for more of this method, must be :meth:`enter_written`. Raises as :meth:`sync_index` does.
         """
-        return publishing.write_ahead(self._state, envelope, msg_ids, bodies)
+        return publishing.write_ahead(self.state, envelope, msg_ids, bodies)
 
     def enter_written(self, envelope: Envelope) -> range:
         """Publish what was written ahead, all with this envelope; returns the seq_ids."""
-        seq_ids = publishing.enter_written(self._state, envelope)
+        seq_ids = publishing.enter_written(self.state, envelope)
         self._published(seq_ids, confirm=False)
         return seq_ids
 
     def note_passed(self, count: int) -> None:
         """Add to the rates ``count`` messages that came, were delivered and acked, and never entered the queue."""
-        rates = self._state.rates
+        rates = self.state.rates
         rates.in_count += count
         rates.out_count += count
         rates.ack_in_count += count
         rates.ack_out_count += count
-        self._state.update_rates_if_due()
+        self.state.update_rates_if_due()
 
     def _published(self, seq_ids: range, *, confirm: bool) -> None:
-        s = self._state
+        s = self.state
         if confirm:
-            self._confirms.expect(s, seq_ids)
+            self.confirms.expect(seq_ids)
         s.update_rates_if_due()
         paging.reduce_after_operation(s, publishing=True)
 
@@ -347,24 +294,24 @@ class VariableQueue:
 
     def fetch_many(self, count: int, *, ack_required: bool = True) -> list[Fetched]:
         """At most ``count`` messages from the head, in order."""
-        fetched = fetching.fetch_many(self._state, count, ack_required=ack_required)
-        paging.reduce_after_operation(self._state, publishing=False)
+        fetched = fetching.fetch_many(self.state, count, ack_required=ack_required)
+        paging.reduce_after_operation(self.state, publishing=False)
         return fetched
 
     def peek(self, count: int) -> Fetched | None:
         """Return at most ``count`` messages at the head and leave them there; ``None`` if they are not in RAM."""
-        return fetching.peek(self._state, count)
+        return fetching.peek(self.state, count)
 
     def drop(self, *, ack_required: bool = False) -> tuple[int, bytes] | None:
         """Take the message at the head without reading it; its seq_id and msg_id."""
-        dropped = fetching.drop_one(self._state, ack_required=ack_required)
-        paging.reduce_after_operation(self._state, publishing=False)
+        dropped = fetching.drop_one(self.state, ack_required=ack_required)
+        paging.reduce_after_operation(self.state, publishing=False)
         return dropped
 
     def drop_many(self, count: int) -> int:
         """Delete at most ``count`` messages at the head, unread; returns how many there were."""
-        dropped = fetching.drop_many(self._state, count)
-        paging.reduce_after_operation(self._state, publishing=False)
+        dropped = fetching.drop_many(self.state, count)
+        paging.reduce_after_operation(self.state, publishing=False)
         return dropped
 
     def take(self, chosen: ChosenIds) -> list[Fetched]:
@@ -374,42 +321,42 @@ class VariableQueue:
         """
         from warren.queue_index.queue import removal  # few queues are mended
 
-        fetched = removal.take(self._state, chosen)
-        paging.reduce_after_operation(self._state, publishing=False)
+        fetched = removal.take(self.state, chosen)
+        paging.reduce_after_operation(self.state, publishing=False)
         return fetched
 
     def remove(self, chosen: ChosenIds) -> list[range]:
         """Delete those of the messages that are ready, unread, wherever they are; returns their seq_ids."""
         from warren.queue_index.queue import removal  # as above
 
-        removed = removal.remove(self._state, chosen)
-        paging.reduce_after_operation(self._state, publishing=False)
+        removed = removal.remove(self.state, chosen)
+        paging.reduce_after_operation(self.state, publishing=False)
         return removed
 
     def head_expiry(self) -> int | None:
         """When the message at the head expires (µs since the epoch, 0 for never); ``None``: the queue is empty."""
-        return fetching.head_expiry(self._state)
+        return fetching.head_expiry(self.state)
 
     def head_due(self, now_us: int, limit: int) -> tuple[int, bool]:
         """How many messages at the head, at most ``limit``, are all due at ``now_us`` or all not; and which."""
-        return fetching.head_due(self._state, now_us, limit)
+        return fetching.head_due(self.state, now_us, limit)
 
     def head_excess(self, messages: int, size: int) -> int:
         """How many messages at the head have to go, until ``messages`` and ``size`` bytes are gone; or a part."""
-        return fetching.head_excess(self._state, messages, size)
+        return fetching.head_excess(self.state, messages, size)
 
     def drop_while(self, predicate: Predicate) -> MessageProperties | None:
         """Delete messages at the head as long as the predicate holds; the properties of the one that ended it."""
-        return fetching.drop_while(self._state, predicate)
+        return fetching.drop_while(self.state, predicate)
 
     def fetch_while(self, predicate: Predicate) -> tuple[list[Fetched], MessageProperties | None]:
         """Fetch messages, acks required, as long as the predicate holds; also what ended it."""
-        return fetching.fetch_while(self._state, predicate)
+        return fetching.fetch_while(self.state, predicate)
 
     def ack(self, tags: acking.Tags, *, with_ids: bool = False) -> list[bytes]:
         """Ack delivered messages in one call; ``with_ids``: return the msg_ids of the messages that were pending."""
-        runs = acking.ack(self._state, tags)
-        paging.reduce_after_operation(self._state, publishing=False)
+        runs = acking.ack(self.state, tags)
+        paging.reduce_after_operation(self.state, publishing=False)
         return acking.ids_of(runs) if with_ids else []
 
     def ack_up_to(self, seq_id: int, *, with_ids: bool = False) -> list[bytes]:
@@ -418,7 +365,7 @@ class VariableQueue:
 
     def requeue(self, tags: acking.Tags, *, with_ids: bool = False) -> list[bytes]:
         """Bring delivered messages back to their places; ``with_ids``: returns their msg_ids, highest seq_id first."""
-        s = self._state
+        s = self.state
         requeued = acking.requeue(s, tags, with_ids=with_ids)
         s.update_rates_if_due()
         paging.reduce_after_operation(s, publishing=True)
@@ -426,12 +373,12 @@ class VariableQueue:
 
     def purge(self) -> int:
         """Delete every ready message; returns how many."""
-        s = self._state
-        return fetching.purge(s, confirms_wait=self._confirms.any_unsafe(s))
+        s = self.state
+        return fetching.purge(s, confirms_wait=self.confirms.any_unsafe())
 
     def purge_acks(self) -> None:
         """Ack and forget every pending ack."""
-        acking.purge_acks(self._state, keep_persistent=False)
+        acking.purge_acks(self.state, keep_persistent=False)
 
     def browse(self, first: int = 0, limit: int | None = None) -> Iterator[Browsed]:
         """Messages from the seq_id ``first`` on, ready and pending, in order, taking none; at most ``limit``.
@@ -440,13 +387,13 @@ class VariableQueue:
         """
         from warren.queue_index.queue import browsing  # few look
 
-        return browsing.browse(self._state, first, limit)
+        return browsing.browse(self.state, first, limit)
 
     def first_of_last(self, count: int) -> tuple[int, int]:
         """The seq_id from which on there are ``count`` messages, ready and pending, and how many there really are."""
         from warren.queue_index.queue import browsing  # as above
 
-        return browsing.first_of_last(self._state, count)
+        return browsing.first_of_last(self.state, count)
 
     def ids_at(self, seq_ids: Sequence[int]) -> list[bytes | None]:
         """Return the msg_ids of the messages under ascending seq_ids, ready or pending; ``None`` for missing ones.
@@ -455,11 +402,11 @@ class VariableQueue:
         """
         from warren.queue_index.queue import browsing  # as above
 
-        return browsing.ids_at(self._state, seq_ids)
+        return browsing.ids_at(self.state, seq_ids)
 
     def read_pending(self, tags: acking.Tags) -> list[tuple[int, bytes]]:
         """Seq_ids and encoded messages of pending acks, in the order of the tags."""
-        s = self._state
+        s = self.state
         messages: list[tuple[int, bytes]] = []
         for part in acking.tag_ranges(acking.singly(tags)):
             pieces = [
@@ -475,7 +422,7 @@ class VariableQueue:
 
     def set_ram_duration_target(self, duration_s: float | None) -> None:
         """How long, at today's rates, messages in RAM may last; ``None``: without limit. Pages at once if it falls."""
-        s = self._state
+        s = self.state
         previous = s.target_ram_count
         limit = s.settings.target_ram_count_max
         s.target_ram_count = limit if duration_s is None else int(duration_s * s.rates.total)
@@ -486,7 +433,7 @@ class VariableQueue:
 
     def ram_duration(self) -> float | None:
         """How long, at today's rates, the messages in RAM will last (seconds); ``None``: for ever."""
-        s = self._state
+        s = self.state
         s.rates.update(s.clock(), s.settings)
         ram_acks = s.ram_ack_count
         in_ram = s.ram_msg_count + s.ram_msg_count_prev + ram_acks + s.ram_ack_count_prev
@@ -495,22 +442,18 @@ class VariableQueue:
             s.ram_msg_count_prev, s.ram_ack_count_prev = s.ram_msg_count, ram_acks
         return duration
 
-    def update_rates(self) -> None:
-        """Recalculate the rates."""
-        self._state.rates.update(self._state.clock(), self._state.settings)
-
     def resume(self) -> None:
         """Continue paging: the store gave credit, or the bound had ended a reduction early."""
-        paging.reduce_memory_use(self._state)
+        paging.reduce_memory_use(self.state)
 
     def bump(self) -> None:
         """Clear the flag that a reduction was ended early, and continue paging."""
-        self._state.waiting_bump = False
+        self.state.waiting_bump = False
         self.resume()
 
     def set_mode(self, mode: Mode) -> None:
         """``lazy``: messages go to disk as they come, and everything there is goes now; ``default``: as usual again."""
-        s = self._state
+        s = self.state
         if mode == s.mode:
             return
         if mode == "default":
@@ -531,45 +474,41 @@ class VariableQueue:
 
     def write_out(self) -> None:
         """Hand the operating system every index record that still waits in memory."""
-        self._state.index.write_out()
+        self.state.index.write_out()
 
     def sync(self) -> None:
         """Make index and store safe."""
-        s = self._state
+        s = self.state
         if s.persistent_store is not None:
             s.persistent_store.store.sync()
         s.index.sync()
 
     def sync_index(self) -> None:
         """Make the index alone safe."""
-        self._state.index.sync()
+        self.state.index.sync()
 
     def flush(self) -> None:
         """Move the journal into the segments, as before a rest."""
-        self._state.index.flush()
+        self.state.index.flush()
 
     def rest(self) -> None:
         """Prepare an idle queue for rest: move the journal into the segments and drop what can be rebuilt.
 
         This closes the journal's file and frees caches; both come back with the next use.
         """
-        self._state.index.flush()
-        self._state.release()
-        self._confirms.release()
-
-    def expect_confirm(self) -> None:
-        """Have :meth:`drain_confirmed` say, by an empty range, when all that was published until now is safe."""
-        self._confirms.expect(self._state, range(0))
+        self.state.index.flush()
+        self.state.release()
+        self.confirms.release()
 
     def drain_confirmed(self) -> list[range]:
         """Return the seq_ids of publishes with a confirm that have become safe since the last call."""
-        return self._confirms.drain(self._state)
+        return self.confirms.drain()
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def __len__(self) -> int:
         """Ready messages; while :attr:`recovering`, those found so far."""
-        return self._state.length
+        return self.state.length
 
     def __bool__(self) -> bool:
         return True
@@ -577,16 +516,11 @@ class VariableQueue:
     @property
     def depth(self) -> int:
         """Ready messages and pending acks."""
-        return self._state.length + self._state.pending_ack_count
-
-    @property
-    def state(self) -> QueueState:
-        """The state itself, to be looked at only."""
-        return self._state
+        return self.state.length + self.state.pending_ack_count
 
     def status(self) -> dict[str, Any]:
         """RabbitMQ's backing_queue_status and message counts, under its names."""
-        s = self._state
+        s = self.state
         rates, delta = s.rates, s.delta
         return {
             "mode": s.mode,
@@ -621,4 +555,4 @@ class VariableQueue:
 
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` if the queue contradicts itself."""
-        self._state.check_invariants()
+        self.state.check_invariants()

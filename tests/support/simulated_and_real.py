@@ -396,7 +396,7 @@ _PLAIN: Final = (
 
 def level_of(queue: VariableQueue) -> dict[str, Any]:
     """The state of one engine."""
-    s = queue._state
+    s = queue.state
     state = {name: getattr(s, name) for name in _PLAIN}
     state |= {name: len(getattr(s, name)) for name in ("q1", "q2", "q3", "q4")}
     state |= {name: len(getattr(s, name)) for name in ("ram_pending", "disk_pending", "index_pending")}

@@ -365,7 +365,7 @@ class VhostMachine(RuleBasedStateMachine):
             duration = queue.ram_duration()
             assert duration is None or duration >= 0
         else:
-            queue.update_rates()
+            queue.state.rates.update(queue.state.clock(), queue.state.settings)
 
     @rule(name=names)
     def go_on_paging(self, name: bytes) -> None:

@@ -128,7 +128,7 @@ class PendingConfirms:
         """Return ``token`` when everything published to a level until now is safe."""
         backing = self._context.backing
         if backing.durable:
-            backing.level(level).expect_confirm()
+            backing.level(level).confirms.expect(range(0))
         self.note(level, token, confirm=backing.durable)
 
     def drain(self) -> None:

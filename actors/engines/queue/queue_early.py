@@ -33,7 +33,7 @@ class QueueEarly:
     def takes_early(self) -> bool:
         """Whether a message that arrives now may be delivered before it is taken in (:meth:`publish_delivered`)."""
         single = self._context.backing.single
-        return single is not None and single.is_empty_in_ram
+        return single is not None and single.state.is_empty_in_ram
 
     @property
     def takes_ahead(self) -> bool:

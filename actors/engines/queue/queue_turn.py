@@ -501,7 +501,7 @@ class QueueTurn:
     def is_quick(self) -> bool:
         """Whether publishing or getting a few messages now reads no files and is fast."""
         single = self.process.backing.single
-        return single is not None and single.works_in_ram and not self._is_store_full and self._full_disk is None
+        return single is not None and single.state.works_in_ram and not self._is_store_full and self._full_disk is None
 
     @property
     def comes_soon(self) -> bool:
