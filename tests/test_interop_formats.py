@@ -400,7 +400,7 @@ def _exported(directory: Path, *, include_acked: bool = False) -> dict[str, list
 def _leaving(queue: QuorumDirectory) -> set[int]:
     """Messages that a restart takes because of the queue's limits; an export leaves them in place."""
     machine = queue.chosen().replayed().machine
-    return {*machine.past_limit, *machine.past_length}
+    return {*machine.messages.past_limit, *machine.messages.past_length}
 
 
 # ── what the broker delivers ─────────────────────────────────────────────────────────────────────────────────────────

@@ -95,7 +95,7 @@ def test_a_message_without_a_publisher_is_always_taken() -> None:
 def test_after_a_hole_a_number_may_jump_forward_once() -> None:
     queue = Driven()
     queue.apply(Enqueue(pid(1), 1, body()))
-    queue.machine.after_hole()
+    queue.machine.publishers.after_hole()
     queue.apply(*(Enqueue(pid(1), seq, body()) for seq in (1, 5, 7, 6)))  # 5 was next after the hole, 7 came too early
     assert queue.ready() == [1, 3, 5]
     queue.apply(Enqueue(pid(2), 9, body()))  # began in the hole
@@ -104,10 +104,10 @@ def test_after_a_hole_a_number_may_jump_forward_once() -> None:
 
 def test_one_that_registers_behind_a_hole_begins_at_1() -> None:
     queue = Driven()
-    queue.machine.after_hole()
+    queue.machine.publishers.after_hole()
     queue.apply(RegisterEnqueuer(pid(1)), Enqueue(pid(1), 2, body()), Enqueue(pid(1), 1, body()))
     assert queue.ready() == [3]
-    queue.machine.after_hole()
+    queue.machine.publishers.after_hole()
     queue.apply(Enqueue(pid(1), 8, body()))
     assert queue.ready() == [3, 4]
 
@@ -163,7 +163,7 @@ def test_basic_get_takes_the_head_and_keeps_its_consumer_until_it_is_settled() -
     assert queue.out() == {consumer("1"): {0: one}}
     assert queue.ready() == [three]
     queue.settle(consumer("1"), 0)
-    assert queue.machine.outstanding_count == 0
+    assert queue.machine.messages.out_count == 0
     queue.apply(got(consumer("1")))
     assert queue.out() == {consumer("1"): {0: three}}
     assert two not in queue.ready()
@@ -173,7 +173,7 @@ def test_basic_get_of_an_empty_queue_leaves_no_consumer_behind() -> None:
     queue = Driven()
     queue.apply(got(consumer("1")))
     queue.publish(1)
-    assert queue.machine.outstanding_count == 0
+    assert queue.machine.messages.out_count == 0
 
 
 def test_a_once_consumer_gets_no_credit_back_and_goes() -> None:
@@ -204,18 +204,18 @@ def test_less_credit_than_what_was_on_its_way_is_none() -> None:
     queue = Driven()
     queue.publish(5)
     queue.apply(subscribed(A, 0, mode="credited"), Credit(A, 3, 0, False), Credit(A, 1, 0, False))
-    assert queue.machine.outstanding_count == 3
+    assert queue.machine.messages.out_count == 3
     queue.apply(Credit(A, 1, 3, False))
-    assert queue.machine.outstanding_count == 4
+    assert queue.machine.messages.out_count == 4
 
 
 def test_drained_credit_is_used_up() -> None:
     queue = Driven()
     queue.apply(subscribed(A, 0, mode="credited"), Credit(A, 5, 0, True))
     queue.publish(1)
-    assert queue.machine.outstanding_count == 0
+    assert queue.machine.messages.out_count == 0
     queue.apply(Credit(A, 1, 5, False))
-    assert queue.machine.outstanding_count == 1
+    assert queue.machine.messages.out_count == 1
 
 
 def test_a_consumer_that_attaches_again_has_its_credit_without_what_it_holds() -> None:
@@ -297,7 +297,7 @@ def test_above_the_delivery_limit_a_message_is_gone() -> None:
         queue.apply(got(consumer(tag)), Return(consumer(tag), [0]))
     assert not queue.ready()
     assert queue.machine.payload_bytes == 0
-    assert one not in queue.machine.past_limit
+    assert one not in queue.machine.messages.past_limit
 
 
 def test_version_2_gives_credit_twice_for_what_passes_the_limit() -> None:
@@ -305,7 +305,7 @@ def test_version_2_gives_credit_twice_for_what_passes_the_limit() -> None:
         queue = Driven(version, settings(delivery_limit=0))
         queue.publish(5)
         queue.apply(subscribed(A, 1), Return(A, [0]))
-        assert queue.machine.outstanding_count == out, version
+        assert queue.machine.messages.out_count == out, version
 
 
 def test_a_requeued_message_comes_last_under_its_new_index() -> None:
@@ -322,7 +322,7 @@ def test_discarded_messages_are_gone() -> None:
     queue.publish(2)
     queue.apply(subscribed(A, 1), Discard(A, [0]))
     assert list(queue.out()[A]) == [1]
-    assert queue.machine.dead_letter_count == 0
+    assert len(queue.machine.messages.dead_letters) == 0
 
 
 def test_a_process_that_is_down_returns_all_by_consumer_then_number() -> None:
@@ -358,7 +358,7 @@ def test_consumers_of_a_lost_node_give_back_and_get_nothing_until_it_is_up() -> 
     queue.apply(subscribed(away, 2), Down(pid(999, OTHER_NODE), "noconnection"))
     assert queue.counts() == [(one, 1), (two, 1), (three, 0)]
     queue.apply(NodeDown(OTHER_NODE), NodeUp(NODE))
-    assert queue.machine.outstanding_count == 0
+    assert queue.machine.messages.out_count == 0
     queue.apply(NodeUp(OTHER_NODE))
     assert queue.out() == {away: {2: one, 3: two}}
 
@@ -447,7 +447,7 @@ def test_a_returned_message_can_expire() -> None:
     queue.apply(got(A))
     queue.now_ms = 2000
     queue.apply(TICK)
-    assert queue.machine.outstanding_count == 1
+    assert queue.machine.messages.out_count == 1
     queue.give_back(A, 0)
     assert queue.machine.ready_count == 0
 
@@ -457,9 +457,9 @@ def test_basic_get_of_messages_that_all_expired_gets_none() -> None:
     queue.publish(2, ttl_ms=50)
     queue.now_ms = 2000
     queue.apply(got(A))
-    assert (queue.machine.ready_count, queue.machine.outstanding_count) == (0, 0)
+    assert (queue.machine.ready_count, queue.machine.messages.out_count) == (0, 0)
     queue.publish()
-    assert queue.machine.outstanding_count == 0
+    assert queue.machine.messages.out_count == 0
 
 
 # Dead letters that are sent on at least once.
@@ -470,12 +470,12 @@ def test_dead_letters_stay_until_they_have_arrived() -> None:
     one, two, three = queue.publish(3)
     queue.apply(DeadLetterCheckout(pid(50), 1))
     queue.apply(subscribed(A, 3), Discard(A, [2, 0]))
-    assert [letter.message.index for letter in queue.machine.dead_letters()] == [three, one]
+    assert [letter.message.index for letter in queue.machine.messages.dead_letters] == [three, one]
     assert queue.machine.payload_bytes == 10
     queue.apply(DeadLetterSettle([0]))
-    assert [letter.message.index for letter in queue.machine.dead_letters()] == [one]
+    assert [letter.message.index for letter in queue.machine.messages.dead_letters] == [one]
     queue.apply(DeadLetterSettle([0]), DeadLetterSettle([1]))
-    assert queue.machine.dead_letter_count == 0
+    assert len(queue.machine.messages.dead_letters) == 0
     assert queue.out() == {A: {1: two}}
 
 
@@ -484,8 +484,8 @@ def test_a_new_worker_gets_what_the_old_one_held_first() -> None:
     indexes = queue.publish(3)
     queue.apply(DeadLetterCheckout(pid(50), 2), subscribed(A, 3), Discard(A, [0, 1, 2]))
     queue.apply(DeadLetterCheckout(pid(51), 2), DeadLetterSettle([0]))
-    assert [letter.message.index for letter in queue.machine.dead_letters()] == indexes[1:]
-    assert {letter.reason for letter in queue.machine.dead_letters()} == {"rejected"}
+    assert [letter.message.index for letter in queue.machine.messages.dead_letters] == indexes[1:]
+    assert {letter.reason for letter in queue.machine.messages.dead_letters} == {"rejected"}
 
 
 def test_expired_and_often_returned_messages_become_dead_letters_too() -> None:
@@ -495,16 +495,16 @@ def test_expired_and_often_returned_messages_become_dead_letters_too() -> None:
     queue.publish(ttl_ms=10)
     queue.now_ms = 2000
     queue.apply(TICK)
-    assert [letter.reason for letter in queue.machine.dead_letters()] == ["delivery_limit", "expired"]
+    assert [letter.reason for letter in queue.machine.messages.dead_letters] == ["delivery_limit", "expired"]
 
 
 def test_a_queue_that_no_longer_sends_on_at_least_once_forgets_its_dead_letters() -> None:
     queue = Driven(of=AT_LEAST_ONCE)
     queue.publish(1)
     queue.apply(subscribed(A, 3), Discard(A, [0]), UpdateConfig(AT_LEAST_ONCE))
-    assert queue.machine.dead_letter_count == 1
+    assert len(queue.machine.messages.dead_letters) == 1
     queue.apply(UpdateConfig(settings()))
-    assert queue.machine.dead_letter_count == 0
+    assert len(queue.machine.messages.dead_letters) == 0
 
 
 # A single active consumer.
@@ -526,14 +526,14 @@ def test_a_waiting_consumer_that_is_down_or_cancelled_does_not_take_over() -> No
     queue = Driven(of=settings(single_active_consumer_on=True))
     queue.apply(subscribed(A, 1), subscribed(B, 1), subscribed(C, 1), Down(B[1], "normal"), Cancel(C), Cancel(A))
     queue.publish(1)
-    assert queue.machine.outstanding_count == 0
+    assert queue.machine.messages.out_count == 0
 
 
 def test_basic_get_is_refused_with_a_single_active_consumer() -> None:
     queue = Driven(of=settings(single_active_consumer_on=True))
     queue.publish(1)
     queue.apply(got(A))
-    assert queue.machine.outstanding_count == 0
+    assert queue.machine.messages.out_count == 0
 
 
 def test_priorities_of_those_that_wait_count_from_4_0_on() -> None:
@@ -604,7 +604,7 @@ def test_from_4_0_on_a_consumer_is_named_by_the_index_of_its_checkout() -> None:
     queue.settle(A, 0)
     assert queue.out() == {2: {1: two}}, "its tag and pid still find it"
     queue.apply(Return(2, [1]), Settle(2, [2]))
-    assert queue.machine.outstanding_count == 0
+    assert queue.machine.messages.out_count == 0
     queue.apply(subscribed(A, 1, keyed=True))
     queue.publish(1)
     assert list(queue.out()) == [2], "attached again it keeps its number"
@@ -615,7 +615,7 @@ def test_4_0_discards_only_by_the_consumers_number() -> None:
         queue = Driven(version)
         queue.publish(1)
         queue.apply(subscribed(A, 1, keyed=True), Discard(A, [0]))
-        assert queue.machine.outstanding_count == out, version
+        assert queue.machine.messages.out_count == out, version
 
 
 def test_from_4_0_on_a_return_is_no_failed_delivery_but_counts_for_the_limit() -> None:
@@ -632,14 +632,14 @@ def test_a_modify_may_be_a_discard() -> None:
     queue = Driven(4, AT_LEAST_ONCE)
     queue.publish(1)
     queue.apply(got(A), Modify(A, [0], True, True, {}))
-    assert queue.machine.dead_letter_count == 1
+    assert len(queue.machine.messages.dead_letters) == 1
 
 
 def test_commands_of_later_versions_change_nothing_before() -> None:
     queue = Driven(3)
     queue.publish(1)
     queue.apply(got(A), Modify(A, [0], True, False, {}), ConsumerTimeout(None))
-    assert queue.machine.outstanding_count == 1
+    assert queue.machine.messages.out_count == 1
 
 
 def test_a_limit_below_0_is_none_from_4_0_on() -> None:
@@ -711,7 +711,7 @@ def test_restart_returns_process_by_process_what_was_out() -> None:
     queue.machine.restart()
     queue.machine.check_invariants()
     assert queue.counts() == [(two, 1), (three, 1), (one, 1), (four, 0)]
-    assert queue.machine.outstanding_count == 0
+    assert queue.machine.messages.out_count == 0
 
 
 def test_restart_hands_out_to_those_that_are_still_to_be_found_gone() -> None:
@@ -729,7 +729,7 @@ def test_restart_keeps_and_tells_what_passes_the_limit_in_its_place() -> None:
     queue.machine.restart()
     queue.machine.check_invariants()
     assert queue.counts() == [(one, 1), (two, 2), (three, 1), (four, 0)]
-    assert queue.machine.past_limit == {two: 2}
+    assert queue.machine.messages.past_limit == {two: 2}
     assert queue.machine.payload_bytes == 40
 
 
@@ -740,7 +740,7 @@ def test_restart_keeps_what_passes_the_limit_and_was_the_first_to_return() -> No
     queue.machine.restart()
     queue.machine.check_invariants()
     assert queue.counts() == [(one, 1), (two, 0)]
-    assert queue.machine.past_limit == {one: 1}
+    assert queue.machine.messages.past_limit == {one: 1}
 
 
 def test_restart_keeps_and_tells_what_makes_the_queue_too_long() -> None:
@@ -751,7 +751,7 @@ def test_restart_keeps_and_tells_what_makes_the_queue_too_long() -> None:
     queue.machine.restart()
     queue.machine.check_invariants()
     assert queue.counts() == [(one, 1), (two, 0), (three, 0)]
-    assert queue.machine.past_length == {one}
+    assert queue.machine.messages.past_length == {one}
 
 
 def test_restart_drops_nothing_that_has_expired() -> None:
@@ -794,7 +794,7 @@ def test_a_snapshot_of_everything_is_the_same_queue(version: int) -> None:
     assert state_term(copy) == state_term(queue.machine)
     assert list(copy.ready()) == list(queue.machine.ready())
     assert list(copy.outstanding()) == list(queue.machine.outstanding())
-    assert list(copy.dead_letters()) == list(queue.machine.dead_letters())
+    assert list(copy.messages.dead_letters) == list(queue.machine.messages.dead_letters)
 
 
 def test_a_states_queues_have_a_front_and_a_reversed_rear() -> None:

@@ -372,9 +372,9 @@ class MachineAgainstModel(RuleBasedStateMachine):
         self.machine.check_invariants()
         assert sorted(one.index for one in self.machine.ready()) == sorted(one.index for one in everything)
         assert list(self.machine.ready()) == list(self.other.ready())
-        assert self.machine.outstanding_count == 0
+        assert self.machine.messages.out_count == 0
         kept = {one.index for one in self.machine.ready()}
-        assert {*self.machine.past_limit, *self.machine.past_length} <= kept
+        assert {*self.machine.messages.past_limit, *self.machine.messages.past_length} <= kept
 
 
 _KINDS: dict[str, type[Settle] | type[Return] | type[Discard]] = {

@@ -112,12 +112,12 @@ def test_a_message_that_is_held_too_long_returns_and_its_consumer_must_answer_fo
     queue.apply(hurried(A, 2))
     queue.now_ms = 1049
     queue.apply(LATE)
-    assert queue.machine.outstanding_count == 2
+    assert queue.machine.messages.out_count == 2
     queue.now_ms = 1050
     queue.apply(LATE)
     assert queue.counts() == [(one, 0), (two, 0), (three, 0)]
     queue.settle(A, 0)
-    assert queue.machine.outstanding_count == 0, "one of two answered for"
+    assert queue.machine.messages.out_count == 0, "one of two answered for"
     queue.settle(A, 1)
     assert queue.out() == {A: {2: one, 3: two}}
 
@@ -128,7 +128,7 @@ def test_a_return_answers_too_but_gives_no_turn() -> None:
     queue.apply(hurried(A))
     queue.now_ms = 2000
     queue.apply(LATE, Return(A, [0]))
-    assert queue.machine.outstanding_count == 0
+    assert queue.machine.messages.out_count == 0
     queue.apply(Settle(A, []))
     assert queue.out() == {A: {1: one}}
 
@@ -139,9 +139,9 @@ def test_a_node_that_is_there_again_is_no_answer() -> None:
     queue.apply(hurried(AWAY))
     queue.now_ms = 2000
     queue.apply(LATE, NodeUp(OTHER_NODE), Down(AWAY[1], "noconnection"), NodeUp(OTHER_NODE))
-    assert queue.machine.outstanding_count == 0
+    assert queue.machine.messages.out_count == 0
     queue.settle(AWAY, 0)
-    assert queue.machine.outstanding_count == 1
+    assert queue.machine.messages.out_count == 1
 
 
 def test_one_that_waits_answers_by_its_number_too() -> None:
@@ -150,7 +150,7 @@ def test_one_that_waits_answers_by_its_number_too() -> None:
     queue.apply(hurried(A)._replace(keyed=True))
     queue.now_ms = 2000
     queue.apply(LATE)
-    assert queue.machine.outstanding_count == 0
+    assert queue.machine.messages.out_count == 0
     queue.apply(Settle(2, [0]))
     assert list(queue.out()) == [2]
 
@@ -174,7 +174,7 @@ def test_a_process_that_is_away_keeps_what_it_holds_for_a_time() -> None:
     queue.apply(subscribed(AWAY, 1), Down(AWAY[1], "noconnection"))
     assert queue.out() == {AWAY: {0: one}}
     queue.apply(Settle(AWAY, [0]))
-    assert queue.machine.outstanding_count == 0, "it gets nothing while it is away"
+    assert queue.machine.messages.out_count == 0, "it gets nothing while it is away"
     queue.apply(NodeUp(OTHER_NODE))
     assert queue.out() == {AWAY: {1: two}}
     queue.apply(ConsumerTimeout(AWAY))
@@ -187,7 +187,7 @@ def test_another_process_of_a_lost_node_is_not_meant() -> None:
     queue = Driven(8)
     queue.apply(subscribed(AWAY, 1), Down(pid(7, OTHER_NODE), "noconnection"))
     queue.publish(1)
-    assert queue.machine.outstanding_count == 1
+    assert queue.machine.messages.out_count == 1
 
 
 def test_a_single_active_consumer_that_is_away_stays_the_active_one_until_its_time_is_over() -> None:
@@ -219,11 +219,11 @@ def test_failed_deliveries_wait_longer_each_time_up_to_a_limit() -> None:
         queue.apply(got(A), Modify(A, [0], True, False, {}))
         queue.now_ms += wait - 1
         queue.apply(TICK, got(B))
-        assert queue.machine.outstanding_count == 0, "a millisecond early"
+        assert queue.machine.messages.out_count == 0, "a millisecond early"
         queue.now_ms += 1
         queue.apply(TICK)
     queue.apply(got(A))
-    assert queue.machine.outstanding_count == 1
+    assert queue.machine.messages.out_count == 1
 
 
 def test_a_consumer_may_say_when_a_message_comes_back() -> None:
@@ -233,7 +233,7 @@ def test_a_consumer_may_say_when_a_message_comes_back() -> None:
     assert queue.out() == {B: {0: two}}
     assert queue.ready() == [one], "it counts among those that are ready"
     queue.apply(RetryDelayed(0), got(A))
-    assert queue.machine.outstanding_count == 1
+    assert queue.machine.messages.out_count == 1
     queue.apply(RetryDelayed(None), got(A))
     assert queue.out() == {A: {0: one}, B: {0: two}}
 
@@ -287,9 +287,9 @@ def test_a_purge_takes_dead_letters_too() -> None:
     queue = Driven(8, AT_LEAST_ONCE)
     queue.publish(1)
     queue.apply(DeadLetterCheckout(pid(50), 1), got(A), Discard(A, [0]))
-    assert queue.machine.dead_letter_count == 1
+    assert len(queue.machine.messages.dead_letters) == 1
     queue.apply(Purge())
-    assert queue.machine.dead_letter_count == 0
+    assert len(queue.machine.messages.dead_letters) == 0
 
 
 def test_an_older_queue_goes_on_as_4_3() -> None:
@@ -309,9 +309,9 @@ def test_a_suspected_consumer_of_an_older_queue_may_come_back() -> None:
     queue = Driven(7)
     queue.apply(subscribed(AWAY, 1), Down(AWAY[1], "noconnection"), MachineVersion(8))
     queue.publish(1)
-    assert queue.machine.outstanding_count == 0
+    assert queue.machine.messages.out_count == 0
     queue.apply(NodeUp(OTHER_NODE))
-    assert queue.machine.outstanding_count == 1
+    assert queue.machine.messages.out_count == 1
 
 
 def test_restart_leaves_nothing_out() -> None:
@@ -320,7 +320,7 @@ def test_restart_leaves_nothing_out() -> None:
     queue.apply(subscribed(A, 2), subscribed(B, 1, priority=1), Down(pid(100, OTHER_NODE), "noconnection"))
     queue.machine.restart()
     queue.machine.check_invariants()
-    assert (queue.machine.outstanding_count, queue.machine.ready_count) == (0, 3)
+    assert (queue.machine.messages.out_count, queue.machine.ready_count) == (0, 3)
 
 
 def test_a_state_is_read() -> None:
@@ -334,11 +334,11 @@ def test_a_state_is_read() -> None:
         (9, 6, None, 1, 1),
     ]
     assert [(key, msg_id, message.index) for key, msg_id, message in machine.outstanding()] == [(2, 3, 7)]
-    assert [(letter.reason, letter.message.index) for letter in machine.dead_letters()] == [("expired", 3)]
+    assert [(letter.reason, letter.message.index) for letter in machine.messages.dead_letters] == [("expired", 3)]
     machine.apply(20, 500, ConsumerTimeout(None))
-    assert machine.outstanding_count == 1
+    assert machine.messages.out_count == 1
     machine.apply(21, 501, ConsumerTimeout(None))
-    assert machine.outstanding_count == 0
+    assert machine.messages.out_count == 0
     machine.apply(22, 900, TICK)
     assert [message.index for message in machine.ready()][:3] == [8, 7, 9]
     with pytest.raises(ValueError, match="not written"):
@@ -456,5 +456,5 @@ def test_any_commands_in_any_version_leave_a_sound_queue(
     there = sorted([*queue.ready(), *(message.index for _, _, message in queue.machine.outstanding())])
     queue.machine.restart()
     queue.machine.check_invariants()
-    assert queue.machine.outstanding_count == 0
+    assert queue.machine.messages.out_count == 0
     assert sorted(queue.ready()) == there

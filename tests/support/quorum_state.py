@@ -36,11 +36,10 @@ _UNDEFINED: Final = Atom("undefined")
 
 def state_term(machine: QuorumMachine) -> Term:
     """The machine's state, as a snapshot has it. Raises :class:`ValueError` from version 8 on."""
-    parts = machine.parts
-    if rules_of(parts.machine_version).has_timeouts:
+    if rules_of(machine.machine_version).has_timeouts:
         raise ValueError("a state of 4.3 is not written")
-    messages, service, settings = parts.messages, parts.service, parts.messages.settings
-    has_keys = rules_of(parts.machine_version).has_keys
+    messages, service, settings = machine.messages, machine.service, machine.messages.settings
+    has_keys = rules_of(machine.machine_version).has_keys
     message = _message_writer(has_keys)
     letters = messages.dead_letters
     held_bytes = sum(letter.message.size for letter in letters.held.values())
@@ -64,7 +63,7 @@ def state_term(machine: QuorumMachine) -> Term:
         0,
         {
             pid_term(pid): (Atom("enqueuer"), seq, _UNDEFINED, Atom(UP), _UNDEFINED, _UNDEFINED, _UNDEFINED)
-            for pid, seq in parts.publishers.following.items()
+            for pid, seq in machine.publishers.following.items()
         },
         {},
         [] if has_keys else (0, [], []),

@@ -143,10 +143,10 @@ def _consumer(consumer: Consumer) -> Described:
 def _our_counts(machine: QuorumMachine) -> Described:
     return {
         "ready count": machine.ready_count,
-        "outstanding count": machine.outstanding_count,
-        "dead letter count": machine.dead_letter_count,
+        "outstanding count": machine.messages.out_count,
+        "dead letter count": len(machine.messages.dead_letters),
         "payload bytes": machine.payload_bytes,
-        "dead letter bytes": sum(letter.message.size for letter in machine.dead_letters()),
+        "dead letter bytes": sum(letter.message.size for letter in machine.messages.dead_letters),
     }
 
 

@@ -78,9 +78,9 @@ class QuorumDirectory(QueueDirectory):
             "type": "quorum",
             "machine_version": machine.machine_version,
             "outstanding": replayed.outstanding,
-            "past_limit": len(machine.past_limit),
-            "past_length": len(machine.past_length),
-            "dead_letters": machine.dead_letter_count,
+            "past_limit": len(machine.messages.past_limit),
+            "past_length": len(machine.messages.past_length),
+            "dead_letters": len(machine.messages.dead_letters),
             "log": {"first_index": log.first_index, "last_index": log.last_index, "term": log.last_term},
             "snapshot": None
             if snapshot is None

@@ -34,8 +34,8 @@ def of_members(members: list[Member]) -> Iterator[Finding]:
         yield unreadable(error)
         return
     yield from replayed.problems
-    machine = replayed.machine
-    for queued in machine.ready():
+    messages = replayed.machine.messages
+    for queued in replayed.machine.ready():
         message = best.message(queued)
         if isinstance(message, Finding):
             yield message
@@ -44,13 +44,13 @@ def of_members(members: list[Member]) -> Iterator[Finding]:
         if problem is not None:
             detail = f"message {queued.index}: {problem}"
             yield Finding("unreadable message", "damage", message.path, message.offset, detail)
-        if queued.index in machine.past_limit:
+        if queued.index in messages.past_limit:
             detail = f"message {queued.index}: came back {queued.delivery_count} times; a start sends or throws it away"
             yield Finding("leftover past the delivery limit", "leftover", message.path, message.offset, detail)
-        elif queued.index in machine.past_length:
+        elif queued.index in messages.past_length:
             detail = f"message {queued.index}: a start drops it, as the queue is too long with what comes back"
             yield Finding("leftover past the length limit", "leftover", message.path, message.offset, detail)
-    for letter in machine.dead_letters():
+    for letter in messages.dead_letters:
         detail = f"message {letter.message.index} ({letter.reason}) has left the queue, and not arrived elsewhere yet"
         yield Finding("leftover dead letter", "leftover", best.path, None, detail)
 

@@ -136,14 +136,12 @@ def key_order(key: ConsumerKey) -> tuple[int, ConsumerKey]:
     return (0, key) if isinstance(key, int) else (1, key)
 
 
+@attrs.define(eq=False, repr=False)
 class Consumers:
     """Consumers by key and by process."""
 
-    __slots__ = ("_by_pid", "by_key")
-
-    def __init__(self) -> None:
-        self.by_key: dict[ConsumerKey, Consumer] = {}
-        self._by_pid: dict[Pid, dict[ConsumerKey, Consumer]] = {}
+    by_key: dict[ConsumerKey, Consumer] = attrs.Factory(dict)
+    _by_pid: dict[Pid, dict[ConsumerKey, Consumer]] = attrs.Factory(dict)
 
     def __len__(self) -> int:
         return len(self.by_key)

@@ -17,6 +17,8 @@ import re
 from contextlib import suppress
 from typing import Final
 
+import attrs
+
 from warren.salvage.quorum.fifo.command_terms import NAMES, command_of, consumer_key, natural
 from warren.salvage.quorum.fifo.commands import (
     Body,
@@ -92,17 +94,17 @@ NOT_SURE: Final = "which messages were acked after it is uncertain"
 UNKNOWN: Final = f"treated as a message, although its kind is unknown; {NOT_SURE}"
 
 
+@attrs.define(eq=False, repr=False)
 class DamagedEntries:
     """The damaged entries of one log, while it is replayed."""
 
-    def __init__(self, log: QuorumLog, machine: QuorumMachine) -> None:
-        self._log = log
-        self._machine = machine
-        self._samples: dict[str | type, tuple[LogEntry, Command]] = {}
-        """The last sound entry of each kind."""
-        self._budget = MAX_BYTES
-        self._looks = 0
-        self._ahead = CommandsAhead(log)
+    _log: QuorumLog
+    _machine: QuorumMachine
+    _ahead: CommandsAhead
+    _samples: dict[str | type, tuple[LogEntry, Command]] = attrs.Factory(dict)
+    """The last sound entry of each kind."""
+    _budget: int = MAX_BYTES
+    _looks: int = 0
 
     def learn(self, entry: LogEntry, command: Command) -> None:
         """Remember a sound entry as a sample."""
@@ -121,7 +123,7 @@ class DamagedEntries:
         later = self._later(bad) if isinstance(command, _NAMING) else LaterCommands()
         match command:
             case Enqueue(body=body):
-                machine.apply(bad.index, machine.last_ts_ms, Enqueue(None, None, body))
+                machine.apply(bad.index, machine.messages.now_ms, Enqueue(None, None, body))
                 return "probably a message" if guessed is not None else UNKNOWN
             case Settle(key, msg_ids) | Discard(key, msg_ids):
                 consumer, actual_ids = machine.settlements.meant_by(key, msg_ids, later)
@@ -133,17 +135,17 @@ class DamagedEntries:
                 self._give_back(command, bad.index, later)
                 return f"messages were requeued; {NOT_SURE}"
             case Down(pid=pid):
-                machine.apply(bad.index, machine.last_ts_ms, command._replace(pid=self._down_pid(pid, later)))
+                machine.apply(bad.index, machine.messages.now_ms, command._replace(pid=self._down_pid(pid, later)))
                 return f"a process ended; {NOT_SURE}"
             case Checkout(consumer=(tag, pid)):
                 name = tag, self._actual_pid(pid)
-                machine.apply(bad.index, machine.last_ts_ms, command._replace(consumer=name))
+                machine.apply(bad.index, machine.messages.now_ms, command._replace(consumer=name))
                 machine.settlements.doubt_key(name)
                 return f"a consumer started; {NOT_SURE}"
             case MachineVersion() | UpdateConfig() | DeadLetterSettle() | Unknown():
                 return f"skipped; {NOT_SURE}"
             case _:
-                machine.apply(bad.index, machine.last_ts_ms, command)
+                machine.apply(bad.index, machine.messages.now_ms, command)
                 return f"treated as {type(command).__name__.lower()}; {NOT_SURE}"
 
     def _later(self, bad: BadEntry) -> LaterCommands:
@@ -159,7 +161,7 @@ class DamagedEntries:
         if consumer is not None:
             doubtful = [msg_id for msg_id in actual_ids if machine.settlements.goes_with_a_return(consumer, msg_id)]
             given_back = [msg_id for msg_id in actual_ids if msg_id not in doubtful]
-            machine.apply(index, machine.last_ts_ms, command._replace(consumer=consumer.key, msg_ids=given_back))
+            machine.apply(index, machine.messages.now_ms, command._replace(consumer=consumer.key, msg_ids=given_back))
             if doubtful:
                 machine.settlements.doubt(consumer, doubtful)
 
@@ -174,7 +176,7 @@ class DamagedEntries:
         if delivery is None or message is None:
             return None
         resolved = command._replace(consumer=delivery[0], msg_id=delivery[1])
-        machine.apply(message.index, machine.last_ts_ms, resolved)
+        machine.apply(message.index, machine.messages.now_ms, resolved)
         return message.index
 
     def _delivery_of(self, index: int, later: LaterCommands) -> tuple[ConsumerKey, int] | None:

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import attrs
+
 from warren.salvage.quorum.fifo.commands import Pid
 from warren.salvage.quorum.fifo.ready_queues import QueuedMessage
 
@@ -22,18 +24,16 @@ class DeadLetter(NamedTuple):
     message: QueuedMessage
 
 
+@attrs.define(eq=False, repr=False)
 class DeadLetters:
     """Dead letters that wait, and those that the worker holds."""
 
-    __slots__ = ("held", "next_msg_id", "payload_bytes", "prefetch", "waiting", "worker")
-
-    def __init__(self) -> None:
-        self.waiting: deque[DeadLetter] = deque()
-        self.held: dict[int, DeadLetter] = {}
-        self.payload_bytes = 0
-        self.worker: Pid | None = None
-        self.prefetch = 0
-        self.next_msg_id = 0
+    waiting: deque[DeadLetter] = attrs.Factory(deque)
+    held: dict[int, DeadLetter] = attrs.Factory(dict)
+    payload_bytes: int = 0
+    worker: Pid | None = None
+    prefetch: int = 0
+    next_msg_id: int = 0
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.held)

@@ -10,6 +10,8 @@ from bisect import insort
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
+import attrs
+
 from warren.salvage.quorum.fifo.ready_queues import QueuedMessage
 
 RetryKind = Literal["all", "failed", "returned"]
@@ -34,14 +36,12 @@ class _Waiting(NamedTuple):
     message: QueuedMessage
 
 
+@attrs.define(eq=False, repr=False)
 class Delayed:
     """Delayed messages, in the order in which they come back."""
 
-    __slots__ = ("_messages", "_tokens")
-
-    def __init__(self) -> None:
-        self._messages: list[_Waiting] = []
-        self._tokens: dict[bytes, _Waiting] = {}
+    _messages: list[_Waiting] = attrs.Factory(list)
+    _tokens: dict[bytes, _Waiting] = attrs.Factory(dict)
 
     def __len__(self) -> int:
         return len(self._messages)

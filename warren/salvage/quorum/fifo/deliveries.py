@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import attrs
+
+from warren.salvage.quorum.fifo.commands import AssignDeferred, RetryDelayed
 from warren.salvage.quorum.fifo.consumers import UP, Consumer
 from warren.salvage.quorum.fifo.messages import Messages
 from warren.salvage.quorum.fifo.ready_queues import QueuedMessage
@@ -24,15 +27,18 @@ _DELIVERY_TIME: Final = b"x-opt-delivery-time"
 _DEFERRAL_TOKEN: Final = b"x-opt-deferral-token"
 
 
+@attrs.define(eq=False, repr=False)
 class Deliveries:
     """Messages and consumers, together."""
 
-    def __init__(self, messages: Messages, service: Service, rules: Rules) -> None:
-        self.messages = messages
-        self.service = service
-        self.rules = rules
-        self.unserved = False
-        """Whether messages may wait although it is a consumer's turn: after a command without the checkout it needs."""
+    messages: Messages
+    service: Service
+    unserved: bool = False
+    """Whether messages may wait although it is a consumer's turn: after a command without the checkout it needs."""
+
+    @property
+    def rules(self) -> Rules:
+        return self.messages.rules
 
     def checkout(self) -> None:
         while self.serve_one() is not None:
@@ -178,14 +184,15 @@ class Deliveries:
         self.activate_if(self.rules.activates_after_return)
         self.checkout()
 
-    def retry(self, limit: int | None) -> None:
+    def retry(self, index: int, command: RetryDelayed) -> None:
         """Return delayed messages before their time."""
-        self.messages.come_back(self.messages.delayed.take_first(limit))
+        self.messages.returns.extend(self.messages.delayed.take_first(command.limit))
         self.checkout()
 
-    def assign(self, consumer: Consumer | None, tokens: Sequence[bytes]) -> None:
+    def assign(self, index: int, command: AssignDeferred) -> None:
         """Deliver messages that a consumer put aside to it, all of them or none. Without a checkout."""
-        messages = self.messages
+        messages, tokens = self.messages, command.tokens
+        consumer = self.service.consumers.by_key.get(command.consumer)
         if consumer is None or consumer.status != UP or messages.delayed.count_tokens(tokens) > consumer.credit:
             return
         taken = messages.delayed.take_tokens(tokens)

@@ -46,14 +46,14 @@ class LaterCommands:
     """Processes that publish or consume later, before they are found gone."""
 
 
+@attrs.define(eq=False, repr=False)
 class CommandsAhead:
     """Reads a log ahead of its replay. The window moves forward only, so each entry is read and decoded once."""
 
-    def __init__(self, log: QuorumLog) -> None:
-        self._log = log
-        self._decode = EntryDecoder().decode
-        self._entries: Iterator[LogEntry | Hole | BadEntry] = iter(())
-        self._window: deque[tuple[int, Command | None]] = deque()
+    _log: QuorumLog
+    _decoder: EntryDecoder = attrs.Factory(EntryDecoder)
+    _entries: Iterator[LogEntry | Hole | BadEntry] = attrs.field(factory=lambda: iter(()))
+    _window: deque[tuple[int, Command | None]] = attrs.Factory(deque)
 
     def after(self, index: int) -> LaterCommands:
         """What the entries after ``index`` name, as far as they can be read; ``index`` ascends from call to call."""
@@ -74,7 +74,7 @@ class CommandsAhead:
         if isinstance(entry, BadEntry):
             return entry.index, None
         try:
-            return entry.index, self._decode(entry.data).command
+            return entry.index, self._decoder.decode(entry.data).command
         except TermError:
             return entry.index, None
 

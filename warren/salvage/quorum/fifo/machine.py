@@ -21,24 +21,23 @@ order is that of a hash.
 The restart. Every process of the previous run is found gone, one after the other; the messages that it held return, and
 may for a moment be out again at processes that are found gone later. A broker loses messages by this: those past the
 delivery limit, and those over the queue's limits. :meth:`QuorumMachine.restart` keeps them, reports them
-(``past_limit``, ``past_length``), and drops no expired message.
+(:attr:`Messages.past_limit`, :attr:`Messages.past_length`), and drops no expired message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeAlias
 
 from warren.salvage.quorum.fifo import commands, machine_state
 from warren.salvage.quorum.fifo.commands import Command, ConsumerKey, Pid
 from warren.salvage.quorum.fifo.consumers import SUSPECTED, UP
-from warren.salvage.quorum.fifo.dead_letters import DeadLetter, DeadLetters
+from warren.salvage.quorum.fifo.dead_letters import DeadLetters
 from warren.salvage.quorum.fifo.deliveries import Deliveries
 from warren.salvage.quorum.fifo.machine_state import Parts
 from warren.salvage.quorum.fifo.membership import Membership
 from warren.salvage.quorum.fifo.ready_queues import ManyQueues, QueuedMessage, TwoQueues
-from warren.salvage.quorum.fifo.rules import DEFAULT_TIMEOUT_MS, QueueSettings, rules_of
+from warren.salvage.quorum.fifo.rules import DEFAULT_TIMEOUT_MS, QueueSettings, Rules, rules_of
 from warren.salvage.quorum.fifo.settlements import Settlements
 from warren.storage.erlang_terms import Atom, Term
 
@@ -52,20 +51,24 @@ _NO_CHECKOUT: Final = frozenset({"garbage_collection", "nodedown"})
 
 
 class QuorumMachine:
-    """One queue. Not for use by several threads."""
+    """One queue. Not for use by several threads. Others may read its parts; only :meth:`apply` changes them."""
 
     def __init__(self, parts: Parts) -> None:
         """For :meth:`new` and :meth:`from_snapshot`."""
-        self._version = parts.machine_version
-        self._rules = rules_of(parts.machine_version)
-        self._messages = parts.messages
-        self._publishers = parts.publishers
-        self._service = parts.service
-        self._deliveries = Deliveries(self._messages, self._service, self._rules)
-        self._membership = Membership(self._deliveries, self._publishers)
+        self.machine_version = parts.machine_version
+        self.messages: Final = parts.messages
+        self.publishers: Final = parts.publishers
+        self.service: Final = parts.service
+        self._deliveries = Deliveries(self.messages, self.service)
+        self._membership = Membership(self._deliveries, self.publishers)
         self.settlements: Final = Settlements(self._deliveries, self._membership)
         self._appliers = self._appliers_by_version()
-        self._members: tuple[tuple[str, str], ...] = ()
+        self.members: tuple[tuple[str, str], ...] = ()
+        """(Server's name, node) of each member, as the log had them last; empty if the log names no members."""
+
+    @property
+    def _rules(self) -> Rules:
+        return self.messages.rules
 
     def _appliers_by_version(self) -> _Appliers:
         """What each command does, given the index of its entry."""
@@ -94,8 +97,8 @@ class QuorumMachine:
             commands.DeadLetterCheckout: self._dead_letter_checkout,
             commands.DeadLetterSettle: self._dead_letter_settle,
             commands.ConsumerTimeout: membership.time_out if has_timeouts else self._pass_over,
-            commands.RetryDelayed: membership.retry if has_timeouts else self._pass_over,
-            commands.AssignDeferred: membership.assign if has_timeouts else self._pass_over,
+            commands.RetryDelayed: self._deliveries.retry if has_timeouts else self._pass_over,
+            commands.AssignDeferred: self._deliveries.assign if has_timeouts else self._pass_over,
         }
 
     @classmethod
@@ -117,71 +120,25 @@ class QuorumMachine:
         return machine
 
     @property
-    def parts(self) -> Parts:
-        """Its parts, for reading only."""
-        return Parts(self._version, self._messages, self._publishers, self._service)
-
-    @property
-    def machine_version(self) -> int:
-        return self._version
-
-    @property
-    def last_ts_ms(self) -> int:
-        """Of the last command."""
-        return self._messages.now_ms
-
-    @property
-    def members(self) -> tuple[tuple[str, str], ...]:
-        """(Server's name, node) of each member, as the log had them last; empty if the log names no members."""
-        return self._members
-
-    @property
     def ready_count(self) -> int:
         """Includes delayed messages."""
-        return len(self._messages) + len(self._messages.delayed)
-
-    @property
-    def outstanding_count(self) -> int:
-        return self._messages.out_count
-
-    @property
-    def dead_letter_count(self) -> int:
-        """Messages on their way to another queue; neither ready nor outstanding."""
-        return len(self._messages.dead_letters)
+        return len(self.messages) + len(self.messages.delayed)
 
     @property
     def payload_bytes(self) -> int:
         """Of what is ready or out."""
-        return self._messages.ready_bytes + self._messages.out_bytes
-
-    @property
-    def past_limit(self) -> Mapping[int, int]:
-        """The delivery counts, by index, of messages that a restart sends away: they are past the delivery limit."""
-        return self._messages.past_limit
-
-    @property
-    def past_length(self) -> AbstractSet[int]:
-        """Indexes of messages that a restart drops at the head, because returned ones make the queue too long."""
-        return self._messages.past_length
+        return self.messages.ready_bytes + self.messages.out_bytes
 
     def ready(self) -> Iterator[QueuedMessage]:
         """In the order in which they would be delivered, delayed ones (4.3) last; no command may come in between."""
-        yield from self._messages
-        yield from self._messages.delayed
+        yield from self.messages
+        yield from self.messages.delayed
 
     def outstanding(self) -> Iterator[tuple[ConsumerKey, int, QueuedMessage]]:
         """What is out: consumer, its number there, message; by consumer, then by number."""
-        for consumer in self._service.consumers:
+        for consumer in self.service.consumers:
             for msg_id, message in consumer.held.items():
                 yield consumer.key, msg_id, message
-
-    def dead_letters(self) -> Iterator[DeadLetter]:
-        """Messages on their way to another queue, in their order; the log is all that still has them."""
-        return iter(self._messages.dead_letters)
-
-    def after_hole(self) -> None:
-        """Entries are missing: from here on the sequence number of each publisher may jump forward once."""
-        self._publishers.after_hole()
 
     def apply(self, index: int, ts_ms: int, command: Command) -> None:
         """Apply the log's entry ``index``, written at ``ts_ms`` (milliseconds since 1970).
@@ -191,120 +148,120 @@ class QuorumMachine:
         applier = self._appliers.get(type(command))
         if applier is None:
             raise ValueError(f"not to be applied: {command!r}")
-        self._messages.now_ms = ts_ms
+        self.messages.now_ms = ts_ms
         applier(index, command)
 
     # What each command does.
 
     def _enqueue(self, index: int, command: commands.Enqueue) -> None:
         pid, seq, body = command
-        if pid is not None and not self._publishers.takes(pid, seq):
+        if pid is not None and not self.publishers.takes(pid, seq):
             return
-        ttl_ms, queue_ttl_ms = body.ttl_ms, self._messages.settings.msg_ttl_ms
+        ttl_ms, queue_ttl_ms = body.ttl_ms, self.messages.settings.msg_ttl_ms
         if ttl_ms is None or (queue_ttl_ms is not None and queue_ttl_ms < ttl_ms):
             ttl_ms = queue_ttl_ms
-        expiry_ms = None if ttl_ms is None else self._messages.now_ms + (ttl_ms or 1)
+        expiry_ms = None if ttl_ms is None else self.messages.now_ms + (ttl_ms or 1)
         size = body.size + body.metadata_size if self._rules.has_timeouts else body.size
         count = body.delivery_count if self._rules.has_keys else 0
-        self._messages.add(QueuedMessage(index, size, expiry_ms, count), body.priority)
+        self.messages.add(QueuedMessage(index, size, expiry_ms, count), body.priority)
         self._deliveries.checkout()
 
     def _register_enqueuer(self, index: int, command: commands.RegisterEnqueuer) -> None:
         """Without a checkout."""
-        self._publishers.register(command.pid)
+        self.publishers.register(command.pid)
 
     def _pass_over(self, index: int, command: Command) -> None:
         """Without a checkout. A node that is away takes effect by ``down``; 4.3's commands have no effect before it."""
 
     def _purge(self, index: int, command: commands.Purge) -> None:
         """What is out stays. Without a checkout."""
-        self._messages.purge()
+        self.messages.purge()
 
     def _update_config(self, index: int, command: commands.UpdateConfig) -> None:
         handler = command.settings.get(Atom("dead_letter_handler"))
         if handler is None and not self._rules.has_keys:
             return
-        messages = self._messages
+        messages = self.messages
         previous, settings = messages.settings, QueueSettings.of(command.settings, self._rules)
         changes = handler is not None and previous.dead_lettering != settings.dead_lettering
         if changes and "at_least_once" in (previous.dead_lettering, settings.dead_lettering):
             messages.dead_letters = DeadLetters()
         messages.settings = settings
-        self._service.single_active = settings.single_active
+        self.service.single_active = settings.single_active
         self._deliveries.checkout()
 
     def _machine_version(self, index: int, command: commands.MachineVersion) -> None:
         """Without a checkout; a lower one changes nothing."""
         rules_of(command.version)
-        if command.version <= self._version:
+        if command.version <= self.machine_version:
             return
-        for version in range(self._version + 1, command.version + 1):
+        for version in range(self.machine_version + 1, command.version + 1):
             if version == 3:
-                for consumer in self._service.consumers:
+                for consumer in self.service.consumers:
                     if not consumer.credited and consumer.prefetch is not None:
                         consumer.cap = consumer.prefetch
             elif version == 4:
                 self._to_version_4()
             elif version == 8:
                 self._to_version_8()
-        self._version = command.version
-        self._rules = self._messages.rules = self._deliveries.rules = rules_of(command.version)
+        self.machine_version = command.version
+        self.messages.rules = rules_of(command.version)
         self._appliers = self._appliers_by_version()
 
     def _to_version_4(self) -> None:
         """Acquisitions are counted from here on; messages that are out or returned keep their counts."""
         ready = rules_of(4).ready_queue()
-        for message in self._messages.ready:
+        for message in self.messages.ready:
             ready.append(message._replace(acquired_count=0), None)
-        self._messages.ready = ready
-        self._service.ranked = True
+        self.messages.ready = ready
+        self.service.ranked = True
 
     def _to_version_8(self) -> None:
         """From here on held messages have deadlines."""
-        ready, queues = self._messages.ready, ManyQueues()
+        ready, queues = self.messages.ready, ManyQueues()
         for message in ready.high if isinstance(ready, TwoQueues) else ():
             queues.append(message, _HIGH_PRIORITY)
         for message in ready.normal if isinstance(ready, TwoQueues) else ready:
             queues.append(message, None)
-        self._messages.ready = queues
-        self._service.waits_for_suspected = True
-        deadline = self._messages.now_ms + DEFAULT_TIMEOUT_MS
-        for consumer in [*self._service.consumers, *self._service.waiting]:
+        self.messages.ready = queues
+        self.service.waits_for_suspected = True
+        deadline = self.messages.now_ms + DEFAULT_TIMEOUT_MS
+        for consumer in [*self.service.consumers, *self.service.waiting]:
             consumer.timeout_ms, consumer.serial = DEFAULT_TIMEOUT_MS, True
             consumer.deadlines = dict.fromkeys(consumer.held, deadline)
             consumer.inner = UP if consumer.status == SUSPECTED else None
 
     def _new_cluster(self, index: int, command: commands.NewCluster) -> None:
         """Without a checkout."""
-        self._members = command.members
+        self.members = command.members
 
     def _nothing(self, index: int, command: commands.Nothing) -> None:
         if command.touches_queue and command.name not in _NO_CHECKOUT:
-            self._messages.time_passes()
+            self.messages.time_passes()
             self._deliveries.checkout()
 
     def _dead_letter_checkout(self, index: int, command: commands.DeadLetterCheckout) -> None:
-        if self._messages.settings.dead_lettering == "at_least_once":
-            self._messages.dead_letters.new_worker(command.pid, command.prefetch)
+        if self.messages.settings.dead_lettering == "at_least_once":
+            self.messages.dead_letters.new_worker(command.pid, command.prefetch)
         self._deliveries.checkout()
 
     def _dead_letter_settle(self, index: int, command: commands.DeadLetterSettle) -> None:
-        if self._messages.settings.dead_lettering == "at_least_once":
-            self._messages.dead_letters.settle(command.msg_ids)
+        if self.messages.settings.dead_lettering == "at_least_once":
+            self.messages.dead_letters.settle(command.msg_ids)
         self._deliveries.checkout()
 
     def pids(self) -> list[Pid]:
         """Of the processes that publish or consume, in order."""
-        return sorted({*self._publishers.following, *self._service.pids()})
+        return sorted({*self.publishers.following, *self.service.pids()})
 
     def restart(self, missed: Iterable[Pid] = ()) -> None:
         """A new leader finds every process gone, these first, then by their pids; after that nothing is out."""
-        self._messages.keep()
+        self.messages.keep()
         self._miss(missed)
         # In 4.3 a consumer may remain: it waits again when its last message has returned.
         while pids := self.pids():
             self._miss(pids)
-        self._messages.put_back()
+        self.messages.put_back()
         self.settlements.put_back()
 
     def _miss(self, pids: Iterable[Pid]) -> None:
@@ -313,10 +270,10 @@ class QuorumMachine:
 
     def check_invariants(self) -> None:
         """Raise :class:`RuntimeError` if an invariant does not hold. It walks over everything."""
-        service, messages = self._service, self._messages
+        service, messages = self.service, self.messages
         service.check_invariants()
         messages.check_invariants()
-        self._publishers.check_invariants()
+        self.publishers.check_invariants()
         out = [message for _, _, message in self.outstanding()]
         if len(out) != messages.out_count or sum(message.size for message in out) != messages.out_bytes:
             raise RuntimeError("the count or the bytes of what is out do not add up")

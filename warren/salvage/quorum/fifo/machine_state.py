@@ -96,9 +96,9 @@ class Parts:
     def new(cls, settings: QueueSettings, machine_version: int) -> Parts:
         """Of an empty queue. Raises :class:`ValueError` for a version that is not known."""
         rules = rules_of(machine_version)
-        service = Service(ranked=rules.has_keys)
-        service.single_active = settings.single_active
-        service.waits_for_suspected = rules.has_timeouts
+        service = Service(
+            single_active=settings.single_active, ranked=rules.has_keys, waits_for_suspected=rules.has_timeouts
+        )
         return cls(machine_version, Messages(settings, rules), Publishers(), service)
 
 

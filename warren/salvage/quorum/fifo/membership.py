@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
+
 from warren.salvage.quorum.fifo.commands import (
-    AssignDeferred,
     Cancel,
     Checkout,
     ConsumerKey,
@@ -23,7 +24,6 @@ from warren.salvage.quorum.fifo.commands import (
     NodeUp,
     Pid,
     PurgeNodes,
-    RetryDelayed,
 )
 from warren.salvage.quorum.fifo.consumers import CANCELLED, SUSPECTED, TIMED_OUT, UP, Consumer
 from warren.salvage.quorum.fifo.deliveries import Deliveries
@@ -32,6 +32,7 @@ from warren.salvage.quorum.fifo.rules import DEFAULT_TIMEOUT_MS
 from warren.storage.erlang_terms import node_of_pid
 
 
+@attrs.define(eq=False, repr=False)
 class Membership:
     """The consumers that join and leave.
 
@@ -39,9 +40,8 @@ class Membership:
     otherwise.
     """
 
-    def __init__(self, deliveries: Deliveries, publishers: Publishers) -> None:
-        self.deliveries = deliveries
-        self.publishers = publishers
+    deliveries: Deliveries
+    publishers: Publishers
 
     def checkout(self, index: int, command: Checkout) -> None:
         """Add a consumer, or change the settings of an existing one; or do a basic.get."""
@@ -266,14 +266,6 @@ class Membership:
                     service.add_waiting(consumer)
         service.activate_next()
         self.deliveries.checkout()
-
-    def retry(self, index: int, command: RetryDelayed) -> None:
-        """Delayed messages come back before their time."""
-        self.deliveries.retry(command.limit)
-
-    def assign(self, index: int, command: AssignDeferred) -> None:
-        """Without a checkout."""
-        self.deliveries.assign(self.deliveries.service.consumers.by_key.get(command.consumer), command.tokens)
 
     def answer_waiting(self, key: ConsumerKey, msg_ids: Sequence[int]) -> None:
         """A waiting consumer settles what was taken from it. Without a checkout unless that was the last of it."""

@@ -19,49 +19,41 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+import attrs
+
 from warren.salvage.quorum.fifo.consumers import Consumer
 from warren.salvage.quorum.fifo.dead_letters import DeadLetters
 from warren.salvage.quorum.fifo.delayed import Delayed
-from warren.salvage.quorum.fifo.ready_queues import ManyQueues, QueuedMessage, has_expired
+from warren.salvage.quorum.fifo.ready_queues import ManyQueues, QueuedMessage, ReadyQueue, has_expired
 from warren.salvage.quorum.fifo.rules import QueueSettings, Rules
 
 
+@attrs.define(eq=False, repr=False)
 class Messages:
     """Ready messages, dead letters, and the counts of messages that are out."""
 
-    __slots__ = (
-        "dead_letters",
-        "delayed",
-        "now_ms",
-        "out_bytes",
-        "out_count",
-        "past_length",
-        "past_limit",
-        "ready",
-        "ready_bytes",
-        "restart_losses",
-        "returns",
-        "rules",
-        "settings",
-    )
+    settings: QueueSettings
+    rules: Rules
+    now_ms: int = 0
+    """Milliseconds since 1970, of the command that is being applied, or was last: there is no other clock."""
+    returns: deque[QueuedMessage] = attrs.Factory(deque)
+    ready: ReadyQueue = attrs.field(init=False)
+    dead_letters: DeadLetters = attrs.Factory(DeadLetters)
+    """On their way to another queue, neither ready nor out; the log is all that still has them."""
+    delayed: Delayed = attrs.Factory(Delayed)
+    """Only from 4.3 on."""
+    ready_bytes: int = 0
+    """Including returned and delayed messages."""
+    out_bytes: int = 0
+    out_count: int = 0
+    restart_losses: RestartLosses | None = None
+    past_limit: dict[int, int] = attrs.Factory(dict)
+    """The delivery counts, by index, of messages that a restart sends away: they are past the delivery limit."""
+    past_length: set[int] = attrs.Factory(set)
+    """Indexes of messages that a restart drops at the head, because returned ones make the queue too long."""
 
-    def __init__(self, settings: QueueSettings, rules: Rules) -> None:
-        self.settings = settings
-        self.rules = rules
-        self.now_ms = 0
-        """Milliseconds since 1970, of the command that is being applied, or was last: there is no other clock."""
-        self.returns: deque[QueuedMessage] = deque()
-        self.ready = rules.ready_queue()
-        self.dead_letters = DeadLetters()
-        self.delayed = Delayed()
-        """Only from 4.3 on."""
-        self.ready_bytes = 0
-        """Including returned and delayed messages."""
-        self.out_bytes = 0
-        self.out_count = 0
-        self.restart_losses: RestartLosses | None = None
-        self.past_limit: dict[int, int] = {}
-        self.past_length: set[int] = set()
+    def __attrs_post_init__(self) -> None:
+        self.ready = self.rules.ready_queue()
 
     def __len__(self) -> int:
         return len(self.returns) + len(self.ready)
@@ -102,7 +94,7 @@ class Messages:
     def time_passes(self) -> None:
         """The timer's command; it does nothing up to 4.2, where messages expire only at the head."""
         if self.rules.has_timeouts:
-            self.come_back(self.delayed.take_due(self.now_ms))
+            self.returns.extend(self.delayed.take_due(self.now_ms))
             self._expire_heads()
 
     def hand_out(self, message: QueuedMessage, consumer: Consumer) -> None:
@@ -155,10 +147,6 @@ class Messages:
         """4.3's: delay a returned message."""
         self._come_back(message)
         self.delayed.add(ready_ms, message, token)
-
-    def come_back(self, messages: list[QueuedMessage]) -> None:
-        """Append messages to the returns that are no longer delayed."""
-        self.returns.extend(messages)
 
     def assign(self, messages: list[QueuedMessage], consumer: Consumer) -> None:
         """Deliver delayed messages to the consumer that asked for them."""
@@ -231,13 +219,13 @@ class Messages:
             raise RuntimeError("the ready messages' bytes do not add up")
 
 
+@attrs.define(eq=False, repr=False)
 class RestartLosses:
     """Messages that a broker would lose by a restart, with their places."""
 
-    def __init__(self) -> None:
-        self._placed: list[tuple[QueuedMessage, int | None]] = []
-        """Each with the index of the last of the returns at that time; ``None``: there were no returns."""
-        self.heads: list[QueuedMessage] = []
+    heads: list[QueuedMessage] = attrs.Factory(list)
+    _placed: list[tuple[QueuedMessage, int | None]] = attrs.Factory(list)
+    """Each with the index of the last of the returns at that time; ``None``: there were no returns."""
 
     @property
     def payload_bytes(self) -> int:

@@ -6,19 +6,19 @@ that overtook a lost message has a number that is too high, and is sent again af
 
 from __future__ import annotations
 
+import attrs
+
 from warren.salvage.quorum.fifo.commands import Pid
 
 
+@attrs.define(eq=False, repr=False)
 class Publishers:
     """The next number of each process."""
 
-    __slots__ = ("_checked", "_holes", "following")
-
-    def __init__(self) -> None:
-        self.following: dict[Pid, int] = {}
-        self._holes = 0
-        self._checked: dict[Pid, int] = {}
-        """How many holes there were when a number of this process was seen; it may jump if there are more now."""
+    following: dict[Pid, int] = attrs.Factory(dict)
+    _holes: int = 0
+    _checked: dict[Pid, int] = attrs.Factory(dict)
+    """How many holes there were when a number of this process was seen; it may jump if there are more now."""
 
     def takes(self, pid: Pid, seq: int | None) -> bool:
         """Whether the number is the expected one; if so, expect the next one."""
@@ -46,7 +46,7 @@ class Publishers:
         self._checked.pop(pid, None)
 
     def after_hole(self) -> None:
-        """The next number of each publisher, known or not, may be any that is not too low."""
+        """Entries are missing: the next number of each publisher, known or not, may be any that is not too low."""
         self._holes += 1
 
     def check_invariants(self) -> None:

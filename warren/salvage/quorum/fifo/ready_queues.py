@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
+import attrs
+
 NORMAL_PRIORITY: Final = 4
 """Of a message without one; with two queues, a message up to this priority is normal."""
 
@@ -49,13 +51,11 @@ class ReadyQueue(Protocol):
         """Remove and return the head; the queue must not be empty."""
 
 
+@attrs.define(eq=False, repr=False)
 class OneQueue:
     """Messages in the order in which they were published."""
 
-    __slots__ = ("_messages",)
-
-    def __init__(self) -> None:
-        self._messages: deque[QueuedMessage] = deque()
+    _messages: deque[QueuedMessage] = attrs.Factory(deque)
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -73,16 +73,14 @@ class OneQueue:
         return self._messages.popleft()
 
 
+@attrs.define(eq=False, repr=False)
 class TwoQueues:
     """High and normal. Of every three that leave, the third is the one with the lower index."""
 
-    __slots__ = ("high", "normal", "turn")
-
-    def __init__(self) -> None:
-        self.high: deque[QueuedMessage] = deque()
-        self.normal: deque[QueuedMessage] = deque()
-        self.turn = 0
-        """0 … 2; goes on with each message that leaves, from whichever queue."""
+    high: deque[QueuedMessage] = attrs.Factory(deque)
+    normal: deque[QueuedMessage] = attrs.Factory(deque)
+    turn: int = 0
+    """0 … 2; goes on with each message that leaves, from whichever queue."""
 
     def __len__(self) -> int:
         return len(self.high) + len(self.normal)
@@ -127,15 +125,13 @@ def _high_first(high: QueuedMessage, normal: QueuedMessage, turn: int) -> bool:
     return turn != _TURNS - 1 or high.index < normal.index
 
 
+@attrs.define(eq=False, repr=False)
 class ManyQueues:
     """32 queues; the highest that is not empty is next."""
 
-    __slots__ = ("_length", "queues")
-
-    def __init__(self) -> None:
-        self.queues: dict[int, deque[QueuedMessage]] = {}
-        """Those that are not empty, by priority."""
-        self._length = 0
+    queues: dict[int, deque[QueuedMessage]] = attrs.Factory(dict)
+    """Those that are not empty, by priority."""
+    _length: int = 0
 
     def __len__(self) -> int:
         return self._length

@@ -24,6 +24,7 @@ from warren.salvage.quorum.fifo.commands import (
 )
 from warren.salvage.quorum.fifo.damaged_entries import DamagedEntries
 from warren.salvage.quorum.fifo.decoding import EntryDecoder
+from warren.salvage.quorum.fifo.later_commands import CommandsAhead
 from warren.salvage.quorum.fifo.machine import QuorumMachine
 from warren.salvage.quorum.ra.config import QueueConfig
 from warren.salvage.quorum.ra.entry_runs import BadEntry, Hole, LogEntry
@@ -67,10 +68,10 @@ def replay(log: QuorumLog, config: QueueConfig | None, applied: int | None = Non
     missing: list[Finding] = []
     unknown: set[str] = set()
     decode, apply = EntryDecoder().decode, machine.apply
-    damaged = DamagedEntries(log, machine)
+    damaged = DamagedEntries(log, machine, CommandsAhead(log))
     for entry in log.entries():
         if not isinstance(entry, LogEntry):
-            machine.after_hole()
+            machine.publishers.after_hole()
             missing.append(_missing(log, entry, damaged.apply(entry) if isinstance(entry, BadEntry) else ""))
             continue
         if missed is None and applied is not None and entry.index > applied:
@@ -84,7 +85,7 @@ def replay(log: QuorumLog, config: QueueConfig | None, applied: int | None = Non
                     missed.setdefault(pid)
         except TermError as error:
             problems.append(_problem(UNREADABLE_ENTRY, entry, str(error)))
-            machine.after_hole()
+            machine.publishers.after_hole()
         except ValueError as error:
             if isinstance(command, MachineVersion):
                 raise DataError(entry.path, entry.offset, f"entry {entry.index}: {error}") from error
@@ -93,8 +94,8 @@ def replay(log: QuorumLog, config: QueueConfig | None, applied: int | None = Non
             if command.name not in unknown:  # report each once, at its first place
                 unknown.add(command.name)
                 problems.append(_problem(UNKNOWN_COMMAND, entry, command.name))
-            machine.after_hole()
-    outstanding = machine.outstanding_count
+            machine.publishers.after_hole()
+    outstanding = machine.messages.out_count
     machine.restart(missed or ())
     return Replayed(
         machine=machine,

@@ -31,17 +31,15 @@ from warren.salvage.quorum.fifo.consumers import (
 )
 
 
+@attrs.define(eq=False, repr=False)
 class ServiceQueue:
     """Keys of consumers, each once: highest priority first, then in the order of arrival."""
 
-    __slots__ = ("_members", "_priorities", "_rows")
-
-    def __init__(self) -> None:
-        self._rows: dict[int, deque[ConsumerKey]] = {}
-        """Those that are not empty."""
-        self._priorities: list[int] = []
-        """Of the rows, ascending."""
-        self._members: set[ConsumerKey] = set()
+    _rows: dict[int, deque[ConsumerKey]] = attrs.Factory(dict)
+    """Those that are not empty."""
+    _priorities: list[int] = attrs.Factory(list)
+    """Of the rows, ascending."""
+    _members: set[ConsumerKey] = attrs.Factory(set)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -83,21 +81,19 @@ class ServiceQueue:
             raise RuntimeError("the service queue's rows are not those of its priorities")
 
 
+@attrs.define(eq=False, repr=False, kw_only=True)
 class Service:
     """The consumers, those that wait, and the order of their turns."""
 
-    __slots__ = ("consumers", "queue", "ranked", "single_active", "waiting", "waits_for_suspected")
-
-    def __init__(self, *, ranked: bool) -> None:
-        self.consumers = Consumers()
-        self.waiting: list[Consumer] = []
-        """Only with a single active consumer; the next one first."""
-        self.queue = ServiceQueue()
-        self.single_active = False
-        self.ranked = ranked
-        """Whether waiting consumers are in 4.0's order."""
-        self.waits_for_suspected = False
-        """4.3: one whose node is away stays the active one for a time."""
+    consumers: Consumers = attrs.Factory(Consumers)
+    waiting: list[Consumer] = attrs.Factory(list)
+    """Only with a single active consumer; the next one first."""
+    queue: ServiceQueue = attrs.Factory(ServiceQueue)
+    single_active: bool
+    ranked: bool
+    """Whether waiting consumers are in 4.0's order."""
+    waits_for_suspected: bool
+    """4.3: one whose node is away stays the active one for a time."""
 
     def pids(self) -> Iterator[Pid]:
         """Of all consumers, in no order, some more than once."""

@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import attrs
+
 from warren.salvage.quorum.fifo import commands
 from warren.salvage.quorum.fifo.commands import ConsumerKey
-from warren.salvage.quorum.fifo.consumers import Consumer, Consumers
+from warren.salvage.quorum.fifo.consumers import Consumer
 from warren.salvage.quorum.fifo.deliveries import Deliveries
 from warren.salvage.quorum.fifo.later_commands import LaterCommands
 from warren.salvage.quorum.fifo.membership import Membership
-from warren.salvage.quorum.fifo.messages import Messages
 from warren.salvage.quorum.fifo.ready_queues import QueuedMessage
 from warren.salvage.quorum.ra.similar_names import MAX_CHANGED, changes_of
 
@@ -29,15 +30,16 @@ UNKNOWN_PID: Final = b""
 """The pid of a consumer whose process is unknown."""
 
 
+@attrs.define(eq=False, repr=False)
 class Settlements:
     """The answers of a queue's consumers. Methods with an ``index`` (of its entry) apply a command."""
 
-    def __init__(self, deliveries: Deliveries, membership: Membership) -> None:
-        self._deliveries = deliveries
-        self._membership = membership
-        self._doubtful = _Doubtful()
-        self._unsure_key: ConsumerKey | None = None
-        """Of a consumer whose tag or pid may be wrong."""
+    _deliveries: Deliveries
+    _membership: Membership
+    _doubtful: dict[tuple[Consumer, int], QueuedMessage] = attrs.Factory(dict)
+    """Messages by consumer and msg_id."""
+    _unsure_key: ConsumerKey | None = None
+    """Of a consumer whose tag or pid may be wrong."""
 
     def settle(self, index: int, command: commands.Settle) -> None:
         consumer = self._named(command.consumer, command.msg_ids)
@@ -88,8 +90,19 @@ class Settlements:
         """The consumer that a command names; the doubtful messages that the command names are out again."""
         consumer = self._find(key)
         if self._doubtful and consumer is not None:
-            self._doubtful.recall(consumer, msg_ids, self._deliveries.messages)
+            self._recall(consumer, msg_ids)
         return consumer
+
+    def _recall(self, consumer: Consumer, msg_ids: Sequence[int]) -> None:
+        messages = self._deliveries.messages
+        for msg_id in msg_ids:
+            message = self._doubtful.pop((consumer, msg_id), None)
+            if message is not None:
+                consumer.held = dict(sorted({**consumer.held, msg_id: message}.items()))
+                messages.out_count += 1
+                messages.out_bytes += message.size
+                if messages.rules.has_timeouts:
+                    consumer.deadlines[msg_id] = messages.now_ms + consumer.timeout_ms
 
     def _find(self, key: ConsumerKey) -> Consumer | None:
         consumers = self._deliveries.service.consumers
@@ -108,8 +121,31 @@ class Settlements:
     def meant_by(
         self, key: ConsumerKey, msg_ids: Sequence[int], later: LaterCommands
     ) -> tuple[Consumer | None, list[int]]:
-        """The consumer and the deliveries that an untrusted command named."""
-        return _meant_by(self._deliveries.service.consumers, self._find(key), key, msg_ids, later)
+        """The consumer and the deliveries that a damaged command named, which says ``key`` and ``msg_ids``.
+
+        Only deliveries that no later command names are possible; these are tried, in this order: those in the command;
+        others of the consumer with that key, the nearest numbers first; the same numbers of the consumer with the
+        nearest name; those of the only consumer that has any.
+        """
+        free: dict[Consumer, list[int]] = {}
+        for consumer in self._deliveries.service.consumers:
+            numbers = [msg_id for msg_id in consumer.held if (consumer.key, msg_id) not in later.deliveries]
+            if numbers:
+                free[consumer] = numbers
+        key_owner = self._find(key)
+        if key_owner is not None and key_owner in free:
+            return key_owner, _nearest_numbers(free[key_owner], msg_ids)
+        fitting = [consumer for consumer, numbers in free.items() if msg_ids and set(msg_ids) <= set(numbers)]
+        if isinstance(key, tuple):
+            name = b"\0".join(key)
+            named = [(changes_of(name, b"\0".join(consumer.consumer_id)), consumer) for consumer in fitting]
+            near = [(changes, consumer) for changes, consumer in named if changes[0] <= MAX_CHANGED]
+            if near:
+                return min(near, key=lambda pair: pair[0])[1], list(msg_ids)
+        for candidates in (fitting, list(free)):
+            if len(candidates) == 1:
+                return candidates[0], _nearest_numbers(free[candidates[0]], msg_ids)
+        return None, []
 
     def goes_with_a_return(self, consumer: Consumer, msg_id: int) -> bool:
         """Whether the message is sent away if it comes back once more: it has reached the delivery limit."""
@@ -121,11 +157,18 @@ class Settlements:
 
     def doubt(self, consumer: Consumer, msg_ids: Sequence[int]) -> list[int]:
         """Apply an untrusted settle; return the indexes of what it may have settled, which comes back."""
-        return self._doubtful.finish(consumer, msg_ids, self._deliveries)
+        doubtful = [consumer.held[msg_id] for msg_id in msg_ids]
+        self._doubtful.update(((consumer, msg_id), message) for msg_id, message in zip(msg_ids, doubtful, strict=True))
+        self._deliveries.finish(consumer, msg_ids)
+        return [message.index for message in doubtful]
 
     def put_back(self) -> None:
         """Put back what untrusted settles took, at the restart, after all other returns."""
-        self._doubtful.come_back(self._deliveries.messages)
+        messages = self._deliveries.messages
+        for message in map(_returned, self._doubtful.values()):
+            messages.returns.append(message)
+            messages.ready_bytes += message.size
+        self._doubtful.clear()
 
 
 def _may_be(key: ConsumerKey, unsure: ConsumerKey) -> bool:
@@ -135,75 +178,9 @@ def _may_be(key: ConsumerKey, unsure: ConsumerKey) -> bool:
     return key[0] == unsure[0] or unsure[1] in (key[1], UNKNOWN_PID)
 
 
-class _Doubtful:
-    """Doubtful messages, by consumer and msg_id."""
-
-    def __init__(self) -> None:
-        self._messages: dict[tuple[Consumer, int], QueuedMessage] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._messages)
-
-    def finish(self, consumer: Consumer, msg_ids: Sequence[int], deliveries: Deliveries) -> list[int]:
-        """Take the command's messages from the consumer; return their indexes."""
-        messages = [consumer.held[msg_id] for msg_id in msg_ids]
-        self._messages.update(((consumer, msg_id), message) for msg_id, message in zip(msg_ids, messages, strict=True))
-        deliveries.finish(consumer, msg_ids)
-        return [message.index for message in messages]
-
-    def recall(self, consumer: Consumer, msg_ids: Sequence[int], messages: Messages) -> None:
-        """A sound command names these: the doubtful ones among them are out again."""
-        for msg_id in msg_ids:
-            message = self._messages.pop((consumer, msg_id), None)
-            if message is not None:
-                consumer.held = dict(sorted({**consumer.held, msg_id: message}.items()))
-                messages.out_count += 1
-                messages.out_bytes += message.size
-                if messages.rules.has_timeouts:
-                    consumer.deadlines[msg_id] = messages.now_ms + consumer.timeout_ms
-
-    def come_back(self, messages: Messages) -> None:
-        """Put them back at the restart, after all other returns."""
-        for message in self._messages.values():
-            returned = _returned(message)
-            messages.returns.append(returned)
-            messages.ready_bytes += returned.size
-        self._messages.clear()
-
-
 def _returned(message: QueuedMessage) -> QueuedMessage:
     """The message after a failed delivery."""
     return message._replace(delivery_count=message.delivery_count + 1, acquired_count=message.acquired_count + 1)
-
-
-def _meant_by(
-    consumers: Consumers, key_owner: Consumer | None, key: ConsumerKey, msg_ids: Sequence[int], later: LaterCommands
-) -> tuple[Consumer | None, list[int]]:
-    """The consumer and the deliveries that a damaged command named, which says ``key`` and ``msg_ids``.
-
-    ``key_owner``: the consumer with that key. Only deliveries that no later command names are possible; these are
-    tried, in this order: those in the command; others of that consumer, the nearest numbers first; the same numbers of
-    the consumer with the nearest name; those of the only consumer that has any.
-    """
-    free = {
-        consumer: [msg_id for msg_id in consumer.held if (consumer.key, msg_id) not in later.deliveries]
-        for consumer in consumers
-        if consumer.held
-    }
-    free = {consumer: numbers for consumer, numbers in free.items() if numbers}
-    if key_owner is not None and key_owner in free:
-        return key_owner, _nearest_numbers(free[key_owner], msg_ids)
-    fitting = [consumer for consumer, numbers in free.items() if msg_ids and set(msg_ids) <= set(numbers)]
-    if isinstance(key, tuple):
-        name = b"\0".join(key)
-        named = [(changes_of(name, b"\0".join(consumer.consumer_id)), consumer) for consumer in fitting]
-        near = [(changes, consumer) for changes, consumer in named if changes[0] <= MAX_CHANGED]
-        if near:
-            return min(near, key=lambda pair: pair[0])[1], list(msg_ids)
-    for candidates in (fitting, list(free)):
-        if len(candidates) == 1:
-            return candidates[0], _nearest_numbers(free[candidates[0]], msg_ids)
-    return None, []
 
 
 def _nearest_numbers(free: Sequence[int], msg_ids: Sequence[int]) -> list[int]:
