@@ -7,7 +7,6 @@ time stands still until :meth:`TestNode.advance`; it can be restarted, killed, a
 
 from __future__ import annotations
 
-import functools
 import os
 import random
 from typing import Final, Unpack
@@ -15,7 +14,7 @@ from typing import Final, Unpack
 import attrs
 
 from warren.actors.clock import HandClock
-from warren.actors.engines.queue.watched_turn import EVENTS, Event, SeenMessage, WatchedTurn
+from warren.actors.engines.queue.queue_log import EVENTS, Event, SeenMessage
 from warren.actors.node.node_actor import Probes
 from warren.actors.node.node_context import memory_files, shared_files
 from warren.actors.queue.message_log import MessageLog
@@ -116,7 +115,7 @@ class TestNode(Node):
             probes=attrs.evolve(
                 self.machine.probes(), polled=False, reading=memory_reading(self._chosen, self.machine)
             ),
-            new_queue_turn=functools.partial(WatchedTurn, log_of=self._log.of),
+            queue_log_of=self._log.of,
         )
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,6 @@ from pykka import ActorRef
 from warren.actors.clock import Clock
 from warren.actors.engines.memory_readings import AllocatedReading
 from warren.actors.engines.node_settings import NodeSettings
-from warren.actors.engines.queue.queue_turn import QueueTurn
 from warren.actors.engines.queue.sync_group import SyncGroup
 from warren.actors.engines.restarts import Troubles
 from warren.actors.node.gate import Gate
@@ -26,6 +25,7 @@ from warren.storage.filesystem import FileSystem, RealFileSystem, remove_tree
 from warren.storage.settings import Settings
 
 if TYPE_CHECKING:
+    from warren.actors.engines.queue.queue_log import QueueLog
     from warren.storage.memory import MemoryFileSystem
 
 
@@ -52,8 +52,8 @@ class NodeContext:
     """The queues with a pending sync."""
     check_invariants: bool = False
     """Check every engine after every turn; for tests."""
-    new_queue_turn: Callable[..., QueueTurn] = QueueTurn
-    """Creates the object that runs a queue's turns; tests replace it."""
+    queue_log_of: Callable[[str, str], QueueLog | None] = lambda vhost, queue: None
+    """Returns the log of what happens to a queue's messages; for tests."""
     numbers: Iterator[int] = attrs.Factory(lambda: itertools.count(1))
     """Numbers of store clients."""
     _ids_drawn: bytes = attrs.field(init=False)

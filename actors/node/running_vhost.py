@@ -280,6 +280,7 @@ class RunningVhost:
                 sync=context.settings.sync != "os",
                 tells_out=not self.directory.settings.deliver_with_publish,
                 crashed=levels.crashed,
+                log=context.queue_log_of(declaration.vhost, declaration.name),
             )
             process = QueueProcess(shared)
             if durable and context.files.exists(returned := self._returned_path(declaration)):

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
-from warren.actors.engines.queue.watched_turn import QueueLog
+from warren.actors.engines.queue.queue_log import QueueLog
 
 
 class MessageLog:

@@ -187,7 +187,7 @@ class QueueActor(NodePart):
             call_later=self.call_later,
             msg_ids=self.msg_ids,
         )
-        self._queue_turn = context.new_queue_turn(
+        self._queue_turn = QueueTurn(
             host=self,
             output=self.output,
             process=opened.process,

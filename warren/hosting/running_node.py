@@ -30,7 +30,6 @@ from warren.actors.engines.memory_readings import (
     total_memory_bytes,
     used_disk_percent,
 )
-from warren.actors.engines.queue.queue_turn import QueueTurn
 from warren.actors.node.gate import Gate
 from warren.actors.node.guest_listener import GuestListener
 from warren.actors.node.node_actor import NodeActor, Probes
@@ -52,6 +51,7 @@ from warren.storage.lock_file import SHARED
 from warren.verbs.steps import Reading, Steps, call
 
 if TYPE_CHECKING:
+    from warren.actors.engines.queue.queue_log import QueueLog
     from warren.actors.node.recorder_actor import Record
     from warren.actors.topics.running_topics import RunningTopics
     from warren.actors.topics.streams import Stream
@@ -85,11 +85,11 @@ class RunningNode:
         start_listener: Callable[[RunningNode], GuestListener | None] | None = None,
         shared: bool = False,
         check_invariants: bool = False,
-        new_queue_turn: Callable[..., QueueTurn] = QueueTurn,
+        queue_log_of: Callable[[str, str], QueueLog | None] = lambda vhost, queue: None,
     ) -> None:
         """``probes``: what measures the machine; ``None``: the default. ``start_listener``: listens at the
         node's socket. ``shared``: the lock file says that others are let in; the caller then serves them.
-        ``new_queue_turn``: :class:`NodeContext`."""
+        ``queue_log_of``: :class:`NodeContext`."""
         self.path = path
         self.config = config
         self.pool = pool
@@ -116,7 +116,7 @@ class RunningNode:
             check_invariants=check_invariants,
             on_deleted=self._tell_deleted,
             on_failed=self._tell_failed,
-            new_queue_turn=new_queue_turn,
+            queue_log_of=queue_log_of,
         )
         owner = f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}{SHARED if shared else ''}"
         ref = NodeActor.start(

@@ -8,7 +8,7 @@ from typing import Any, Final, TypedDict, Unpack
 
 import attrs
 
-from warren.actors.engines.queue.watched_turn import EVENTS, Event, QueueLog, SeenMessage
+from warren.actors.engines.queue.queue_log import EVENTS, Event, QueueLog, SeenMessage
 from warren.actors.queue.message_log import MessageLog
 from warren.storage.call_arguments import checked
 from warren.storage.errors import InvalidValueError

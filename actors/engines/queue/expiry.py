@@ -15,7 +15,6 @@ Without a dead-letter exchange such messages are removed; with one they go to th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import attrs
 
@@ -26,22 +25,6 @@ from warren.actors.engines.queue.dead_letters import Reason
 from warren.actors.engines.queue.queue_context import QueueContext
 from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.queue.variable_queue import VariableQueue
-
-
-class DeathWatcher(Protocol):
-    """Is notified of messages that die or come back by themselves."""
-
-    def dying(self, queue: VariableQueue, count: int, reason: Reason) -> None:
-        """Called when ``count`` messages at the head of a level are about to die."""
-
-    def over_limit(self, held: list[tuple[VariableQueue, range]]) -> None:
-        """Called when messages, by level and seq_ids, came back too often and are about to die."""
-
-    def lapsed(self, channel: str, tags: range) -> None:
-        """Called when a channel has held messages, by their delivery tags, for too long, and they come back."""
-
-    def refused(self, bodies: Sequence[bytes]) -> None:
-        """Called when the queue refuses messages with these bodies, or contents."""
 
 
 @attrs.frozen
@@ -105,8 +88,6 @@ class Expiry:
     """Whether limits must still be applied to messages restored at the start."""
     _deadline_us: int | None = attrs.field(init=False)
     """While the queue is asleep: when the message at the head expires; 0 if not looked up yet."""
-    watcher: DeathWatcher | None = attrs.field(init=False, default=None)
-    """For tests."""
 
     def __attrs_post_init__(self) -> None:
         self._backing = self._context.backing
@@ -233,13 +214,13 @@ class Expiry:
         outbox.take_held(held, reason, self._context.wall_clock())
         return True
 
-    def refuse(self, envelope: Envelope, bodies: Sequence[bytes]) -> None:
-        """Report messages that the limits refused, and dead-letter them if the limits say so."""
-        if self.watcher is not None:
-            self.watcher.refused(bodies)
+    def refuse(self, envelope: Envelope, bodies: Sequence[bytes]) -> bool:
+        """Dead-letter messages that the limits refused, if the limits say so; return whether they do."""
         outbox = self._open_outbox()
-        if outbox is not None and self.limits is not None and self.limits.dead_letters_refused:
-            outbox.take_refused(envelope, bodies, self._context.wall_clock())
+        if outbox is None or self.limits is None or not self.limits.dead_letters_refused:
+            return False
+        outbox.take_refused(envelope, bodies, self._context.wall_clock())
+        return True
 
     def safe(self, number: int) -> None:
         """Remove the messages of a batch of dead letters that is safe at its target, or without a target."""
@@ -253,9 +234,9 @@ class Expiry:
         self.expiring = False
 
     def _take_head(self, level: int, queue: VariableQueue, count: int, reason: Reason) -> None:
-        if self.watcher is not None:
-            self.watcher.dying(queue, count, reason)
         outbox = self._open_outbox()
+        if (log := self._context.log) is not None:
+            log.dying(queue, count, "expired" if reason == "expired" else "dropped", dead_lettered=outbox is not None)
         if outbox is None:
             queue.drop_many(count)
         else:

@@ -17,6 +17,7 @@ from warren.actors.engines.queue.counts import Counts
 from warren.actors.engines.queue.effects import DeadLetterBatch, Effects
 
 if TYPE_CHECKING:
+    from warren.actors.engines.queue.queue_log import QueueLog
     from warren.storage.record_log import RecordLog
 
 WallClock = Callable[[], int]
@@ -36,6 +37,8 @@ class QueueContext:
     """Event counts; ``None`` if they are not wanted."""
     returned_log: Callable[[QueueDeclaration], RecordLog] | None = attrs.field(default=None, kw_only=True)
     """Creates a queue's log of requeued messages; ``None`` for a queue that does not survive a restart."""
+    log: QueueLog | None = attrs.field(default=None, kw_only=True)
+    """What notes the fate of each message; for tests."""
     sync: bool = attrs.field(default=True, kw_only=True)
     """Whether safe messages survive a power loss, or only a crash of the process."""
     tells_out: bool = attrs.field(default=True, kw_only=True)
@@ -51,7 +54,7 @@ class QueueContext:
     arguments: QueueArguments = attrs.field(init=False)
     """The declaration's arguments merged with the policies."""
     is_plain: bool = attrs.field(init=False, default=False)
-    """Whether arriving messages need no checks: :attr:`takes_all`, no keys, no ack timeouts, and no watcher."""
+    """Whether arriving messages need no checks: :attr:`takes_all`, no keys, no ack timeouts, no log, no tails."""
     takes_all: bool = attrs.field(init=False, default=False)
     """Whether all arriving messages go to the same level and none expires or is refused: no TTL, limits or levels."""
     used_at_us: int = attrs.field(init=False)
@@ -62,6 +65,8 @@ class QueueContext:
         self.consumers = Consumers(single_active=self.declaration.single_active_consumer)
         self.arguments = effective(self.declaration, self.policies.definition)
         self.used_at_us = self.wall_clock()
+        if self.log is not None:
+            self.log.begin()
 
     def touch(self) -> None:
         """Note that the queue was used: it was declared again, or its status was read."""

@@ -59,6 +59,8 @@ class QueueDeliveries:
                 context.counts.note_delivered(fetched.count, fetched.redelivered, ack_required)
                 context.counts.got += fetched.count if ack_required else 0
             delivered.append(Delivered(None, channel, first, fetched))
+            if context.log is not None:
+                context.log.delivered(delivered[-1])
         return delivered
 
     def remove(self, chosen: Mapping[int, ChosenIds]) -> int:
@@ -76,6 +78,8 @@ class QueueDeliveries:
         removed = sum(len(part) for _, part in held)
         if context.counts is not None:
             context.counts.purged += removed
+        if context.log is not None:
+            context.log.removed(chosen[level][seq_id] for level, part in held for seq_id in part)
         return removed
 
     def _take_chosen(self, selection: Mapping[int, ChosenIds]) -> list[tuple[int, Fetched]]:
@@ -102,7 +106,7 @@ class QueueDeliveries:
         context = self._context
         backing, consumers = context.backing, context.consumers
         chosen = consumers.next() if not len(backing) else None
-        if chosen is None or not chosen[0].consumer.acks_unseen or backing.recovering:
+        if chosen is None or not chosen[0].consumer.acks_unseen or backing.recovering or context.log is not None:
             return False
         if envelope.of_contents:
             envelope, body = envelope.with_content(body)
@@ -167,6 +171,8 @@ class QueueDeliveries:
                     if first and timeout_ms is not None:
                         self._settlements.limit_time(consumer.channel, first, part.count, timeout_ms)
                     deliveries.append(Delivered(consumer.tag, consumer.channel, first, part))
+                    if context.log is not None:
+                        context.log.delivered(deliveries[-1])
                 offset += len(states) * share
             given += fetched.count
         return given
@@ -187,6 +193,8 @@ class QueueDeliveries:
             if context.counts is not None:
                 context.counts.note_delivered(len(seq_ids), fetched.redelivered, consumer.ack_required)
             deliveries.append(Delivered(consumer.tag, consumer.channel, first, fetched))
+            if context.log is not None:
+                context.log.delivered(deliveries[-1])
             given += len(seq_ids)
         if consumer.shared is not None:
             state.give_shared_back(count - given)

@@ -30,6 +30,7 @@ waits to be delivered again, and what dead letters are on their way, each once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from warren.actors.engines.declared.policies import AppliedPolicies
@@ -87,7 +88,7 @@ class QueueProcess:
         context, expiry = self.context, self.expiry
         context.takes_all = expiry.ttl_us is None and expiry.limits is None and self.backing.levels is None
         checked = context.arguments.consumer_timeout_ms is not None or context.declaration.deduplicates
-        context.is_plain = context.takes_all and not checked and not self._is_watched
+        context.is_plain = context.takes_all and not checked and not self._is_watched and context.log is None
 
     def _note_arguments(self) -> None:
         self._note_plain()
@@ -146,9 +147,11 @@ class QueueProcess:
         which consumers have room are delivered here.
         """
         if not self.context.is_plain or expiration_ms is not None:
-            self._publish_carefully(
-                envelope, msg_ids, bodies, expiration_ms=expiration_ms, priority=priority, token=token
-            )
+            log = self.context.log
+            with nullcontext() if log is None else log.publishing(envelope, msg_ids, bodies):
+                self._publish_carefully(
+                    envelope, msg_ids, bodies, expiration_ms=expiration_ms, priority=priority, token=token
+                )
             return
         queue = self.backing.single
         if queue is None:
@@ -221,7 +224,10 @@ class QueueProcess:
         if refused:
             if self.context.counts is not None:
                 self.context.counts.refused += len(refused)
-            self.expiry.refuse(envelope, [bodies[index] for index in refused])
+            dead_lettered = self.expiry.refuse(envelope, [bodies[index] for index in refused])
+            if self.context.log is not None:
+                refused_ids = [msg_ids[16 * index : 16 * index + 16] for index in refused]
+                self.context.log.refused(refused_ids, dead_lettered=dead_lettered)
             taken = sorted(set(range(len(bodies))) - set(refused))
             msg_ids = b"".join([msg_ids[16 * index : 16 * index + 16] for index in taken])
             bodies = [bodies[index] for index in taken]
@@ -281,6 +287,8 @@ class QueueProcess:
     def purge(self) -> int:
         """Delete every ready message, and those that wait to be redelivered; return their number."""
         purged = self.settlements.purge_waiting() + self.backing.purge()
+        if self.context.log is not None:
+            self.context.log.purged()
         if self.context.counts is not None:
             self.context.counts.purged += purged
         return purged

@@ -65,6 +65,8 @@ class QueueSettlements:
         """
         context = self._context
         tags, runs = context.consumers.remove_channel(channel)
+        if context.log is not None:
+            context.log.came_back(channel, runs, "requeued")
         if self._deadlines is not None:
             self._deadlines.close_channel(channel)
         if tags or runs:
@@ -80,31 +82,30 @@ class QueueSettlements:
 
         Raises :class:`~warren.actors.engines.errors.UnknownTagError` if a tag was never given to the channel.
         """
-        runs = self._ack(self._context.consumers.settle(channel, tags))
-        if self._context.counts is not None:
-            self._context.counts.note_acked(runs)
+        self._ack(channel, self._context.consumers.settle(channel, tags))
 
     def ack_up_to(self, channel: str, tag: int) -> None:
         """Ack everything up to a tag; 0: everything."""
-        runs = self._ack(self._context.consumers.settle_up_to(channel, tag))
-        if self._context.counts is not None:
-            self._context.counts.note_acked(runs)
+        self._ack(channel, self._context.consumers.settle_up_to(channel, tag))
 
     def nack(self, channel: str, tags: Sequence[range], *, requeue: bool, failed: bool = False) -> None:
         """Requeue messages to their old positions, or reject them; then they become dead letters, or are dropped.
 
         ``failed``: whether requeued ones count as failed (``x-delayed-retry-type``).
         """
-        self._nack(self._context.consumers.settle(channel, tags), requeue=requeue, failed=failed)
+        self._nack(channel, self._context.consumers.settle(channel, tags), requeue=requeue, failed=failed)
 
     def nack_up_to(self, channel: str, tag: int, *, requeue: bool) -> None:
         """As :meth:`nack`, everything up to a tag; 0: everything."""
-        self._nack(self._context.consumers.settle_up_to(channel, tag), requeue=requeue)
+        self._nack(channel, self._context.consumers.settle_up_to(channel, tag), requeue=requeue)
 
     def retry(self, channel: str, tags: Sequence[range], wait_ms: int | None = None) -> None:
         """Requeue messages that failed to their old positions after a wait. ``wait_ms`` ``None``: as the queue's
         arguments say."""
-        self._come_back(self._context.consumers.settle(channel, tags), retried=True, wait_ms=wait_ms)
+        runs = self._context.consumers.settle(channel, tags)
+        if self._context.log is not None:
+            self._context.log.came_back(channel, runs, "retried")
+        self._come_back(runs, retried=True, wait_ms=wait_ms)
 
     def extend(self, channel: str, tag: int, time_ms: int) -> None:
         """Let a channel hold a message for ``time_ms`` from now on, if its time is limited.
@@ -115,25 +116,41 @@ class QueueSettlements:
         if self._deadlines is not None:
             self._deadlines.extend(channel, tag, self._context.wall_clock() + time_ms * 1000)
 
-    def _ack(self, runs: Sequence[Run]) -> Sequence[Run]:
+    def _ack(self, channel: str, runs: Sequence[Run]) -> None:
+        context = self._context
         for level, seq_ids in _by_level(runs).items():
-            self._context.backing.level(level).ack(seq_ids)
+            context.backing.level(level).ack(seq_ids)
         if self.retries is not None:
             self.retries.forget([(run.level, run.seq_ids) for run in runs])
-        return runs
+        if context.counts is not None:
+            context.counts.note_acked(runs)
+        if context.log is not None:
+            context.log.acked(channel, runs)
 
-    def _nack(self, runs: list[Run], *, requeue: bool, failed: bool = False) -> None:
+    def _nack(self, channel: str, runs: list[Run], *, requeue: bool, failed: bool = False) -> None:
+        context = self._context
         if requeue:
+            if context.log is not None:
+                context.log.came_back(channel, runs, "requeued")
             self._come_back(runs, failed=failed)
             return
         if not runs:
             return
-        if self._context.counts is not None:
-            self._context.counts.rejected += sum(run.count for run in runs)
+        if context.counts is not None:
+            context.counts.rejected += sum(run.count for run in runs)
+        held = [(run.level, run.seq_ids) for run in runs]
         if self.retries is not None:
-            self.retries.forget([(run.level, run.seq_ids) for run in runs])
-        if not self._expiry.reject([(run.level, run.seq_ids) for run in runs]):
-            self._ack(runs)
+            self.retries.forget(held)
+        dead_lettered = self._expiry.reject(held)
+        if not dead_lettered:
+            self._drop(held)
+        if context.log is not None:
+            context.log.rejected(channel, runs, dead_lettered=dead_lettered)
+
+    def _drop(self, held: Iterable[tuple[int, range]]) -> None:
+        """Delete pending messages."""
+        for level, seq_ids in held:
+            self._context.backing.level(level).ack([seq_ids])
 
     # ── what comes back ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -175,11 +192,12 @@ class QueueSettlements:
         """Dead-letter or drop pending messages that exceed the delivery limit."""
         if not held:
             return
-        declaration, arguments, backing = self._context.declaration, self._context.arguments, self._context.backing
-        if self._expiry.watcher is not None:
-            self._expiry.watcher.over_limit([(backing.level(level), seq_ids) for level, seq_ids in held])
-        count = sum(len(seq_ids) for _, seq_ids in held)
+        declaration, arguments = self._context.declaration, self._context.arguments
         is_gone = arguments.dead_letter_exchange is None
+        if (log := self._context.log) is not None:
+            for level, seq_ids in held:
+                log.over_limit(self._context.backing.level(level), seq_ids, dead_lettered=not is_gone)
+        count = sum(len(seq_ids) for _, seq_ids in held)
         fate = "they are gone" if is_gone else f"they are dead-lettered to {arguments.dead_letter_target}"
         _LOG.warning(
             "%s: %d messages were returned more than %s times: %s",
@@ -190,8 +208,7 @@ class QueueSettlements:
             extra=log_event("queue_delivery_limit", of=declaration, count=count),
         )
         if not self._expiry.reject(held, "delivery_limit"):
-            for level, seq_ids in held:
-                backing.level(level).ack([seq_ids])
+            self._drop(held)
 
     def to_deliver(self, level: int, fetched: Fetched, ack_required: bool) -> list[Fetched]:
         """Return those of redelivered messages that may be delivered now, with their delivery counts."""
@@ -249,13 +266,13 @@ class QueueSettlements:
         context = self._context
         runs: list[Run] = []
         for channel, tags in due:
-            for run in context.consumers.settle(channel, (tags,)):
-                lapsed_tags = range(run.first, run.end)
-                if self._expiry.watcher is not None:
-                    self._expiry.watcher.lapsed(channel, lapsed_tags)
+            lapsed_runs = context.consumers.settle(channel, (tags,))
+            if context.log is not None:
+                context.log.came_back(channel, lapsed_runs, "timed_out")
+            for run in lapsed_runs:
                 if run.owner is not None:
-                    context.effects.lapsed.append((run.owner.consumer.tag, lapsed_tags))
-                runs.append(run)
+                    context.effects.lapsed.append((run.owner.consumer.tag, range(run.first, run.end)))
+            runs += lapsed_runs
         if runs:
             count = sum(run.count for run in runs)
             _LOG.warning(
@@ -293,8 +310,7 @@ class QueueSettlements:
             return 0
         held = self.retries.take_all()
         self.retries.forget(held)
-        for level, seq_ids in held:
-            self._context.backing.level(level).ack([seq_ids])
+        self._drop(held)
         return sum(len(seq_ids) for _, seq_ids in held)
 
     def delete(self) -> None:
