@@ -287,27 +287,27 @@ SPARK: Final = new_group(
         ),
         ListedCommand(
             "export",
-            "warren.commands.spark.exports:export",
+            "warren.commands.spark.writing:export",
             "Export the messages of many brokers, as warren export and warren topic scan do, with node and position.",
         ),
         ListedCommand(
             "load",
-            "warren.commands.spark.exports:load",
+            "warren.commands.spark.writing:load",
             "Load exported messages into new node directories that warren and RabbitMQ can open.",
         ),
         ListedCommand(
             "republish",
-            "warren.commands.spark.exports:republish",
+            "warren.commands.spark.writing:republish",
             "Publish exported messages to a live RabbitMQ, each queue in order. Run it again to resume.",
         ),
         ListedCommand(
             "rebuild",
-            "warren.commands.spark.rebuild:rebuild",
+            "warren.commands.spark.writing:rebuild",
             "Rebuild ConsumeQueue and index files of many RocketMQ stores from their CommitLogs alone.",
         ),
         ListedCommand(
             "pack",
-            "warren.commands.spark.pack:pack",
+            "warren.commands.spark.writing:pack",
             "Pack warren into an archive that Spark sends to executors without it.",
         ),
         ListedCommand(

@@ -8,9 +8,8 @@ from operator import itemgetter
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.filesize import decimal
-from rich.table import Table
 from rich.text import Text
 
 from warren.commands.options import EXIT_DAMAGE, JsonOption, SetOption, TableFormat, parse_settings
@@ -224,23 +223,12 @@ def backlog(
 def _print_backlog(report: Any, out: str) -> None:
     plots = job("backlog_plots")
     rows = report.tables["queues"].to_pylist()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("node", overflow="fold")
-    table.add_column("queue", overflow="fold")
-    for name in ("messages", "bytes", "oldest"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table("node", "queue", numbers=("messages", "bytes", "oldest"))
     for row in rows[:_SHOWN]:
-        age = row["oldest_age_s"]
-        table.add_row(
-            printable(row["node"]),
-            printable(plots.queue_name(row)),
-            f"{row['messages']:,}",
-            plots.bytes_text(row["bytes"]),
-            "not known" if age is None else plots.duration_text(age),
-        )
-    console = Console(markup=False, emoji=False, highlight=False)
-    console.print(table)
+        names = _plain(row["node"]), _plain(plots.queue_name(row))
+        table.add_row(*names, f"{row['messages']:,}", plots.bytes_text(row["bytes"]), plots.age_text(row))
     total = report.to_json()
     rest = f"; {len(rows) - _SHOWN:,} queues more" if len(rows) > _SHOWN else ""
-    console.print(f"{total['messages']:,} messages, {plots.bytes_text(total['bytes'])}, in {len(rows):,} queues{rest}")
-    console.print(f"tables and {job('backlog').PAGE} in {printable(out)}")
+    size = plots.bytes_text(total["bytes"])
+    print_text([table, Text(f"{total['messages']:,} messages, {size}, in {len(rows):,} queues{rest}")])
+    print_text([Text(f"tables and {job('backlog').PAGE} in {printable(out)}")])

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from warren.pipeline.jobs.backlog_plots import PLOTS, bytes_text, count_text, duration_text, queue_name
+from warren.pipeline.jobs.backlog_plots import PLOTS, age_text, bytes_text, count_text, queue_name
 from warren.salvage.names import Json
 
 _ROWS: Final = 40
@@ -48,11 +48,10 @@ def _subtitle(rows: Mapping[str, Sequence[Row]], summary: Mapping[str, Any]) -> 
 def _cards(summary: Mapping[str, Any]) -> str:
     repeated = summary["repeated"]
     untimed = summary["messages"] - summary["timed"]
-    oldest = "not known" if summary["oldest_age_s"] is None else duration_text(summary["oldest_age_s"])
     cards = [
         ("messages", count_text(summary["messages"]), f"in {summary['queues']:,} queues of {summary['nodes']:,} nodes"),
         ("bytes", bytes_text(summary["bytes"]), ""),
-        ("oldest", oldest, f"{untimed:,} messages tell no time" if untimed else ""),
+        ("oldest", age_text(summary), f"{untimed:,} messages tell no time" if untimed else ""),
         (
             "repeated bodies",
             bytes_text(repeated["bytes"]),
@@ -94,7 +93,7 @@ def _tables(rows: Mapping[str, Sequence[Row]]) -> Iterable[str]:
             bytes_text(row["bytes"]),
             bytes_text(row["median_bytes"]),
             bytes_text(row["largest_bytes"]),
-            _age(row),
+            age_text(row),
         )
         for row in rows["queues"][:_ROWS]
     ]
@@ -107,7 +106,7 @@ def _tables(rows: Mapping[str, Sequence[Row]]) -> Iterable[str]:
             f"{row['queue']} / {row['queue_id']}",
             count_text(row["lag"]),
             bytes_text(row["lag_bytes"]),
-            _age(row),
+            age_text(row),
         )
         for row in rows["groups"][:_ROWS]
     ]
@@ -125,10 +124,6 @@ def _tables(rows: Mapping[str, Sequence[Row]]) -> Iterable[str]:
     ]
     heads = ("SHA-256 begins", "queue", "messages", "body", "repeated")
     yield _table("Bodies that are there more than once", heads, repeated, len(rows["repeated"]), text_columns=2)
-
-
-def _age(row: Row) -> str:
-    return "not known" if row["oldest_age_s"] is None else duration_text(row["oldest_age_s"])
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], count: int, *, text_columns: int) -> str:

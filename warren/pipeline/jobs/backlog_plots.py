@@ -79,6 +79,11 @@ def duration_text(seconds: float) -> str:
     return "1 second" if seconds == 1 else f"{seconds:.0f} seconds"
 
 
+def age_text(row: Row) -> str:
+    """The age of the oldest message: of a queue, a group, or all."""
+    return "not known" if row["oldest_age_s"] is None else duration_text(row["oldest_age_s"])
+
+
 def queue_name(row: Row) -> str:
     """A queue, or a topic's queue, with its vhost unless that is the usual one."""
     name = str(row["queue"])

@@ -1,13 +1,16 @@
-"""``warren spark export``, ``load`` and ``republish``: messages out of many brokers' directories, and to others."""
+"""``warren spark export``, ``load``, ``republish``, ``rebuild`` and ``pack``: messages, files and archives written."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
+import attrs
 import typer
 
 from warren.commands.options import (
     EXIT_DAMAGE,
+    CheckOption,
     JsonOption,
     OnlyVhostOption,
     QueueOption,
@@ -17,10 +20,14 @@ from warren.commands.options import (
     distinct,
     parse_settings,
 )
-from warren.commands.output import FindingReporter, print_json, report_error
+from warren.commands.output import FindingReporter, print_json, print_text, report_error
 from warren.commands.spark.arguments import ExportPaths, InputFormat, Master, Out, Paths, job
 from warren.salvage.export import Selection
 from warren.salvage.names import printable
+from warren.tables.pipeline_errors import PipelineError
+
+if TYPE_CHECKING:
+    from warren.pipeline.shipping import Packed
 
 
 def export(
@@ -134,3 +141,92 @@ def republish(
         print(
             f"{printable(entry.queue)}: {entry.messages:,} messages, {entry.payload_bytes:,} bytes of payload{before}"
         )
+
+
+def rebuild(
+    paths: Paths,
+    out: Annotated[
+        str,
+        typer.Option("--out", metavar="DIR", help="A new directory that all of Spark's machines share."),
+    ],
+    *,
+    check: CheckOption = False,
+    master: Master = None,
+    setting: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Rebuild ConsumeQueue and index files of many RocketMQ stores from their CommitLogs alone.
+
+    One store's files lie directly in DIR, of several each has a folder there. Exit code 1: something differs from the
+    files that are there (--check), or of a CommitLog could not be read.
+    """
+    reports = job("rebuild").run(paths, master, parse_settings(setting), out, check=check)
+    for report in reports:
+        for note in report.notes:
+            report_error(note)
+        for finding in report.damage:
+            report_error(finding)
+    if as_json:
+        documents = [report.to_json() for report in reports]
+        print_json(documents[0] if len(documents) == 1 else {"nodes": documents})
+    else:
+        for report in reports:
+            place = printable(report.out)
+            print(f"{printable(report.node)}: {report.records:,} records: {len(report.files):,} files in {place}")
+            for file in report.differing:
+                place = "" if file.file_offset is None else f" from offset {file.file_offset:,} on"
+                print(f"{printable(report.node)}: {printable(file.name)}: {file.outcome}{place}")
+            if check and not report.differing:
+                print(f"{printable(report.node)}: {len(report.compared):,} files are as they were")
+    if any(report.differing or report.damage for report in reports):
+        raise typer.Exit(EXIT_DAMAGE)
+
+
+def pack(
+    *,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            metavar="FILE.zip",
+            help="warren and the pure Python packages that it needs, for spark-submit's --py-files.",
+        ),
+    ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            "--environment",
+            metavar="FILE.tar.gz",
+            help="Everything, also compiled packages (numpy, pyarrow), for --archives; only for this system and "
+            "Python.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Pack warren into an archive that Spark sends to executors without it."""
+    from warren.pipeline import shipping
+
+    if out is None and environment is None:
+        raise PipelineError("which archive: --out FILE.zip or --environment FILE.tar.gz")
+    archives = []
+    if out is not None:
+        archives.append(shipping.pack(out))
+    if environment is not None:
+        archives.append(shipping.pack_environment(environment))
+    if as_json:
+        print_json(
+            {
+                "archives": [
+                    {**attrs.asdict(archive), "brought": [*archive.brought], "needed": [*archive.needed]}
+                    for archive in archives
+                ]
+            }
+        )
+    else:
+        print_text(line for archive in archives for line in _said_of(archive))
+
+
+def _said_of(packed: Packed) -> Iterator[str]:
+    yield f"{packed.path}: {packed.size_bytes / 1e6:,.1f} MB: {', '.join(packed.brought)}"
+    if packed.needed:
+        yield f"the executors' Python must have: {', '.join(packed.needed)}"
