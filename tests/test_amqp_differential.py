@@ -1,4 +1,4 @@
-"""Random AMQP programs on real servers: what comes is the same, frame by frame."""
+"""AMQP programs on real servers, random ones and some with names: what comes is the same, frame by frame."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.amqp_differential import Side, first_difference, own_server, program_of, real_server, report
+from tests.support.amqp_differential import Side, differs, first_difference, own_server, program_of, real_server, report
+from tests.support.amqp_program import FAR_MS, SHORT_MS, Program, Step, shortened
 from tests.support.broker import requires_broker
-from tests.support.differential_program import Step
 
 pytestmark = pytest.mark.filterwarnings("ignore:This command is deprecated")  # basic.recover-async
 SEEDS = range(140, 152)
@@ -51,6 +51,140 @@ def test_a_broker_says_the_same_twice(real: Side) -> None:
     assert not [text for seed in SAME_TWICE if (text := repeated(real, real, seed))]
 
 
+# ── dead letters, limits and expiry ──────────────────────────────────────────────────────────────────────────────────
+
+Call = tuple[str, dict[str, Any]]
+"""A step's verb and arguments."""
+WAIT: Call = ("wait", {})
+ACK: Call = ("basic.ack", {"delivery": 0})
+REJECT: Call = ("basic.reject", {"delivery": 0, "requeue": False})
+REQUEUE: Call = ("basic.reject", {"delivery": 0, "requeue": True})
+
+
+def declare(queue: str, *, dead: str | None = None, key: str | None = None, **arguments: Any) -> Call:
+    """``dead``: the exchange of its dead letters; ``key``: their routing key."""
+    more = {"dead_letter_exchange": dead, "dead_letter_routing_key": key, **arguments}
+    given = {f"x-{name.replace('_', '-')}": value for name, value in more.items() if value is not None}
+    return "queue.declare", {"queue": queue, "durable": True, "arguments": given}
+
+
+def publish(queue: str, body: str, **properties: Any) -> Call:
+    message = {"properties": {"delivery_mode": 2, **properties}, "body": body, "count": 1}
+    return "basic.publish", {"exchange": "", "routing_key": queue, **message}
+
+
+def get(queue: str, then: Call = ACK, count: int = 1) -> list[Call]:
+    return [("basic.get", {"queue": queue, "no_ack": False}), then] * count
+
+
+COPIED = {"CC": ["@copy"], "BCC": ["@blind"], "other": True}
+OLD_DEATH = {"queue": "@q", "reason": "rejected", "exchange": "e", "routing-keys": ["k"]}
+OTHER_DEATH = {"queue": "z", "reason": "expired"}
+TO_DEAD = {"dead": "", "key": "@dead"}
+LAZY: list[dict[str, Any]] = [
+    {},
+    {"message_ttl": 0},
+    {"max_length": 0},
+    {"max_length": 0, "overflow": "reject-publish-dlx"},
+]
+SCENARIOS: dict[str, list[Call]] = {
+    "a message that dies of everything, everywhere, and again": [
+        *[declare(f"@{queue}", dead="", key=f"@{following}") for queue, following in ("ab", "bc", "ca")],
+        publish("@a", "1", headers={"mine": 1, "zz": "last"}, expiration="20", content_type="text/plain"),
+        WAIT,
+        *[one for queue in "bcabcab" for one in get(f"@{queue}", REJECT)],
+        *get("@c"),
+    ],
+    "a cycle of expiries": [
+        declare("@a", dead="", key="@b", message_ttl=20),
+        declare("@b", dead="", key="@a", message_ttl=20),
+        publish("@a", "goes round once"),
+        WAIT,
+        declare("@self", dead="", message_ttl=SHORT_MS),
+        publish("@self", "rejected, it may"),
+        *get("@self", REJECT),
+        *get("@self", REQUEUE),
+        WAIT,
+    ],
+    "copies": [
+        *[declare(queue) for queue in ("@copy", "@blind", "@target")],
+        declare("@a", dead=""),
+        declare("@b", dead="", key="@target"),
+        publish("@b", "with a key of the queue's own", headers=COPIED),
+        *[*get("@copy"), *get("@blind"), *get("@b", REJECT), *get("@target"), *get("@copy"), *get("@blind")],
+        publish("@a", "with its own keys: back where it was, and to the others", headers=COPIED),
+        *[*get("@copy"), *get("@blind"), *get("@a", REJECT), *get("@a"), *get("@copy"), *get("@blind")],
+    ],
+    "the head is dropped": [
+        declare("@dead"),
+        declare("@q", max_length=3, **TO_DEAD),
+        *[publish("@q", str(number), expiration=str(FAR_MS)) for number in range(5)],
+        *[*get("@dead", count=2), *get("@q", REQUEUE), *get("@q", count=4)],
+        declare("@r", max_length_bytes=6, **TO_DEAD),
+        *[publish("@r", body) for body in ("12", "34", "5678", "", "far too long")],
+        *get("@dead", count=6),
+    ],
+    "publishes are refused": [
+        declare("@dead"),
+        declare("@q", max_length=2, overflow="reject-publish-dlx", **TO_DEAD),
+        *[publish("@q", str(number)) for number in range(4)],
+        *[*get("@dead", count=3), *get("@q", count=3)],
+    ],
+    "the order of expiry": [
+        declare("@dead"),
+        declare("@q", **TO_DEAD),
+        *[publish("@q", time, expiration=time) for time in (str(SHORT_MS), "1", str(FAR_MS), "1")],
+        WAIT,
+        *[*get("@dead", count=3), *get("@q", count=2), *get("@dead")],
+    ],
+    "deaths that another program wrote": [
+        declare("@dead"),
+        declare("@q", **TO_DEAD),
+        *[
+            one
+            for deaths in (
+                "made text of",
+                [],
+                [OLD_DEATH],
+                [OLD_DEATH, OLD_DEATH, OTHER_DEATH],
+                [OTHER_DEATH, OLD_DEATH],
+                [OTHER_DEATH, {**OTHER_DEATH, "count": 5}],
+                [{**OLD_DEATH, "count": 7}, OTHER_DEATH],
+            )
+            for one in (
+                publish("@q", "x", headers={"x-death": deaths, "b": 1, "a": 2}),
+                *get("@q", REJECT),
+                *get("@dead"),
+            )
+        ],
+    ],
+    "priorities": [
+        declare("@dead"),
+        declare("@q", max_priority=3, max_length=3, **TO_DEAD),
+        *[publish("@q", str(priority), priority=priority) for priority in (0, 9, 1, 2, None)],
+        *[*get("@dead", count=2), *get("@q", REQUEUE), *get("@q", count=4)],
+    ],
+    "what a lazy queue tells of the expiration of what was in it": [
+        declare("@dead"),
+        *[declare(f"@q{number}", queue_mode="lazy", **TO_DEAD, **more) for number, more in enumerate(LAZY)],
+        *[publish(f"@q{number}", "x", expiration=str(FAR_MS)) for number in range(len(LAZY))],
+        *[*get("@q0", REQUEUE), *get("@q0", REJECT), *get("@dead", count=len(LAZY))],
+    ],
+}
+
+
+@requires_broker
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_dead_are_where_a_broker_has_them_and_say_the_same(own: Side, real: Side, name: str) -> None:
+    calls: list[Call] = [("confirm.select", {}), *SCENARIOS[name]]
+    where = {"connection": 0, "channel": 1}
+    difference = differs(own, real, tuple(Step(at, verb, where | given) for at, (verb, given) in enumerate(calls)))
+    assert difference is None, str(difference)
+
+
+# ── the tool itself ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
 def test_a_seed_gives_the_same_program_each_time() -> None:
     assert program_of(7) == program_of(7)
     assert program_of(7) != program_of(8)
@@ -63,3 +197,13 @@ def test_the_first_step_that_differs_is_found() -> None:
     assert found is not None
     assert (found.step, found.what, found.there) == (program[1], "queues", {"@q0": [1, 0]})
     assert first_difference(program, told, list(told)) is None
+
+
+@pytest.mark.parametrize("needed", [{0}, {3, 17}, {5, 6, 7, 19}])
+def test_a_program_is_shortened_to_the_steps_that_matter(needed: set[int]) -> None:
+    program = tuple(Step(number, "wait", {}) for number in range(20))
+
+    def differs(part: Program) -> bool:
+        return needed <= {step.number for step in part}
+
+    assert {step.number for step in shortened(program, differs)} == needed

@@ -12,7 +12,7 @@ from pamqp import commands as c
 
 from tests.support.amqp_driver import Driver, Transcript
 from tests.support.amqp_link import Link
-from tests.support.differential_program import Step
+from tests.support.amqp_program import Step
 from tests.support.server_tools import served
 from warren.amqp.methods import encode_method
 

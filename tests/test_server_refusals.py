@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.amqp_differential import Side, own_server, real_server
 from tests.support.amqp_driver import Driver
+from tests.support.amqp_program import REPLY_TO, Step
 from tests.support.broker import requires_broker
-from tests.support.differential_program import REPLY_TO, Step
 from warren.queue_index.message.amqp_tables import LongInteger, SingleFloat, Timestamp, UnsignedInteger
 
 Refusal = tuple[str, dict[str, Any], str]

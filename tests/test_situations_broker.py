@@ -194,23 +194,6 @@ def copies_of_what_died(stage: Stage) -> Any:
     return sorted((one[2], one[0].routing_key, one[1].expiration, deaths(one[1])) for one in found)
 
 
-def deaths_are_counted_by_queue_and_reason(stage: Stage) -> Any:
-    channel = stage.channel()
-    channel.queue_declare("again", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "wait"})
-    channel.queue_declare(
-        "wait",
-        arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "again", "x-message-ttl": 1},
-    )
-    channel.confirm_delivery()
-    channel.basic_publish("", "again", b"m", pika.BasicProperties(headers={"mine": 1}, expiration="60000"))
-    seen = []
-    for _ in range(3):
-        method, properties, _ = wait_for_one(channel, "again")
-        seen.append((method.redelivered, properties.expiration, deaths(properties)))
-        channel.basic_reject(method.delivery_tag, requeue=False)
-    return seen
-
-
 def wait_for_one(channel: BlockingChannel, queue: str) -> Any:
     found: list[Any] = []
 
@@ -222,49 +205,6 @@ def wait_for_one(channel: BlockingChannel, queue: str) -> Any:
 
     wait_until(comes, f"a message in {queue}", patience_s=PATIENCE_S)
     return found[0]
-
-
-def a_circle_without_a_rejection_ends(stage: Stage) -> Any:
-    channel = stage.channel()
-    for name, other in (("r1", "r2"), ("r2", "r1")):
-        channel.queue_declare(
-            name,
-            arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": other, "x-message-ttl": 1},
-        )
-    channel.confirm_delivery()
-    channel.basic_publish("", "r1", b"m")
-    wait_until(lambda: count(channel, "r1") == count(channel, "r2") == 0, "it goes", patience_s=PATIENCE_S)
-    return "gone"
-
-
-def limits_and_their_dead(stage: Stage) -> Any:
-    channel = stage.channel()
-    channel.queue_declare("l dead")
-    arguments = {"x-max-length": 2, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "l dead"}
-    channel.queue_declare("l head", arguments=arguments)
-    channel.queue_declare("l refuse", arguments={**arguments, "x-overflow": "reject-publish-dlx"})
-    channel.confirm_delivery()
-    nacked = []
-    for queue in ("l head", "l refuse"):
-        for number in range(4):
-            try:
-                channel.basic_publish("", queue, b"%d" % number)
-            except pika.exceptions.NackError:
-                nacked.append((queue, number))
-    dead = [(one[2], deaths(one[1])) for one in got(channel, "l dead", 4)]
-    return nacked, dead, [[one[2] for one in got(channel, queue, 2)] for queue in ("l head", "l refuse")]
-
-
-def a_message_with_its_own_time_waits_behind_the_head(stage: Stage) -> Any:
-    channel = stage.channel()
-    channel.queue_declare("own time")
-    channel.confirm_delivery()
-    for body, expiration in ((b"1", None), (b"2", "1"), (b"3", None), (b"4", "600000")):
-        channel.basic_publish("", "own time", body, pika.BasicProperties(expiration=expiration))
-    time.sleep(0.05)
-    ready = count(channel, "own time")
-    found = got(channel, "own time", 3)
-    return ready, [(one[2], one[1].expiration, one[0].message_count) for one in found]
 
 
 def no_time_to_live_is_for_a_consumer_that_waits(stage: Stage) -> Any:
@@ -551,10 +491,6 @@ SITUATIONS = [
     bindings_of_exchanges_in_a_circle,
     copies_go_to_further_keys_and_blind_ones_are_not_seen,
     copies_of_what_died,
-    deaths_are_counted_by_queue_and_reason,
-    a_circle_without_a_rejection_ends,
-    limits_and_their_dead,
-    a_message_with_its_own_time_waits_behind_the_head,
     no_time_to_live_is_for_a_consumer_that_waits,
     consumers_of_higher_priority_come_first,
     one_consumer_is_active_at_a_time,

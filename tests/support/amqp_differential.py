@@ -5,9 +5,9 @@
 starts a RabbitMQ and a warren, runs the programs of the seeds on both and prints those that differ, with ``--shorten``
 as short as they get. ``--both-real`` runs them on RabbitMQ twice: what differs there is not a fault of warren's.
 
-In some programs, connections are several users' in several vhosts, and an operator interferes: beside the steps of
-:mod:`tests.support.amqp_program` these have ``login`` (the user and the vhost of a connection) and ``administer`` (a
-request to the management API: users, permissions, policies, limits).
+In some programs messages and queues expire. In some, connections are several users' in several vhosts, and an
+operator interferes: beside the steps of :mod:`tests.support.amqp_program` these have ``login`` (the user and the
+vhost of a connection) and ``administer`` (a request to the management API: users, permissions, policies, limits).
 
 A difference is one that shows whenever it is tried: a real broker does what it does in processes of its own, and some
 of what a program sees depends on their order.
@@ -28,9 +28,8 @@ import attrs
 
 from tests.support import amqp_driver
 from tests.support.amqp_driver import Driver, Transcript
-from tests.support.amqp_program import Arguments, Author
+from tests.support.amqp_program import FAR_MS, Arguments, Author, Program, Step, TimedAuthor, shortened
 from tests.support.broker import Broker
-from tests.support.differential_program import FAR_MS, Program, Step, shortened
 from tests.support.management_tools import Api
 from tests.support.server_tools import served
 from warren.management import ManagementSettings
@@ -231,8 +230,9 @@ class Side:
 
 
 def program_of(seed: int) -> Program:
-    """The program of a seed: every other one has several users, and an operator."""
-    return (AdministeringAuthor if seed % 2 else Author)(seed).write()
+    """The program of a seed: every other one has several users, and an operator; in every fourth time passes."""
+    authors = (Author, AdministeringAuthor, TimedAuthor, AdministeringAuthor)
+    return authors[seed % len(authors)](seed).write()
 
 
 def transcript(side: Side, program: Program) -> Transcript | str:

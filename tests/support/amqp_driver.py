@@ -25,7 +25,7 @@ import attrs
 from pamqp.base import Frame as Method
 
 from tests.support.amqp_link import KINDS, Link, LinkChannel, Record
-from tests.support.differential_program import REPLY_TO, Program, Step, named
+from tests.support.amqp_program import REPLY_TO, WAIT_MS, Program, Step, named
 from tests.support.management_tools import Api
 from warren.amqp.methods import method_of
 from warren.queue_index.properties import Properties, encode_properties
@@ -149,6 +149,9 @@ class Driver:
             return
         if step.verb == "login":
             self._clients[number] = _Client(**arguments)
+            return
+        if step.verb == "wait":
+            time.sleep(WAIT_MS / 1000)
             return
         link = self._links.get(number)
         if link is None or not link.is_open:

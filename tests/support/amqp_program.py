@@ -1,36 +1,109 @@
 """Random programs of AMQP 0-9-1 itself, as its clients may write them: every method, right and wrong.
 
-A step's verb is a method's name, with its arguments and the connection and channel it is sent on; ``publish`` has
-content too. Beside the methods there are ``pipeline`` (several steps in one write) and ``drop`` (the socket is closed
-without a word). What only the server knows stands in braces: ``{queue 7}`` is the name that step 7 was answered with,
-``{tag 9}`` a consumer's; ``{reply}`` is the address for direct replies that was seen last. ``delivery`` chooses among
-what a channel has got and not settled. A step that speaks of what is not there does nothing.
+A *program* is a list of steps, the same for the same seed. A *step*'s verb is a method's name, with its arguments and
+the connection and channel it is sent on; ``publish`` has content too. Beside the methods there are ``pipeline``
+(several steps in one write), ``drop`` (the socket is closed without a word) and ``wait``. Names begin with ``@``,
+which each run replaces by a prefix of its own, so that programs do not meet. What only the server knows stands in
+braces: ``{queue 7}`` is the name that step 7 was answered with, ``{tag 9}`` a consumer's; ``{reply}`` is the address
+for direct replies that was seen last. ``delivery`` chooses among what a channel has got and not settled. A step that
+speaks of what is not there does nothing, so any part of a program is one.
+
+Time stands in a program as ``SHORT_MS`` and ``FAR_MS``: a step ``wait`` lets all that is short pass.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from tests.support.differential_program import (
-    CONTENT,
-    EXPIRATIONS,
-    FAR_MS,
-    HEADERS,
-    KEYS,
-    MATCHES,
-    NAMES,
-    PATTERNS,
-    PREDECLARED,
-    REPLY_TO,
-    TYPES,
-    WRONG,
-    Program,
-    Step,
-)
+import attrs
+
+from warren.queue_index.message.amqp_tables import LongInteger
+
+SHORT_MS: Final = 1_000
+"""A time to live that a ``wait`` outlives, and nothing else."""
+WAIT_MS: Final = 1_600
+FAR_MS: Final = 3_600_000
 
 Arguments = dict[str, Any]
+
+
+@attrs.frozen
+class Step:
+    """One verb. ``number``: what it makes is known by it."""
+
+    number: int
+    verb: str
+    arguments: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.number:3} {self.verb}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
+        )
+
+
+Program = tuple[Step, ...]
+
+TYPES: Final = ("direct", "fanout", "headers", "topic")
+KEYS: Final = ("a", "b", "a.b", "a.c", "b.c.d", "")
+PATTERNS: Final = ("a", "b", "*", "#", "a.*", "*.b", "a.#", "#.d", "*.*", "")
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
+
+PREDECLARED: Final = ("amq.direct", "amq.fanout", "amq.headers", "amq.match", "amq.topic")
+HEADERS: Final[tuple[Mapping[str, Any], ...]] = (
+    {},
+    {"h": 1},
+    {"h": "x"},
+    {"h": 1, "i": True},
+    {"i": False},
+    {"h": None},
+    {"x-h": 1, "h": 1.5},
+    {"h": LongInteger(1), "i": [1, "two", {"three": 3}]},
+    {"h": b"\xff\0"},
+)
+MATCHES: Final = ("all", "any", "all-with-x", "any-with-x")
+NUMBERS: Final = ("x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-max-priority")
+WRONG_NUMBERS: Final[tuple[Any, ...]] = (-1, "10", 1.5, None, True, 1 << 40, 0, 256, {}, [])
+WRONG: Final[Mapping[str, tuple[Any, ...]]] = {
+    **dict.fromkeys(NUMBERS, WRONG_NUMBERS),
+    "x-overflow": ("drop-tail", 1, ""),
+    "x-queue-mode": ("eager", 5),
+    "x-dead-letter-exchange": (5, None, ["@x0"]),
+    "x-dead-letter-routing-key": (5, "a"),
+    "x-dead-letter-strategy": ("at-most-once", "sometimes"),
+    "x-single-active-consumer": ("true", 1),
+    "x-queue-type": ("classic", 1),
+    "x-queue-master-locator": ("client-local",),
+    "x-max-in-memory-length": (1, -1),
+    "x-max-in-memory-bytes": (1,),
+    "x-quorum-initial-group-size": (1,),
+    "x-max-age": ("1h",),
+    "x-stream-max-segment-size-bytes": (1000,),
+    "x-queue-version": (3, "1", 1),
+    "x-unknown": (1, "two", None),
+}
+NAMES: Final = (
+    "amq.",
+    "amq.own",
+    "with\nnewline",
+    "\N{LATIN SMALL LETTER U WITH DIAERESIS}",
+    "x" * 255,
+    "amq.gen-own",
+)
+EXPIRATIONS: Final = ("", "abc", "-1", "1.5", "12abc", "4294967296", " 1", f"+{FAR_MS}", "\N{ARABIC-INDIC DIGIT ONE}")
+CONTENT: Final[Mapping[str, tuple[Any, ...]]] = {
+    "content_type": ("text/plain", ""),
+    "content_encoding": ("utf-8",),
+    "correlation_id": ("c1",),
+    "message_id": ("m1",),
+    "timestamp": (0, 1_700_000_000),
+    "type": ("t",),
+    "app_id": ("a",),
+    "cluster_id": ("k",),
+    "user_id": ("guest",),
+    "reply_to": ("@q0", REPLY_TO),
+}
 
 
 class Author:
@@ -51,6 +124,10 @@ class Author:
         """Whether queues may have priorities, and no message a time to live of its own."""
         self.lazy = not self.prioritizes and rng.random() < 0.15
         """Whether queues may be lazy, and no message has a time to live."""
+        self.times: tuple[int, ...] = (0, FAR_MS)
+        """Times to live; all but the first are also times that a queue may be unused."""
+        self.expiring = 0.1
+        """How many messages have a time to live of their own."""
         self.steps: list[Step] = []
         self.tags: list[str] = []
         self.named: list[str] = []
@@ -157,8 +234,8 @@ class Author:
         rng = self.rng
         arguments: Arguments = {}
         chances: list[tuple[float, str, Callable[[], Any]]] = [
-            (0.12, "x-message-ttl", lambda: rng.choice((0, FAR_MS))),
-            (0.05, "x-expires", lambda: FAR_MS),
+            (0.12, "x-message-ttl", lambda: rng.choice(self.times)),
+            (0.05, "x-expires", lambda: rng.choice(self.times[1:])),
             (0.2, "x-max-length", lambda: rng.randrange(5)),
             (0.1, "x-max-length-bytes", lambda: rng.choice((0, 2, 5, 20))),
             (0.3, "x-overflow", lambda: rng.choice(("drop-head", "reject-publish", "reject-publish-dlx"))),
@@ -270,8 +347,8 @@ class Author:
                 if self._wrong(3):
                     headers[name] = rng.choice(("a", 5, [5], None))
         properties: Arguments = {"headers": headers} if headers or rng.random() < 0.1 else {}
-        if not self.prioritizes and not self.lazy and rng.random() < 0.1:
-            properties["expiration"] = rng.choice(("0", str(FAR_MS)))
+        if not self.prioritizes and not self.lazy and rng.random() < self.expiring:
+            properties["expiration"] = str(rng.choice(self.times))
         if self._wrong():
             properties["expiration"] = rng.choice(EXPIRATIONS)
         if rng.random() < 0.4:
@@ -417,3 +494,48 @@ class Author:
 
     def _drop(self) -> None:
         self._add("drop")
+
+
+class TimedAuthor(Author):
+    """Writes one program in which messages and queues expire."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.times = (0, SHORT_MS, FAR_MS)
+        self.expiring = 0.4
+
+    def _writers(self) -> Mapping[Callable[[], None], float]:
+        return {**super()._writers(), self._wait: 3}
+
+    def _wait(self) -> None:
+        if sum(step.verb == "wait" for step in self.steps) < 2:
+            self._add("wait")
+
+
+def named(value: Any, prefix: str) -> Any:
+    """The same with ``prefix`` where names have ``@``."""
+    match value:
+        case str():
+            return value.replace("@", prefix)
+        case dict():
+            return {name: named(one, prefix) for name, one in value.items()}
+        case list():
+            return [named(one, prefix) for one in value]
+        case _:
+            return value
+
+
+def shortened(program: Program, differs: Callable[[Program], bool]) -> Program:
+    """A part of ``program`` that differs as well, and from which no step can be left out."""
+    size = max(len(program) // 2, 1)
+    while True:
+        at = 0
+        while at < len(program):
+            shorter = program[:at] + program[at + size :]
+            if shorter and differs(shorter):
+                program = shorter
+            else:
+                at += size
+        if size == 1:
+            return program
+        size = max(size // 2, 1)
