@@ -226,7 +226,7 @@ async def test_a_cancelled_receive_leaves_the_message_for_the_next(hand: HandNod
             assert found is not None
             assert (found.body, found.redelivered) == (b"1", False)
             assert await consumer.receive(timeout=0) is None
-            assert not q.blocking._verbs.intake.consumer_waits()
+            assert not q.blocking._verbs.local.intake.consumer_waits()
 
 
 @pytest.mark.parametrize("auto_ack", [False, True])

@@ -127,7 +127,7 @@ def test_a_client_cannot_ask_for_a_later_time_than_can_be_shown() -> None:
     hand.node.queue("jobs")
     for delay in (Delay(1 << 70, 0, ()), Delay(None, 1 << 70, ()), Delay(-1, 0, ())):
         receiver = delay.receiver(node, "/", "jobs", "")
-        receiver.publish(hand.node.queue("jobs")._verbs.plain, b"x").wait()
+        receiver.publish(hand.node.queue("jobs")._verbs.host.keys.plain, b"x").wait()
     assert [message.due_ms for message in hand.node.delayed()] == [MAX_DUE_MS] * 2
 
 

@@ -287,7 +287,7 @@ def test_in_an_event_loop_it_goes_out_at_once_and_is_made_safe_by_another_thread
     scene.run()
     actor = actor_of(queue)
     turns, told = actor.turn_count, waits(consumer)
-    confirm = actor.intake.publish(queue._verbs.plain, b"1", here=False)
+    confirm = actor.intake.publish(queue._verbs.host.keys.plain, b"1", here=False)
     assert told == [True]
     confirm.hurry()
     assert not actor.quick_turn()
@@ -298,8 +298,8 @@ def test_in_an_event_loop_it_goes_out_at_once_and_is_made_safe_by_another_thread
     waits(consumer)
     [one] = taken_now(consumer)
     one.ack()
-    actor.intake.publish(queue._verbs.plain, b"2", here=False)
-    actor.intake.publish(queue._verbs.plain, b"3", here=False)
+    actor.intake.publish(queue._verbs.host.keys.plain, b"2", here=False)
+    actor.intake.publish(queue._verbs.host.keys.plain, b"3", here=False)
     assert actor.quick_turn(), "not only what went out waits"
     assert [one.body for one in taken_now(consumer)] == [b"2", b"3"]
     consumer.close()
@@ -327,7 +327,7 @@ def test_an_ack_that_comes_during_a_turn_waits_where_no_message_waits_for_its_ro
         (1, 1, [b"2"]) if waiting else (0, 1, [])
     )
     told = waits(consumer)
-    actor.intake.publish(queue._verbs.plain, b"3", here=False)
+    actor.intake.publish(queue._verbs.host.keys.plain, b"3", here=False)
     assert told == ([] if waiting else [True]), "what stands before it is acks"
     assert actor.quick_turn() is bool(waiting)
     consumer.close()
@@ -692,7 +692,7 @@ def test_publishers_that_wait_for_room_do_not_wait_for_the_next_sync() -> None:
     safe(queue)
     actor = actor_of(queue)
     for number in range(9):
-        confirm = actor.intake.publish(queue._verbs.plain, b"%d" % number, here=False)
+        confirm = actor.intake.publish(queue._verbs.host.keys.plain, b"%d" % number, here=False)
         confirm.hurry()
         scene.run()
         assert confirm.done

@@ -155,7 +155,7 @@ def test_an_event_loop_reads_nothing_itself_and_the_monitor_does_soon(hand: Hand
     reads = hand.machine.memory_reads
     gate = hand.node._running.gate
     Admission(list, lambda _: 10, lambda _, size_bytes, __: gate.leave(size_bytes), block=False).attempt(
-        [queue._verbs.intake], False
+        [queue._verbs.local.intake], False
     )
     assert hand.machine.memory_reads == reads
     hand.run()

@@ -42,7 +42,7 @@ from warren.shovel.exported_files import BodyFile, CsvFile, JsonFile
 from warren.shovel.exported_rows import Mark, letter_of, row_of_line
 from warren.shovel.letter import Letter
 from warren.storage.errors import MessageError, SettingsError
-from warren.verbs import exchange_verbs, queue_verbs
+from warren.verbs import exchange_verbs, queue_host
 
 FORMATS = [("jsonl", ()), ("jsonl", ("--text",)), ("csv", ()), ("csv", ("--text",)), ("parquet", ())]
 
@@ -310,7 +310,7 @@ def test_limits_and_priorities_of_the_queue_hold(tmp_path: Path) -> None:
 def test_under_an_alarm_it_ends_and_says_why(
     is_guest: bool, as_published: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (queue_verbs, exchange_verbs, verbs):
+    for module in (queue_host, exchange_verbs, verbs):
         monkeypatch.setattr(module, "PATIENCE_S", 0.01)
     lines = [text("q", str(n), routing_keys=["q"], properties={"priority": n % 2}) for n in range(4)]
     file = write_lines(tmp_path / "f.jsonl", *lines)

@@ -164,7 +164,7 @@ def test_what_comes_too_late_is_answered_though_a_sync_was_due(scene: HandNode) 
     queue = scene.node.queue("q")
     queue.publish(b"1")
     scene.run()  # the sync is due in 25 ms
-    actor, key = actor_of(queue), queue._verbs.plain
+    actor, key = actor_of(queue), queue._verbs.host.keys.plain
     queue.delete()
     confirm = actor.intake.publish(key, b"2")  # with a handle from before
     assert isinstance(confirm.error, QueueGoneError)

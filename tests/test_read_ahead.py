@@ -133,8 +133,8 @@ def test_what_was_not_acked_is_unacked() -> None:
 def test_an_ack_that_comes_twice_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
     scene, queue = backlog(10)
     held = one_by_one(queue, 5)
-    queue._verbs.own_channel().settle("ack", held[3].delivery_tag)
-    queue._verbs.own_channel().settle("ack", held[3].delivery_tag)
+    queue._verbs.local.own_channel().settle("ack", held[3].delivery_tag)
+    queue._verbs.local.own_channel().settle("ack", held[3].delivery_tag)
     scene.run()
     assert not caplog.text
     assert (len(queue), actor_of(queue).process.consumers.unacked) == (5, 4)

@@ -179,7 +179,7 @@ def test_a_message_that_goes_past_an_empty_queue_is_recorded() -> None:
     queue = hand.node.queue("orders")
     consumer = queue.consume(auto_ack=True)
     hand.run()
-    arrival = (deliveries := queue._verbs.intake.deliveries)[next(iter(deliveries))].arrival()  # it waits
+    arrival = (deliveries := queue._verbs.local.intake.deliveries)[next(iter(deliveries))].arrival()  # it waits
     queue.publish(b"x" * 50)
     assert arrival.done
     hand.advance(1)

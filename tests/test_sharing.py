@@ -36,15 +36,16 @@ from warren.amqp.states import Side, State
 from warren.client import link as link_module
 from warren.client import shared_directory
 from warren.client.channels import DeliverySlot
-from warren.client.errors import LinkLostError, NotFromOutsideError
+from warren.client.errors import LinkLostError
 from warren.client.handshake import Hands
 from warren.client.link import Link
-from warren.client.queue_verbs import CREDIT_BYTES
+from warren.client.link_consumer import CREDIT_BYTES
 from warren.errors import (
     BlockedError,
     DefinitionsError,
     DirectoryLockedError,
     NotFoundError,
+    NotFromOutsideError,
     StorageError,
     UnknownTagError,
     WrongProcessError,

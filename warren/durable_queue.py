@@ -240,7 +240,7 @@ class DurableQueue:
     def _run(self, steps: Steps[T], patience: float | None) -> T:
         """Run a verb. Raises :class:`HostUnresponsiveError` after this time if another process hosts the node and is
         silent."""
-        return run(self._queue._verbs.node.within(patience, steps))
+        return run(self._queue._verbs.host.host.within(patience, steps))
 
     def _await(self, timeout: float | None) -> Delivery | None:
         """Wait in line with the other getters, as a consumer of one message: its channel keeps it when that goes."""

@@ -36,7 +36,7 @@ from warren.actors.node.node_errors import (
 )
 from warren.actors.queue.intake import PublishRefusedError, QueueDownError
 from warren.actors.runtime.pooled_actor import ActorStoppedError, WrongProcessError
-from warren.client.errors import HostUnresponsiveError, NotFromOutsideError, ServerError
+from warren.client.errors import HostUnresponsiveError, ServerError
 from warren.hosting.running_broker import BrokerRunningError
 from warren.storage.data_version import VersionError
 from warren.storage.errors import (
@@ -52,6 +52,7 @@ from warren.storage.errors import (
     WarrenError,
 )
 from warren.verbs.exchange_verbs import UnroutableError
+from warren.verbs.operation import NotFromOutsideError
 from warren.verbs.selecting import NotMovedError
 from warren.where import WhereError
 

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final
 
 from warren.aio.bridge import awaited, run
-from warren.handles.channel import Channel, DeliveredMessage
+from warren.handles.channel import DeliveredMessage, SettlingChannel
 from warren.storage.call_arguments import check_flag, checked
 from warren.values.messages import milliseconds
 from warren.verbs.consumer_verbs import ConsumerVerbs
@@ -114,7 +114,7 @@ class Consumer(Handle[ConsumerVerbs]):
         return self._verbs.declaration.tag
 
     @property
-    def channel(self) -> Channel:
+    def channel(self) -> SettlingChannel:
         return self._verbs.channel
 
     begin = awaited(ConsumerVerbs.begin)

@@ -19,15 +19,16 @@ from warren.handles.delivery_batch import DeliveryBatch, settle_many
 from warren.storage.call_arguments import checked
 from warren.values.messages import QueuePublishArguments, delayed_messages
 from warren.verbs.consumer_verbs import ConsumeArguments, spread
-from warren.verbs.queue_verbs import GetResult, QueueHandle, QueueVerbs
+from warren.verbs.queue_host import Got
+from warren.verbs.queue_verbs import QueueHandle, QueueVerbs
 from warren.verbs.selecting import PAGE, BrowsedDelivery, Where
 
 
-def _deliveries(result: GetResult) -> DeliveryBatch[Delivery]:
+def _deliveries(result: Got) -> DeliveryBatch[Delivery]:
     return DeliveryBatch(Delivery, result)
 
 
-def _delivery(result: GetResult) -> Delivery | None:
+def _delivery(result: Got) -> Delivery | None:
     channel, batches = result
     return next(spread(Delivery, channel, batches[0]), None) if batches else None
 
@@ -38,7 +39,7 @@ class Queue(QueueHandle):
     @functools.cached_property
     def blocking(self) -> queue.Queue:
         """The same queue, for threads."""
-        return queue.Queue(QueueVerbs(self._verbs.node, self._verbs.entry))
+        return queue.Queue(self._verbs)
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -28,10 +28,6 @@ class ServerError(WarrenError):
     """The server has closed a connection or a channel for a reason that has no class of its own."""
 
 
-class NotFromOutsideError(WarrenError):
-    """Only the process that hosts the node of a shared directory can do this."""
-
-
 class HostUnresponsiveError(WarrenError):
     """The process that hosts a shared directory does not answer: it is stopped, or hangs."""
 

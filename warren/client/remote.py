@@ -17,12 +17,12 @@ from warren.actors.runtime.future import Confirm, Future
 from warren.client.appending import ConfirmedCalls
 from warren.client.calls import call_of, result_of
 from warren.client.channels import ClientChannel
-from warren.client.errors import LinkLostError, NotFromOutsideError
+from warren.client.errors import LinkLostError
 from warren.client.link import Link
 from warren.client.publishing import PublishChannel
 from warren.client.resending import ResendingChannel, Window
 from warren.storage.errors import WarrenError
-from warren.verbs.operation import Operation
+from warren.verbs.operation import NotFromOutsideError, Operation
 from warren.verbs.steps import Steps, Within, bounded, run
 
 _DEFAULT_EXCHANGE: Final = ""

@@ -26,14 +26,15 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from warren.actors.node.node_errors import ClosedError
 from warren.actors.node.node_socket import SOCKET_NAME, short_path
 from warren.actors.runtime.interrupts import Closing, uninterrupted
 from warren.actors.runtime.leader_follower import new_lock
 from warren.actors.runtime.pooled_actor import WrongProcessError
-from warren.client.errors import HostUnresponsiveError, LinkLostError, NotFromOutsideError, unresponsive_host
+from warren.client.errors import HostUnresponsiveError, LinkLostError, unresponsive_host
 from warren.client.handshake import Login
 from warren.client.link import Link
 from warren.client.remote import RemoteVhost
@@ -43,6 +44,7 @@ from warren.hosting.running_node import RunningNode
 from warren.storage.errors import DirectoryLockedError, DirectoryLostError, WarrenError
 from warren.storage.lock_file import LOCK_FILE, SHARED, RealLock, identity_of, lock_holder
 from warren.storage.real_file import refused
+from warren.verbs.operation import NotFromOutsideError
 from warren.verbs.steps import run
 
 ELECTION_FILE: Final = "warren.election"
@@ -101,6 +103,8 @@ class SharedDirectory:
     def _begin(self) -> None:
         self._hosting = new_lock()
         self._remotes: list[RemoteVhost] = []
+        self.moves: WeakKeyDictionary[Any, Callable[[], Any]] = WeakKeyDictionary()
+        """Verbs that work on the node directly, and what makes their hosts in a forked child."""
         self._closing = Closing()
         self._met: list[RemoteVhost] = []
         """For a guest of a process that does not share: the remotes that have connected."""
@@ -270,13 +274,15 @@ class SharedDirectory:
         if self._closed:
             return
         error = WrongProcessError(f"{self.path}: requested by the parent process, before a fork")
-        remotes = self._remotes
+        remotes, moves = self._remotes, self.moves
         self._begin()
         self._running = self.local = None
         for remote in remotes:
             remote.link.forget(error)
             remote.forget()
         self._remotes = remotes
+        for verbs, new_host in moves.items():
+            verbs.host = new_host()
 
 
 def open_shared(

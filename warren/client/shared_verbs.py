@@ -10,11 +10,12 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from warren.client.queue_verbs import RemoteQueueVerbs
+from warren.client.link_queue import LinkQueue
 from warren.client.remote import RemoteVhost
 from warren.client.shared_directory import SharedDirectory
 from warren.client.topic_verbs import RemoteTopicVerbs, RemoteTransactionVerbs
 from warren.client.verbs import RemoteExchangeVerbs, RemoteNodeVerbs, RemoteVhostVerbs
+from warren.verbs.queue_host import LocalQueue
 from warren.verbs.steps import Steps
 from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs
 
@@ -68,9 +69,10 @@ class SharedVhostVerbs(Switch):
         return Switch(self._directory, local, remote)
 
     def _queue(self, verbs: QueueVerbs) -> Any:
-        if isinstance(verbs, RemoteQueueVerbs):
-            return verbs
-        return self._switching(verbs, lambda: RemoteQueueVerbs(self._connection(), verbs.entry.declaration, verbs))
+        host = verbs.host
+        if isinstance(host, LocalQueue):
+            self._directory.moves[verbs] = lambda: LinkQueue(self._connection(), host.entry, host.take_channel())
+        return verbs
 
     def queue(self, *args: Any, **kwargs: Any) -> Steps[Any]:
         return self._queue((yield from self.now().queue(*args, **kwargs)))

@@ -14,15 +14,18 @@ from warren.actors.queue.intake import PublishKey
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Confirm
 from warren.amqp.methods import method_of
-from warren.client.queue_verbs import RemoteQueueVerbs, with_due
+from warren.amqp.own_methods import DUE
+from warren.client.link_queue import LinkQueue
 from warren.client.remote import RemoteVhost
 from warren.client.topic_verbs import RemoteTopicVerbs, RemoteTransactionVerbs
+from warren.queue_index.message.amqp_tables import LongInteger
 from warren.storage.call_arguments import as_texts
 from warren.storage.errors import WarrenError
 from warren.values.messages import LATER, PublishArguments, as_bodies, as_body, publish_key
 from warren.verbs.exchange_verbs import ExchangeVerbs
 from warren.verbs.operation import Operation
 from warren.verbs.publishing import PATIENCE_S, AsTheyWere, publish_groups, settled_confirm
+from warren.verbs.queue_verbs import QueueVerbs
 from warren.verbs.steps import Steps
 from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs
 
@@ -31,6 +34,11 @@ if TYPE_CHECKING:
     from warren.verbs.transaction_verbs import TransactionVerbs
 
 T = TypeVar("T")
+
+
+def with_due(properties: Mapping[str, Any], due_ms: int) -> dict[str, Any]:
+    """Return the properties of a message that the host delays."""
+    return {**properties, "headers": {**(properties.get("headers") or {}), DUE: LongInteger(due_ms)}}
 
 
 class RemoteExchangeVerbs(ExchangeVerbs):
@@ -83,7 +91,7 @@ class RemoteExchangeVerbs(ExchangeVerbs):
         scheduled = schedule(properties, len(bodies), remote.now_ms(), remote.new_message_id, share_id=True)
         confirms: list[Confirm] = []
         for body, due_ms in zip(bodies, scheduled.due_ms, strict=True):
-            key = self._new_key(routing_key, with_due(scheduled.properties, due_ms))  # type: ignore[arg-type]
+            key = self._new_key(routing_key, with_due(scheduled.properties, due_ms))
             publish = _publish(self.declaration.name, routing_key)
             confirm = yield from remote.publish(
                 key, publish, [body], None, block=block, timeout=timeout, is_delayed=True
@@ -105,7 +113,7 @@ class RemoteExchangeVerbs(ExchangeVerbs):
 
         return publish_groups(groups, publish)
 
-    def _new_key(self, routing_key: str, properties: PublishArguments) -> PublishKey:
+    def _new_key(self, routing_key: str, properties: Mapping[str, Any]) -> PublishKey:
         # The host makes copies of what the headers say, and takes the blind ones off.
         return publish_key(self.declaration.vhost, self.declaration.name, [routing_key], properties)
 
@@ -127,8 +135,8 @@ class RemoteVhostVerbs(VhostVerbs):
         yield from self.remote.flush()
         self.remote.release()
 
-    def _queue(self, entry: QueueEntry) -> RemoteQueueVerbs:
-        return RemoteQueueVerbs(self.remote, entry.declaration)
+    def _queue(self, entry: QueueEntry) -> QueueVerbs:
+        return QueueVerbs(LinkQueue(self.remote, entry))
 
     def _exchange(self, declaration: ExchangeDeclaration) -> RemoteExchangeVerbs:
         return RemoteExchangeVerbs(self.remote, declaration)

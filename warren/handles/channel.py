@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from warren.actors.engines.queue.effects import Delivered
 from warren.actors.queue.intake import SettleKey
@@ -19,8 +19,53 @@ from warren.values.messages import ReceivedMessage
 from warren.verbs.steps import Steps, call
 
 
+class SettlingChannel(Protocol):
+    """What settles the messages that it delivered: a :class:`Channel`, or one to the process that hosts the node."""
+
+    name: str
+
+    @property
+    def queue(self) -> tuple[str, str]:
+        """Vhost and name of the queue."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether what was delivered through it can still be settled."""
+
+    def check_process(self) -> None:
+        """Raise :class:`WrongProcessError` in a process that was forked from the one that this was delivered to."""
+
+    def settle(self, outcome: str, tag: int) -> None:
+        """Settle one delivery."""
+
+    def settle_up_to(self, outcome: str, tag: int) -> Steps[None]:
+        """Settle all deliveries up to one."""
+
+    def ack_up_to(self, tag: int) -> Steps[None]:
+        """Ack all deliveries up to one; 0: all. Raises :class:`UnknownTagError` if there was no such delivery."""
+
+    def settle_many(self, outcome: str, tags: list[int]) -> None:
+        """Settle deliveries in one message."""
+
+    def settle_all(self, outcome: str, tags: range) -> None:
+        """Settle a whole batch."""
+
+    def settle_ranges(self, outcome: str, tags: Sequence[range]) -> None:
+        """Settle stretches of deliveries in one message."""
+
+    def retry_in(self, tag: int, wait_ms: int) -> Steps[None]:
+        """Return one delivery as failed; it comes again after ``wait_ms``."""
+
+    def extend(self, tag: int, time_ms: int) -> Steps[None]:
+        """Let one delivery's ack timeout, if any, end ``time_ms`` from now. Raises :class:`UnknownTagError`."""
+
+    def shut(self, seen_up_to: int | None = None) -> Steps[int]:
+        """Give back what is unsettled; return how many messages that were. ``seen_up_to``: messages with a higher
+        delivery tag were not seen by the consumer; ``None``: unknown."""
+
+
 class Channel:
-    """The channel of a consumer, or of a handle for its gets.
+    """The channel of a consumer, or of a handle for its gets, in the process that hosts the node.
 
     Closes itself when its deliveries and its consumer or handle are gone: nothing could settle its messages then.
     """
@@ -136,7 +181,7 @@ class DeliveredMessage(ReceivedMessage, ProcessBound):
 
     __slots__ = ("_channel", "_settled", "delivery_tag", "redelivered")
 
-    def __init__(self, channel: Channel, delivered: Delivered, index: int, body: bytes | None) -> None:
+    def __init__(self, channel: SettlingChannel, delivered: Delivered, index: int, body: bytes | None) -> None:
         # What ReceivedMessage.__init__ sets, without a call: this runs for every message.
         self._fetched = delivered.fetched
         self._index = index
@@ -171,7 +216,7 @@ class DeliveredMessage(ReceivedMessage, ProcessBound):
         return unsettled
 
     @property
-    def channel(self) -> Channel:
+    def channel(self) -> SettlingChannel:
         return self._channel
 
     @property
@@ -190,7 +235,7 @@ class DeliveredMessage(ReceivedMessage, ProcessBound):
 
 def settle(deliveries: Iterable[DeliveredMessage], outcome: str) -> None:
     """Settle many deliveries, with one message per channel."""
-    tags: dict[Channel, list[int]] = {}
+    tags: dict[SettlingChannel, list[int]] = {}
     channel, channel_tags = None, []
     for delivery in deliveries:
         if not delivery._settled:

@@ -11,7 +11,7 @@ from types import TracebackType
 from warren.actors.engines.queue.effects import Delivered
 from warren.actors.runtime.future import Future
 from warren.actors.runtime.pooled_actor import WrongProcessError
-from warren.handles.channel import Channel, DeliveredMessage
+from warren.handles.channel import DeliveredMessage, SettlingChannel
 from warren.storage.call_arguments import check_flag, checked
 from warren.values.messages import milliseconds
 from warren.verbs.consumer_verbs import ConsumerVerbs
@@ -116,7 +116,7 @@ class Consumer(Handle[ConsumerVerbs]):
         return self._verbs.declaration.tag
 
     @property
-    def channel(self) -> Channel:
+    def channel(self) -> SettlingChannel:
         return self._verbs.channel
 
     def __iter__(self) -> Iterator[Delivery]:

@@ -11,7 +11,7 @@ from warren.handles.lazy_sequence import LazySequence
 from warren.queue_index.properties import NAMES, Properties
 from warren.storage.errors import InvalidValueError, shown
 from warren.verbs.consumer_verbs import NewDelivery, spread
-from warren.verbs.queue_verbs import GetResult
+from warren.verbs.queue_host import Got
 
 D = TypeVar("D", bound=DeliveredMessage)
 
@@ -24,7 +24,7 @@ class DeliveryBatch(LazySequence[D], Generic[D]):
 
     __slots__ = ("_channel", "_new", "_parts", "_settled")
 
-    def __init__(self, new: NewDelivery[D], result: GetResult) -> None:
+    def __init__(self, new: NewDelivery[D], result: Got) -> None:
         self._channel, self._parts = result
         super().__init__(sum([part.fetched.count for part in self._parts]))
         self._new = new

@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Unpack
 
-from warren.actors.queue.queue_intake import QueueIntake
 from warren.actors.runtime.future import Confirm
 from warren.handles.consumer import Consumer, Delivery
 from warren.handles.delivery_batch import DeliveryBatch, settle_many
 from warren.storage.call_arguments import check_flag, check_timeout, check_wait, checked
 from warren.values.messages import OF_FEW, QueuePublishArguments, as_body, delayed_messages
 from warren.verbs.consumer_verbs import ConsumeArguments, spread
-from warren.verbs.queue_verbs import GetResult, QueueHandle, QueueVerbs
+from warren.verbs.queue_host import Got, Join
+from warren.verbs.queue_verbs import QueueHandle, QueueVerbs
 from warren.verbs.selecting import PAGE, BrowsedDelivery, Where
 from warren.verbs.steps import blocking, run
 
 
-def _deliveries(result: GetResult) -> DeliveryBatch[Delivery]:
+def _deliveries(result: Got) -> DeliveryBatch[Delivery]:
     return DeliveryBatch(Delivery, result)
 
 
-def delivery_of(result: GetResult) -> Delivery | None:
+def delivery_of(result: Got) -> Delivery | None:
     """Return the message of a get, if there was one."""
     channel, batches = result
     return next(spread(Delivery, channel, batches[0]), None) if batches else None
@@ -35,8 +35,8 @@ class Queue(QueueHandle):
 
     def __init__(self, verbs: QueueVerbs) -> None:
         super().__init__(verbs)
-        self._gate = verbs.node.gate
-        self._last: QueueIntake | None = None
+        self._gate = verbs.host.host.gate
+        self._last: Join | None = None
         """The intake of the last publish: it is tried first, while its actor runs."""
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -60,7 +60,8 @@ class Queue(QueueHandle):
         Blocks while the queue or the disk lags, or an alarm is set; with ``block=False``, or after ``timeout``
         seconds, raises :class:`BlockedError`, and the message was not taken.
         """
-        verbs, intake, key = self._verbs, self._last, self._verbs.plain
+        verbs, host, intake = self._verbs, self._verbs.host, self._last
+        key = host.keys.plain
         if type(body) is not bytes:
             body = as_body(body)
         if timeout is not None or block is not True:
@@ -68,13 +69,12 @@ class Queue(QueueHandle):
         if properties:
             if not OF_FEW.isdisjoint(properties):
                 return run(verbs.publish(body, block=block, timeout=timeout, **properties))
-            key, body = verbs.keyed(body, properties)
+            key, body = host.keys.keyed(body, properties)
         if intake is None or intake.inbox.weight >= self._gate.limit:
-            self._last = verbs.intake
+            self._last = host.intake
         elif (confirm := intake.join(key, body)) is not None:
             return confirm
-        sent: Confirm = verbs.publishing(key, body, block, timeout).get()
-        return sent
+        return host.publishing(key, body, block, timeout).get()
 
     publish_many = blocking(QueueVerbs.publish_many)
 
@@ -89,7 +89,7 @@ class Queue(QueueHandle):
             check_timeout(timeout)
         if auto_ack is not False:
             check_flag(auto_ack, "auto_ack")
-        early = None if auto_ack else self._verbs.get_early()
+        early = None if auto_ack else self._verbs.host.get_early()
         if early is None:
             return delivery_of(run(self._verbs.get(auto_ack=auto_ack, timeout=timeout)))
         channel, delivered = early

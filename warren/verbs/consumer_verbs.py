@@ -7,6 +7,7 @@ messages go back to their old place in the queue when the consumer is closed.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count, repeat
@@ -20,13 +21,13 @@ from warren.actors.engines.queue.effects import Delivered
 from warren.actors.queue.deliveries import Deliveries
 from warren.actors.queue.intake import PublishKey
 from warren.actors.runtime.future import Future
-from warren.handles.channel import Channel, DeliveredMessage
+from warren.handles.channel import Channel, DeliveredMessage, SettlingChannel
 from warren.storage.errors import WarrenError
 from warren.values.messages import milliseconds
 from warren.verbs.steps import Steps, Within, ask, call
 
 D = TypeVar("D", bound=DeliveredMessage)
-NewDelivery = Callable[[Channel, Delivered, int, bytes | None], D]
+NewDelivery = Callable[[SettlingChannel, Delivered, int, bytes | None], D]
 
 
 class ConsumeArguments(TypedDict, total=False):
@@ -52,27 +53,32 @@ def ack_timeout_ms(arguments: ConsumeArguments, otherwise: int | None = None) ->
     return otherwise if seconds is None else max(milliseconds("an ack timeout", seconds), 1)
 
 
-class ConsumerVerbs:
+class ConsumerVerbs(abc.ABC):
     """The verbs of one consumer."""
 
     def __init__(
-        self, channel: Channel, declaration: ConsumerDeclaration, deliveries: Deliveries, timeout: float | None
+        self, channel: SettlingChannel, declaration: ConsumerDeclaration, deliveries: Deliveries, timeout: float | None
     ) -> None:
         self.channel = channel
         self.declaration = declaration
         self.deliveries = deliveries
         self.timeout = timeout
         self.closed = False
-        self._begun: Future | None = None
 
     def __str__(self) -> str:
         return f"{self.declaration.tag!r} of {self.channel.queue[1]!r}{' (closed)' if self.closed else ''}"
 
+    @abc.abstractmethod
     def begin(self) -> Steps[None]:
         """Start consuming, once. Raises :class:`AccessRefusedError` if the queue does not allow the consumer."""
-        if self._begun is None:
-            self._begun = ask(self.channel.actor, m.Subscribe(self.declaration, self.deliveries))
-        yield self._begun
+
+    @abc.abstractmethod
+    def set_prefetch(self, prefetch: int) -> Steps[None]:
+        """Set how many messages may be unacked from now on; 0: any number."""
+
+    @abc.abstractmethod
+    def cancel(self) -> Steps[None]:
+        """Ask for no more messages. What was delivered can still be taken and settled."""
 
     def next_batch(self, timeout: float | None) -> Steps[Delivered | None]:
         """Return messages, or ``None`` after ``timeout`` seconds or when no more will come."""
@@ -114,36 +120,20 @@ class ConsumerVerbs:
             self.channel.settle("ack", tag)
             yield delivery
 
-    def set_prefetch(self, prefetch: int) -> Steps[None]:
-        """Set how many messages may be unacked from now on; 0: any number."""
-        yield from self.begin()
-        if self.channel.alive:
-            actor = self.channel.actor
-            actor.call_soon(lambda: actor.consumers.set_prefetch(self.declaration.tag, prefetch))
-
-    def cancel(self) -> Steps[None]:
-        """Ask for no more messages. What was delivered can still be taken and settled."""
-        if self.channel.alive:
-            actor = self.channel.actor
-            yield call(actor, lambda: actor.consumers.cancel(self.declaration.tag))
-
+    @abc.abstractmethod
     def close(self, unseen: Iterable[DeliveredMessage] = ()) -> Steps[None]:
         """Cancel, and give back what was not settled. ``unseen``: the rest of a batch that was being handed out."""
-        if not self.closed:
-            self.closed = True
-            drained = self.deliveries.drain()
-            seen_up_to = self._seen_up_to(unseen, drained)
-            self.deliveries.end()
-            yield from self.channel.shut(seen_up_to)
-            self._publish_again(drained + self.deliveries.drain())
 
-    def _publish_again(self, drained: list[Delivered]) -> None:
-        """Publish unseen messages again that bypassed the queue: they have no place in it to go back to."""
-        for delivered in drained if self.declaration.acks_unseen else ():
-            terms = delivered.fetched.unencoded
-            if not delivered.first_tag and terms is not None:
-                with contextlib.suppress(WarrenError):  # the queue is gone, with all that it had
-                    self.channel.actor.intake.publish_many(PublishKey(terms.envelope), terms.given)
+    def _close(self, unseen: Iterable[DeliveredMessage]) -> Steps[list[Delivered]]:
+        """Do it; return what had come and was not handed out."""
+        if self.closed:
+            return []
+        self.closed = True
+        drained = self.deliveries.drain()
+        seen_up_to = self._seen_up_to(unseen, drained)
+        self.deliveries.end()
+        yield from self.channel.shut(seen_up_to)
+        return drained + self.deliveries.drain()
 
     def _seen_up_to(self, unseen: Iterable[DeliveredMessage], drained: list[Delivered]) -> int | None:
         """The last delivery tag that was handed out, as far as there are others."""
@@ -154,6 +144,41 @@ class ConsumerVerbs:
         return min((tag - 1 for tag in tags if tag), default=None)
 
 
-def spread(new: NewDelivery[D], channel: Channel, delivered: Delivered) -> Iterator[D]:
+class LocalConsumerVerbs(ConsumerVerbs):
+    """The verbs of a consumer in the process that hosts the node."""
+
+    def __init__(
+        self, channel: Channel, declaration: ConsumerDeclaration, deliveries: Deliveries, timeout: float | None
+    ) -> None:
+        super().__init__(channel, declaration, deliveries, timeout)
+        self._channel = channel
+        self._begun: Future | None = None
+
+    def begin(self) -> Steps[None]:
+        if self._begun is None:
+            self._begun = ask(self._channel.actor, m.Subscribe(self.declaration, self.deliveries))
+        yield self._begun
+
+    def set_prefetch(self, prefetch: int) -> Steps[None]:
+        yield from self.begin()
+        if self._channel.alive:
+            actor = self._channel.actor
+            actor.call_soon(lambda: actor.consumers.set_prefetch(self.declaration.tag, prefetch))
+
+    def cancel(self) -> Steps[None]:
+        if self._channel.alive:
+            actor = self._channel.actor
+            yield call(actor, lambda: actor.consumers.cancel(self.declaration.tag))
+
+    def close(self, unseen: Iterable[DeliveredMessage] = ()) -> Steps[None]:
+        drained = yield from self._close(unseen)
+        for delivered in drained if self.declaration.acks_unseen else ():
+            terms = delivered.fetched.unencoded
+            if not delivered.first_tag and terms is not None:  # it bypassed the queue, and has no place to go back to
+                with contextlib.suppress(WarrenError):  # the queue is gone, with all that it had
+                    self._channel.actor.intake.publish_many(PublishKey(terms.envelope), terms.given)
+
+
+def spread(new: NewDelivery[D], channel: SettlingChannel, delivered: Delivered) -> Iterator[D]:
     """Yield the messages of a batch; one that cannot be read raises the error when its body is accessed."""
     return map(new, repeat(channel), repeat(delivered), count(), delivered.fetched.readable_bodies())

@@ -94,7 +94,7 @@ class ExchangeVerbs:
             return settled_confirm()
         node, name = self.node, self.declaration.name
         scheduled = schedule(properties, len(bodies), node.now_ms(), node.new_message_id, share_id=True)
-        key = self._new_key(routing_key, scheduled.properties)  # type: ignore[arg-type]
+        key = self._new_key(routing_key, scheduled.properties)
 
         def find() -> list[Receiver]:
             vhost = node.vhost(self.declaration.vhost)
@@ -164,7 +164,7 @@ class ExchangeVerbs:
             key = self._keys[routing_key] = self._new_key(routing_key, {})
         return key
 
-    def _new_key(self, routing_key: str, properties: PublishArguments) -> PublishKey:
+    def _new_key(self, routing_key: str, properties: Mapping[str, Any]) -> PublishKey:
         headers = properties.get("headers")
         keys = [routing_key, *(carbon_copies(headers) if headers else ())]
         if headers and "BCC" in headers:  # blind copies: the header is removed

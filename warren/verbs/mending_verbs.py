@@ -4,16 +4,16 @@ them elsewhere."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from warren.actors.queue.inspecting import BrowsedMessage, chosen_ids, ends_of, is_whole
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
-from warren.hosting.running_node import RunningNode
 from warren.queue_index.index.directory import MAX_SEQ_ID
 from warren.storage.call_arguments import as_texts
 from warren.storage.errors import InvalidValueError
-from warren.verbs.operation import Performer, operation
+from warren.verbs.operation import NotFromOutsideError, Operation, Performer, operation
+from warren.verbs.queue_host import LocalQueue, QueueHost
 from warren.verbs.selecting import (
     PAGE,
     Act,
@@ -22,7 +22,6 @@ from warren.verbs.selecting import (
     Ids,
     Place,
     Selected,
-    Target,
     Walk,
     Where,
     browsed_of,
@@ -33,6 +32,8 @@ from warren.verbs.selecting import (
     target_of,
 )
 from warren.verbs.steps import Reading, Steps, call
+
+T = TypeVar("T")
 
 
 def _all_of(ids: list[str]) -> Steps[Done]:
@@ -49,18 +50,30 @@ def _walked(begin: Callable[[], Walk]) -> Steps[int]:
 class MendingVerbs(Performer):
     """The verbs of one queue that start from where its messages stand."""
 
-    def __init__(self, node: RunningNode, entry: QueueEntry) -> None:
-        self.node = node
-        self.entry = entry
+    def __init__(self, host: QueueHost) -> None:
+        self.host = host
 
     def __str__(self) -> str:
-        return repr(self.entry.declaration.name)
+        return repr(self.host.entry.declaration.name)
+
+    def perform(self, operation: Operation[T]) -> Steps[T]:
+        return self.host.perform(self, operation)
+
+    @property
+    def entry(self) -> QueueEntry:
+        return self.host.entry
+
+    @property
+    def local(self) -> LocalQueue:
+        """The queue in this process, which performs the operations."""
+        if not isinstance(self.host, LocalQueue):
+            raise NotFromOutsideError("another process hosts the node, and this cannot be asked from here")
+        return self.host
 
     @property
     def actor(self) -> QueueActor:
         """The queue's current actor; raises the reason if the queue has no actor."""
-        self.node.check_process()
-        return self.entry.actor
+        return self.local.actor
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -90,9 +103,10 @@ class MendingVerbs(Performer):
     @operation("queue", decode=selected_of)
     def select(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]:
         """Return the selected messages of a page that are ready and before the ends."""
-        return self._select(where, after, ends)
+        return self.selecting(where, after, ends)
 
-    def _select(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]:
+    def selecting(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]:
+        """Do it here: a function as ``where`` is called in this process, whichever hosts the node."""
         page = yield from self.page(PAGE, after)
         inside = [message for message in page if message.browsed.seq_id < ends.get(message.level, 0)]
         ready = [BrowsedDelivery(message) for message in inside if not message.browsed.unacked]
@@ -143,12 +157,12 @@ class MendingVerbs(Performer):
     def moving(self, to: Any, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
         """What :meth:`move` does, page by page."""
         target = target_of(to)
-        return self._walk(lambda chosen: self.move_ids(chosen, target), where, ids, limit)
+        return self._walk(lambda chosen: self.host.move(chosen, target), where, ids, limit)
 
     def requeueing(self, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
         """What :meth:`requeue_dead_letters` does, page by page."""
         where = where if ids is not None else dead_letters_only(where)  # messages that never died are not touched
-        return self._walk(lambda chosen: self.move_ids(chosen, None), where, ids, limit)
+        return self._walk(lambda chosen: self.host.move(chosen, None), where, ids, limit)
 
     def counting_dead(self, where: Where | None, ids: Ids | None, limit: int | None) -> Walk:
         """A walk that only counts what :meth:`requeueing` would try to move."""
@@ -178,13 +192,6 @@ class MendingVerbs(Performer):
         actor, chosen = self.actor, chosen_ids(ids)
         removed: int = yield call(actor, lambda: actor.queue_turn.remove(chosen))
         return removed, ""
-
-    def move_ids(self, ids: list[str], to: Target) -> Steps[Done]:
-        """Move those that are ready, or as many of them as go."""
-        from warren.verbs.moving import Move
-
-        self.node.check_process()
-        return (yield from Move(self.node, self.entry, to).move(ids))
 
     @operation("queue", flushes=True)
     def sync(self) -> Steps[None]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 import attrs
 
+from warren.storage.errors import WarrenError
 from warren.verbs.steps import Steps
 
 P = ParamSpec("P")
@@ -51,14 +52,53 @@ class Operation(Generic[T]):
     definition: Definition
     arguments: Mapping[str, Any]
 
+    def performed_by(self, verbs: object) -> Steps[T]:
+        """Perform it in this process, which hosts the node; return the answer."""
+        steps: Steps[T] = self.definition.body(verbs, **self.arguments)
+        return steps
+
+
+class NotFromOutsideError(WarrenError):
+    """Only the process that hosts the node of a shared directory can do this."""
+
+
+class Host(Protocol):
+    """What hosts a vhost, as its handles see it: a node in this process, or a link to the process that has it."""
+
+    @property
+    def identity(self) -> object:
+        """An object that is equal for all handles on the node."""
+
+    @property
+    def gate(self) -> Limited:
+        """What a publish looks at before it joins those that wait."""
+
+    def check_process(self) -> None:
+        """Raise why the node cannot be used."""
+
+    def within(self, timeout: float | None, steps: Steps[T]) -> Steps[T]:
+        """Run ``steps``; end them after ``timeout`` seconds if another process hosts the node and is silent."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+
+    def new_message_id(self) -> str:
+        """Return a unique message id."""
+
+
+class Limited(Protocol):
+    """Something with a limit."""
+
+    @property
+    def limit(self) -> int: ...
+
 
 class Performer:
     """Performs operations: here, as the process that hosts the node."""
 
     def perform(self, operation: Operation[T]) -> Steps[T]:
         """Perform an operation; return its answer."""
-        steps: Steps[T] = operation.definition.body(self, **operation.arguments)
-        return steps
+        return operation.performed_by(self)
 
 
 def _as_it_is(value: Any) -> Any:

@@ -204,6 +204,8 @@ class Walked(Protocol):
 
     def select(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]: ...
 
+    def selecting(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]: ...
+
     def sync(self) -> Steps[None]: ...
 
 
@@ -276,7 +278,8 @@ class Walk:
     def _chosen(self, left: int | None) -> Steps[list[str]]:
         if self._ends is None:
             self._ends = yield from self._queue.ends()
-        selected = yield from self._queue.select(self._where, self._after, self._ends)
+        select = self._queue.selecting if callable(self._where) else self._queue.select
+        selected = yield from select(self._where, self._after, self._ends)
         self.looked += selected.looked
         self._after, ids = selected.after, selected.ids
         if left is not None and len(ids) > left:

@@ -8,7 +8,9 @@ them is described in :mod:`warren.actors.queue.unique_publisher`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
+
+import attrs
 
 from warren.actors.engines.key_table import digest_of, key_of, key_of_body
 from warren.actors.node.admission import Admission
@@ -21,10 +23,29 @@ from warren.values.messages import KEY_ARGUMENTS, MAX_EXPIRATION_S
 from warren.verbs.publishing import settled_confirm
 
 
-def keys_of(
+@attrs.frozen
+class UniqueMessages:
+    """Messages of one publish that may have keys."""
+
+    bodies: list[bytes]
+    properties: Mapping[str, Any]
+    """As they were given, with the keys."""
+    several: bool
+    """Whether ``unique`` is a list with a key for each."""
+    keys: list[Key | None]
+    """The key of each message."""
+    rest: dict[str, Any]
+    """The properties without the keys."""
+
+    @classmethod
+    def of(cls, bodies: list[bytes], properties: Mapping[str, Any], *, several: bool) -> Self:
+        """Find the keys. Raises :class:`MessageError`."""
+        return cls(bodies, properties, several, *_keys_of(properties, bodies, several=several))
+
+
+def _keys_of(
     properties: Mapping[str, Any], bodies: Sequence[bytes], *, several: bool
 ) -> tuple[list[Key | None], dict[str, Any]]:
-    """Return the key of each message, and the other properties. Raises :class:`MessageError`."""
     unique, for_us = properties.get("unique"), _period_us(properties.get("unique_for"))
     rest = {name: value for name, value in properties.items() if name not in KEY_ARGUMENTS}
     if unique is not None and (rest.get("delay") is not None or rest.get("at") is not None):

@@ -21,6 +21,7 @@ from warren.values.messages import LATER, PublishArguments, as_body, publish_key
 from warren.verbs.exchange_verbs import ExchangeHandle, ExchangeVerbs
 from warren.verbs.operation import Performer, operation
 from warren.verbs.publishing import publishing, settled_confirm
+from warren.verbs.queue_host import LocalQueue
 from warren.verbs.queue_verbs import QueueHandle, QueueVerbs
 from warren.verbs.steps import Handle, Steps, answered, run
 from warren.verbs.user_verbs import UserVerbs
@@ -112,7 +113,7 @@ class VhostVerbs(Performer):
         return self._queue((yield from self.declare_queue(name, properties, passive=passive)))
 
     def _queue(self, entry: QueueEntry) -> QueueVerbs:
-        return QueueVerbs(self.node, entry)
+        return QueueVerbs(LocalQueue(self.node, entry))
 
     @operation("vhost", encode=_fields_of_queue, decode=_queue_of)
     def declare_queue(self, name: str, properties: Mapping[str, Any], *, passive: bool = False) -> Steps[QueueEntry]:
@@ -396,7 +397,7 @@ class VhostVerbs(Performer):
         """Publish one message to several queues: each gets it once, and a large body is stored once."""
         queue_names = list(dict.fromkeys(as_texts(names, "names")))
         if not LATER.isdisjoint(properties):
-            queues = [QueueVerbs(self.node, entry) for entry in self.node.queues(self.name, queue_names)]
+            queues = [self._queue(entry) for entry in self.node.queues(self.name, queue_names)]
             return (yield from self._publish_to_later(queues, as_body(body), properties, block, timeout))
         key = publish_key(self.name, "", queue_names, properties)
         node = self.node

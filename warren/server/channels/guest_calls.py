@@ -41,6 +41,7 @@ from warren.storage.errors import MessageError, WarrenError, shortly
 from warren.values.messages import as_body, milliseconds
 from warren.verbs.operation import DEFINITIONS, Definition, Performer, Target
 from warren.verbs.publishing import AsTheyWere
+from warren.verbs.queue_host import LocalQueue
 from warren.verbs.queue_verbs import QueueVerbs
 from warren.verbs.reader_verbs import ReaderVerbs
 from warren.verbs.topic_verbs import TopicVerbs, hand_over
@@ -203,7 +204,7 @@ async def _performed(calls: GuestCalls, definition: Definition, of: str, argumen
 
 
 def _queue(calls: GuestCalls, name: str) -> QueueVerbs:
-    return QueueVerbs(calls.node, find_queue(calls.channel, name))
+    return QueueVerbs(LocalQueue(calls.node, find_queue(calls.channel, name)))
 
 
 def _topic(calls: GuestCalls, name: str) -> TopicVerbs:
@@ -246,7 +247,7 @@ def _tail(calls: GuestCalls, name: str, last: int) -> Any:
 
 
 def _move(calls: GuestCalls, name: str, ids: Sequence[str], to: Sequence[str] | None) -> Any:
-    return _queue(calls, name).move_ids([*ids], None if to is None else (to[0], to[1]))
+    return _queue(calls, name).host.move([*ids], None if to is None else (to[0], to[1]))
 
 
 def _publish_as_they_were(calls: GuestCalls, name: str, groups: list[dict[str, Any]]) -> Any:
