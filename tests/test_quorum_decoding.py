@@ -394,17 +394,15 @@ def test_messages_of_one_shape_that_expire_at_different_times() -> None:
     assert [decoder.decode(one) for one in entries] == [decode_entry(one) for one in entries]
 
 
-def test_entries_of_many_shapes_and_processes_take_no_more_memory_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "MAX_PROCESSES", 8)
+def test_entries_of_many_shapes_and_processes_take_no_more_memory_than_allowed() -> None:
     decoder = EntryDecoder()
     for number in range(100):
         publisher = pid(number)
         entry = usr((Atom("enqueue"), publisher, 300, basic_message([b"x"] * (number % 20))), notify(300, publisher))
         for _ in range(3):
             assert decoder.decode(entry) == decode_entry(entry)
-    (shapes,) = decoder._by_letter.values()
-    assert len(shapes.wide) <= decoding.MAX_WIDE
-    assert len(shapes.narrow) <= 8
+    (shapes,) = decoder._shapes.values()
+    assert len(shapes) <= decoding.MAX_SHAPES
 
 
 BINARIES = st.binary(max_size=12)

@@ -14,7 +14,6 @@ from typing import Final
 from warren.salvage.quorum.fifo.bodies import measure
 from warren.salvage.quorum.fifo.command_terms import command_of, natural
 from warren.salvage.quorum.fifo.commands import Body, Command, Decoded, MachineVersion, NewCluster, Nothing, Unknown
-from warren.salvage.quorum.fifo.entry_shapes import PID_BYTES
 from warren.salvage.quorum.fifo.learned_entries import LearnedEntry, learn
 from warren.storage.erlang_terms import Atom, Term, decode
 from warren.storage.errors import TermError
@@ -23,12 +22,8 @@ from warren.storage.term_walk import parts
 MAX_DEPTH: Final = 168
 """Levels of an entry: those of a message, and the five around it."""
 
-MAX_WIDE: Final = 8
+MAX_SHAPES: Final = 8
 """The number of shapes that are remembered and tried for each letter."""
-MAX_NARROW: Final = 4
-"""The same for each process."""
-MAX_PROCESSES: Final = 1024
-"""With narrow shapes."""
 
 _WITHOUT_EFFECT = frozenset({"$ra_join", "$ra_leave", "$ra_cluster"})
 
@@ -84,76 +79,38 @@ def _new_cluster(cluster: Term) -> Command:
 class EntryDecoder:
     """Decodes the entries of a log, one after the other; remembers their shapes.
 
-    The result is that of :func:`decode_entry`. The shapes that are tried first are *narrow*, of the process whose pid
-    ends the entry. Then follow those that entries of any process may have. Both are grouped by the byte at the offset
-    where the first command had the first letter of its name (settles and enqueues differ in it).
+    The result is that of :func:`decode_entry`. Shapes are grouped by the byte at the offset where the first command had
+    the first letter of its name (settles and enqueues differ in it), the most recently used first.
     """
 
     def __init__(self) -> None:
         self._letter_at = 0
-        self._by_letter: dict[int, _Shapes] = {}
+        self._shapes: dict[int, list[LearnedEntry]] = {}
 
     def decode(self, data: bytes) -> Decoded:
         """The command in an entry. Raises :class:`TermError` if it is not the term of an entry."""
         try:
-            shapes = self._by_letter[data[self._letter_at]]
+            shapes = self._shapes[data[self._letter_at]]
         except (IndexError, KeyError):
             return self._decode_in_full(data)
-        narrow = shapes.narrow.get(data[-PID_BYTES:])
-        decoded = None
-        if narrow:
-            decoded = narrow[0].read(data) or _read(narrow, data)
-        if decoded is None:
-            decoded = _read(shapes.wide, data)
-            if decoded is None:
-                return self._decode_in_full(data)
-            shapes.learn_narrow(data, decoded.command)
-        return decoded
+        for position, shape in enumerate(shapes):
+            decoded = shape.read(data)
+            if decoded is not None:
+                if position:
+                    shapes.insert(0, shapes.pop(position))
+                return decoded
+        return self._decode_in_full(data)
 
     def _decode_in_full(self, data: bytes) -> Decoded:
         decoded = decode_entry(data)
-        learned = learn(data, decoded.command, narrow=False)
+        learned = learn(data, decoded.command)
         if learned is not None:
-            if not self._by_letter:
+            if not self._shapes:
                 self._letter_at = _letter_at(data)
-            wide = self._by_letter.setdefault(data[self._letter_at], _Shapes()).wide
-            wide.insert(0, learned)
-            del wide[MAX_WIDE:]
+            shapes = self._shapes.setdefault(data[self._letter_at], [])
+            shapes.insert(0, learned)
+            del shapes[MAX_SHAPES:]
         return decoded
-
-
-def _read(shapes: list[LearnedEntry], data: bytes) -> Decoded | None:
-    """Read an entry with the first shape that fits, which is tried first the next time."""
-    for position, shape in enumerate(shapes):
-        decoded = shape.read(data)
-        if decoded is not None:
-            if position:
-                shapes.insert(0, shapes.pop(position))
-            return decoded
-    return None
-
-
-class _Shapes:
-    """The shapes of commands that begin with the same letter."""
-
-    def __init__(self) -> None:
-        self.wide: list[LearnedEntry] = []
-        """The most recently used first."""
-        self.narrow: dict[bytes, list[LearnedEntry]] = {}
-        """By the last bytes of their entries."""
-
-    def learn_narrow(self, data: bytes, command: Command) -> None:
-        """Learn the shape of an entry, unless there are enough: then the wide ones read it."""
-        process = data[-PID_BYTES:]
-        shapes = self.narrow.get(process)
-        if shapes is None:
-            if len(self.narrow) == MAX_PROCESSES:
-                return
-            shapes = self.narrow[process] = []
-        if len(shapes) < MAX_NARROW:
-            learned = learn(data, command, narrow=True)
-            if learned is not None:
-                shapes.append(learned)
 
 
 def _letter_at(data: bytes) -> int:

@@ -7,25 +7,31 @@ A shape is learned (:func:`learn`) from an entry that was decoded in full; what 
     {'$usr', Meta, {settle | discard | return, Consumer, MsgIds}, ReplyMode}
     {'$usr', Meta, {checkout, {Tag, Pid}, Spec, ConsumerMeta}, ReplyMode}         each basic.get is one
 
-A shape can be learned *narrow*, for the entries of one process only: pids, names and tags are constants then, and what
-they mean is known; there is less to compare and to read.
-
 If two entries of one shape can differ in their meaning, the difference is in a hole that is read, or in the constants:
 everything that the queue reads in a message, beside its size, is a constant.
 
-Its effect: the export of a log of 12,223 entries (1,940 messages come out) takes 0.5 s of CPU with it, and 2.4 s
-if each entry is decoded in full: 3.7 to 4.9 times as fast.
+Its effect: the export of a log of 12,223 entries (1,940 messages come out) takes 0.5 s of CPU with it, and 2.4 s if
+each entry is decoded in full.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import attrs
 
-from warren.salvage.quorum.fifo.commands import Body, Checkout, Command, Decoded, Discard, Enqueue, Return, Settle
-from warren.salvage.quorum.fifo.entry_shapes import BINARY, MAX_HOLES, PID_BYTES, Hole, Pattern, find_holes
+from warren.salvage.quorum.fifo.commands import (
+    Body,
+    Checkout,
+    Command,
+    ConsumerKey,
+    Decoded,
+    Discard,
+    Enqueue,
+    Return,
+    Settle,
+)
+from warren.salvage.quorum.fifo.entry_shapes import MAX_HOLES, PID_BYTES, Pattern, find_holes
 from warren.storage.erlang_terms import pid_key
 from warren.storage.errors import TermError
 from warren.storage.term_walk import parts
@@ -52,23 +58,16 @@ class LearnedEntry(Protocol):
         ...
 
 
-def learn(data: bytes, command: Command, *, narrow: bool) -> LearnedEntry | None:
+def learn(data: bytes, command: Command) -> LearnedEntry | None:
     """The shape of the entry ``data``, which holds ``command``; ``None`` if none is worth learning."""
     try:
-        if type(command) is Enqueue:
-            return _learn_enqueue(data, command, narrow)
-        if type(command) is Checkout:
-            return None if narrow else _learn_checkout(data, command)
-        if type(command) is Settle or type(command) is Discard or type(command) is Return:
-            return _learn_settle(data, command, narrow)
+        if isinstance(command, Enqueue):
+            return _learn_enqueue(data, command)
+        if isinstance(command, Settle | Discard | Return | Checkout):
+            return _learn_of_consumer(data, command)
     except TermError:  # numbers that are no holes
         pass
     return None
-
-
-def _narrow(data: bytes, holes: list[Hole], binaries: Container[int]) -> list[Hole]:
-    """Without pids, and with no binaries but those at ``binaries``."""
-    return [hole for hole in holes if data[hole.term] != _NEW_PID and (hole.kind != BINARY or hole.term in binaries)]
 
 
 class _Pids:
@@ -106,7 +105,6 @@ class _EnqueuePlaces:
     fragments: tuple[int, ...]
     """Of the other form: the binaries of the payload."""
     properties: int
-    routing_keys: tuple[int, ...]
     constants: frozenset[int]
     """What must not differ."""
 
@@ -120,10 +118,7 @@ class _EnqueuePlaces:
             _, seq, message, size, _ = elements
             pid, pid_end = _publisher(data, reply_mode)
             sizes = tuple(parts(data, size)[:2])
-            return cls(
-                ts, pid, pid_end, seq, message, size, sizes, (), -1, _routing_keys(data, message),
-                _constants(data, message),
-            )  # fmt: skip
+            return cls(ts, pid, pid_end, seq, message, size, sizes, (), -1, _constants(data, message))
         _, pid, seq, message, message_end = elements
         content = _content(data, message)
         payload = None if content < 0 else _payload(data, parts(data, content)[5])
@@ -131,10 +126,8 @@ class _EnqueuePlaces:
             return None
         if data[pid] != _NEW_PID:
             pid = -1
-        return cls(
-            ts, pid, seq, seq, message, message_end, (), payload, parts(data, content)[3],
-            _routing_keys(data, message), _constants(data, message),
-        )  # fmt: skip
+        properties, constants = parts(data, content)[3], _constants(data, message)
+        return cls(ts, pid, seq, seq, message, message_end, (), payload, properties, constants)
 
 
 def _atom(data: bytes, at: int) -> bytes:
@@ -181,16 +174,6 @@ def _payload(data: bytes, at: int) -> tuple[int, ...] | None:
         return None
     *fragments, tail = parts(data, at)
     return tuple(fragments) if data[tail] == _NIL and all(data[fragment] == _BINARY for fragment in fragments) else None
-
-
-def _routing_keys(data: bytes, message: int) -> tuple[int, ...]:
-    """Where each routing key begins, if they are in a known place."""
-    if data[message] != _SMALL_TUPLE:
-        return ()
-    elements = parts(data, message)
-    form = _atom(data, elements[0])
-    keys = elements[2] if form == b"basic_message" else _value_of(data, elements[3], b"rk") if form == b"mc" else -1
-    return tuple(parts(data, keys)[:-1]) if keys >= 0 and data[keys] == _LIST else ()
 
 
 def _constants(data: bytes, message: int) -> frozenset[int]:
@@ -267,15 +250,13 @@ class _LearnedEnqueue:
         return _new(Decoded, (ts_ms, _new(Enqueue, (pid, seq, body))))
 
 
-def _learn_enqueue(data: bytes, command: Enqueue, narrow: bool) -> LearnedEntry | None:
+def _learn_enqueue(data: bytes, command: Enqueue) -> LearnedEntry | None:
     places = _EnqueuePlaces.of(data)
     if places is None:
         return None
     holes = find_holes(data, -1, places.constants)
     if len(holes) > MAX_HOLES or (command.pid is not None and places.pid < 0):
         return None
-    if narrow:
-        holes = _narrow(data, holes, {*places.fragments, places.properties, *places.routing_keys})
     pids = _Pids(data[places.pid : places.pid_end])
     learned = _LearnedEnqueue(places, Pattern(data, holes), pids, command)
     return learned if learned.is_whole else None
@@ -284,7 +265,7 @@ def _learn_enqueue(data: bytes, command: Enqueue, narrow: bool) -> LearnedEntry 
 # ── checkout, settle ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-_SettleLike: TypeAlias = "Settle | Discard | Return"
+_OfConsumer: TypeAlias = "Settle | Discard | Return | Checkout"
 
 
 @attrs.frozen
@@ -297,44 +278,47 @@ class _ConsumerPlaces:
     pid_end: int
     key: int
     """Of a consumer that has a number."""
-    behind: int
+    rest: int
     """The message ids, or the checkout's specification."""
 
     @classmethod
     def of(cls, data: bytes) -> _ConsumerPlaces:
         _, meta, command, _, _ = parts(data, 1)
-        _, consumer, behind, *_ = parts(data, command)
+        _, consumer, rest, *_ = parts(data, command)
         ts = _value_of(data, meta, b"ts")
         if data[consumer] == _SMALL_TUPLE:
             tag, pid, pid_end = parts(data, consumer)
-            return cls(ts, tag, pid, pid_end, -1, behind)
-        return cls(ts, -1, -1, -1, consumer, behind)
+            return cls(ts, tag, pid, pid_end, -1, rest)
+        return cls(ts, -1, -1, -1, consumer, rest)
 
 
-class _LearnedSettle:
-    """Of a settle, discard or return."""
+class _LearnedOfConsumer:
+    """Of a settle, discard or return; or of a checkout, in which all but the consumer's name is constant."""
 
-    def __init__(self, places: _ConsumerPlaces, pattern: Pattern, pids: _Pids, command: _SettleLike) -> None:
+    def __init__(self, places: _ConsumerPlaces, pattern: Pattern, pids: _Pids, command: _OfConsumer) -> None:
         self._kind = type(command)
         self._pattern = pattern
         self._fit = pattern.fit
         self._constant_sizes = pattern.constant_sizes
         self._ts, self._key = pattern.natural(places.ts), pattern.natural(places.key)
-        self._has_msg_ids = pattern.index(places.behind) >= 0
         self._tag, self._pid, self._pids = pattern.index(places.tag), pattern.index(places.pid), pids
-        self._constant = command.consumer
+        self._has_msg_ids = not isinstance(command, Checkout)
+        self._msg_ids = pattern.index(places.rest)
+        self._consumer: ConsumerKey = command.consumer
+        self._rest: tuple[Any, ...] = command[1:]
 
     @property
     def is_whole(self) -> bool:
         """Whether all that must be read stands in holes."""
-        return self._ts.hole >= 0 and self._has_msg_ids and (self._tag >= 0) == (self._pid >= 0)
+        variable = self._msg_ids if self._has_msg_ids else self._tag
+        return min(self._ts.hole, variable) >= 0 and (self._tag >= 0) == (self._pid >= 0)
 
     def read(self, data: bytes) -> Decoded | None:
         ends = self._fit(data)
         if ends is None:
             return None
         constants = self._constant_sizes
-        consumer = self._constant
+        consumer = self._consumer
         at, order, limit = self._ts
         ts_ms = int.from_bytes(data[ends[at] + constants[at] : ends[at + 1]], order)
         if ts_ms >= limit:
@@ -349,56 +333,18 @@ class _LearnedSettle:
             end = ends[self._pid + 1]
             tag = data[ends[at] + constants[at] + 4 : ends[at + 1]]
             consumer = tag, self._pids.key(data[end - PID_BYTES : end])
-        return _new(Decoded, (ts_ms, _new(self._kind, (consumer, self._pattern.numbers))))
+        fields = (consumer, self._pattern.numbers) if self._has_msg_ids else (consumer, *self._rest)
+        return _new(Decoded, (ts_ms, _new(self._kind, fields)))
 
 
-def _learn_settle(data: bytes, command: _SettleLike, narrow: bool) -> LearnedEntry | None:
+def _learn_of_consumer(data: bytes, command: _OfConsumer) -> LearnedEntry | None:
     places = _ConsumerPlaces.of(data)
-    holes = find_holes(data, places.behind, ())
+    if isinstance(command, Checkout):
+        holes = find_holes(data, -1, range(places.rest, parts(data, 1)[3]))
+    else:
+        holes = find_holes(data, places.rest, ())
     if len(holes) > MAX_HOLES or (places.pid_end >= 0 and data[places.pid] != _NEW_PID):
         return None
-    if narrow:
-        holes = _narrow(data, holes, ())
     pids = _Pids(data[places.pid : places.pid_end])
-    learned = _LearnedSettle(places, Pattern(data, holes), pids, command)
-    return learned if learned.is_whole else None
-
-
-class _LearnedCheckout:
-    """All but the consumer's name is constant."""
-
-    def __init__(self, places: _ConsumerPlaces, pattern: Pattern, pids: _Pids, command: Checkout) -> None:
-        self._fit = pattern.fit
-        self._constant_sizes = pattern.constant_sizes
-        self._ts = pattern.natural(places.ts)
-        self._tag, self._pid, self._pids = pattern.index(places.tag), pattern.index(places.pid), pids
-        self._rest = command[1:]
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all that must be read stands in holes."""
-        return min(self._ts.hole, self._tag, self._pid) >= 0
-
-    def read(self, data: bytes) -> Decoded | None:
-        ends = self._fit(data)
-        if ends is None:
-            return None
-        constants = self._constant_sizes
-        at, order, limit = self._ts
-        ts_ms = int.from_bytes(data[ends[at] + constants[at] : ends[at + 1]], order)
-        if ts_ms >= limit:
-            return None
-        at, end = self._tag, ends[self._pid + 1]
-        tag = data[ends[at] + constants[at] + 4 : ends[at + 1]]
-        consumer = tag, self._pids.key(data[end - PID_BYTES : end])
-        return Decoded(ts_ms, Checkout(consumer, *self._rest))
-
-
-def _learn_checkout(data: bytes, command: Checkout) -> LearnedEntry | None:
-    places = _ConsumerPlaces.of(data)
-    holes = find_holes(data, -1, range(places.behind, parts(data, 1)[3]))
-    if len(holes) > MAX_HOLES or places.pid < 0 or data[places.pid] != _NEW_PID:
-        return None
-    pids = _Pids(data[places.pid : places.pid_end])
-    learned = _LearnedCheckout(places, Pattern(data, holes), pids, command)
+    learned = _LearnedOfConsumer(places, Pattern(data, holes), pids, command)
     return learned if learned.is_whole else None
