@@ -6,18 +6,14 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import IO, Annotated, Any, Final, Protocol
+from typing import IO, Annotated, Any, Protocol
 
 import attrs
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from warren.commands.options import UsageError
 from warren.commands.output import naming_errors, print_json
-
-_MANY: Final = 10_000
-"""From this number of messages on, a terminal shows a progress bar."""
+from warren.salvage.progress_bars import counting_bar
 
 CountOption = Annotated[int, typer.Option(min=1, help="Send each N times.")]
 
@@ -126,11 +122,11 @@ class Published:
     ) -> None:
         """Send each ``count`` times, and wait until all are safe. ``shows``: show a bar if that takes long."""
         total = None if bodies.count is None else bodies.count * count
-        with SendingProgress(total if shows else None) as step:
+        with counting_bar("Sending", lambda: total, is_shown=shows and total is not None) as advance_to:
             for key, body in bodies.each():
                 for _ in range(count):
                     self.add(send(key, body), len(body))
-                    step()
+                    advance_to(self.messages)
             self.finish()
 
     def say(self, done: str, *, as_json: bool) -> None:
@@ -141,23 +137,3 @@ class Published:
         else:
             noun = "message" if self.messages == 1 else "messages"
             print(f"{self.messages:,} {noun} {done}, {self.payload_bytes:,} bytes")
-
-
-class SendingProgress:
-    """A bar on stderr, if that is a terminal and the messages are many; yields a function that advances it."""
-
-    def __init__(self, total: int | None) -> None:
-        console = Console(stderr=True)
-        shown = total is not None and total >= _MANY and console.is_terminal
-        columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        self._bars = Progress(*columns, console=console, disable=not shown)
-        self._task = self._bars.add_task("", total=total)
-
-    def __enter__(self) -> Callable[[], None]:
-        self._bars.start()
-        if self._bars.disable:
-            return lambda: None
-        return lambda: self._bars.advance(self._task)
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()

@@ -8,29 +8,20 @@ from __future__ import annotations
 
 import shutil
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import RenderableType
 from rich.filesize import decimal
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from warren.salvage.names import printable
+from warren.salvage.progress_bars import share_bar
 
 if TYPE_CHECKING:
     from warren.simulation.compare import Comparison
@@ -42,7 +33,6 @@ _SHOWN_POINTS: Final = 40
 _WIDTH_WITHOUT_TERMINAL: Final = 160
 _BETWEEN: Final = 3
 """Characters between two columns."""
-_AFTER_S: Final = 1.0
 _ROUNDED_UP: Final = 0.9995
 """What three digits show as 1."""
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
@@ -271,37 +261,9 @@ def _numbers(point: Summary) -> Iterator[str]:
 # ── while it works ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _LateProgress(Progress):
-    """A bar that is drawn from a second on."""
-
-    def __init__(self, *columns: ProgressColumn, console: Console) -> None:
-        self._begun = time.monotonic()
-        super().__init__(*columns, console=console, transient=True, refresh_per_second=5)
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        if time.monotonic() - self._begun < _AFTER_S:
-            return [Group()]
-        return super().get_renderables()
-
-
-class Bar:
-    """Tells how much is done."""
-
-    def __init__(self, progress: Progress, total: float, what: str) -> None:
-        self._progress = progress
-        self._task = progress.add_task(what, total=total)
-
-    def __call__(self, done: float) -> None:
-        self._progress.update(self._task, completed=done)
-
-
 @contextmanager
-def bar(what: str, total: int | None = None) -> Iterator[Bar]:
-    """A bar on stderr, if that is a terminal, of a share of 1; or of ``total`` points, with their number."""
-    console = Console(stderr=True, highlight=False)
-    count: ProgressColumn = TaskProgressColumn() if total is None else MofNCompleteColumn()
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), count
-    progress = _LateProgress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
-    progress.disable = not console.is_terminal
-    with progress:
-        yield Bar(progress, 1.0 if total is None else total, printable(what))
+def bar(what: str, total: int | None = None) -> Iterator[Callable[[float], object]]:
+    """Yield a function to call with what is done: a share of 1, or a number of ``total`` points."""
+    steps = 1 if total is not None else 1000
+    with share_bar(escape(printable(what)), total or steps) as advance_to:
+        yield lambda done: advance_to(round(done * steps))

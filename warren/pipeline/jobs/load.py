@@ -31,12 +31,12 @@ from warren.shovel.places import Intake
 from warren.shovel.writing import DirectoryDestination
 from warren.storage.errors import SettingsError, WarrenError
 from warren.storage.settings import Settings
+from warren.tables.packing import grouped
 from warren.tables.pipeline_errors import PipelineError
 
 HELD_BYTES: Final = 16 << 20
-"""The most bytes of messages that are written and synced together."""
-
 HELD_MESSAGES: Final = 4096
+"""About the most bytes, and the most messages, that are written and synced together."""
 
 
 @attrs.frozen(kw_only=True)
@@ -130,13 +130,9 @@ def _built(number: int, path: str, rows: Iterator[Mapping[str, Any]], settings: 
     queues = messages = payload_bytes = 0
     with DirectoryDestination.open(path, settings) as destination:
         for queue, queue_rows in groupby(rows, key=queue_of):
-            writer = _Writer(destination.intake(queue.vhost, queue.queue, _stored_name(queue)))
-            for row in queue_rows:
-                writer.put(row)
-            writer.flush()
-            queues += 1
-            messages += writer.messages
-            payload_bytes += writer.payload_bytes
+            intake = destination.intake(queue.vhost, queue.queue, _stored_name(queue))
+            queue_messages, queue_bytes = _fill(intake, queue_rows)
+            queues, messages, payload_bytes = queues + 1, messages + queue_messages, payload_bytes + queue_bytes
     return Built(number=number, path=path, queues=queues, messages=messages, payload_bytes=payload_bytes)
 
 
@@ -145,31 +141,16 @@ def _stored_name(queue: QueueName) -> bytes:
     return queue.queue if queue.priority is None else queue.queue + bytes([0, queue.priority])
 
 
-@attrs.define
-class _Writer:
-    """Fills one queue."""
-
-    _intake: Intake
-    messages: int = 0
-    payload_bytes: int = 0
-    _held: int = 0
-    _held_bytes: int = 0
-
-    def put(self, row: Mapping[str, Any]) -> None:
-        """Add the next message."""
-        letter = letter_of(row)
-        self._intake.put(letter)
-        self.messages += 1
-        self.payload_bytes += len(letter.body)
-        self._held += 1
-        self._held_bytes += len(letter.body)
-        if self._held >= HELD_MESSAGES or self._held_bytes >= HELD_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write and sync all messages that were added."""
-        if self._held:
-            outcomes = self._intake.work(wait=True)
-            if len(outcomes) != self._held:
-                raise WarrenError(f"{len(outcomes)} of {self._held} messages were written")
-        self._held = self._held_bytes = 0
+def _fill(intake: Intake, rows: Iterator[Mapping[str, Any]]) -> tuple[int, int]:
+    """Write a queue's messages; return their number, and the bytes of their payloads."""
+    messages = payload_bytes = 0
+    sized = ((len(letter.body) + HELD_BYTES // HELD_MESSAGES, letter) for letter in map(letter_of, rows))
+    for _, letters in grouped(sized, HELD_BYTES):
+        for letter in letters:
+            intake.put(letter)
+        written = intake.work(wait=True)
+        if len(written) != len(letters):
+            raise WarrenError(f"{len(written)} of {len(letters)} messages were written")
+        messages += len(letters)
+        payload_bytes += sum(len(letter.body) for letter in letters)
+    return messages, payload_bytes
