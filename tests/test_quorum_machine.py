@@ -31,10 +31,8 @@ from warren.salvage.quorum.fifo.commands import (
     MachineVersion,
     Modify,
     NewCluster,
-    NodeDown,
     NodeUp,
     Nothing,
-    Purge,
     PurgeNodes,
     RegisterEnqueuer,
     Requeue,
@@ -52,31 +50,6 @@ TICK = Nothing("timeout", True)
 
 
 # Publishing.
-
-
-def test_messages_wait_in_the_order_of_the_log() -> None:
-    queue = Driven()
-    indexes = queue.publish(3)
-    assert queue.ready() == indexes
-    assert queue.machine.payload_bytes == 30
-
-
-def test_what_a_publisher_sends_again_is_not_taken() -> None:
-    queue = Driven()
-    queue.apply(Enqueue(pid(1), 1, body()), Enqueue(pid(1), 1, body()), Enqueue(pid(1), 2, body()))
-    assert queue.ready() == [1, 3]
-
-
-def test_what_overtook_a_lost_message_is_not_taken_until_it_comes_again() -> None:
-    queue = Driven()
-    queue.apply(*(Enqueue(pid(1), seq, body()) for seq in (1, 3, 2, 3)))
-    assert queue.ready() == [1, 3, 4]
-
-
-def test_a_publisher_that_was_down_begins_at_1_again() -> None:
-    queue = Driven()
-    queue.apply(Enqueue(pid(1), 1, body()), Down(pid(1), "normal"), Enqueue(pid(1), 1, body()))
-    assert queue.ready() == [1, 3]
 
 
 def test_registering_again_keeps_the_number() -> None:
@@ -112,48 +85,7 @@ def test_one_that_registers_behind_a_hole_begins_at_1() -> None:
     assert queue.ready() == [3, 4]
 
 
-def test_without_a_hole_a_first_number_above_1_is_not_taken() -> None:
-    queue = Driven()
-    queue.apply(Enqueue(pid(2), 9, body()))
-    assert not queue.ready()
-
-
 # Deliveries.
-
-
-def test_a_consumer_gets_what_its_credit_allows_and_more_when_it_settles() -> None:
-    queue = Driven()
-    first = queue.publish(4)
-    queue.apply(subscribed(A, 2))
-    assert queue.out() == {A: {0: first[0], 1: first[1]}}
-    queue.settle(A, 1)
-    assert queue.out() == {A: {0: first[0], 2: first[2]}}
-    assert queue.ready() == [first[3]]
-
-
-def test_settling_what_is_not_out_changes_nothing() -> None:
-    queue = Driven()
-    queue.publish(3)
-    queue.apply(subscribed(A, 1))
-    before = queue.out(), queue.ready()
-    queue.settle(A, 7)
-    queue.settle(B, 0)
-    queue.apply(Settle(A, []), Settle(A, [5, 6]), Discard(B, [0]), Return(B, [0]), Credit(B, 5, 0, False), Cancel(B))
-    assert (queue.out(), queue.ready()) == before
-
-
-def test_consumers_take_turns() -> None:
-    queue = Driven()
-    queue.apply(subscribed(A, 5), subscribed(B, 5))
-    one, two, three, four = queue.publish(4)
-    assert queue.out() == {A: {0: one, 1: three}, B: {0: two, 1: four}}
-
-
-def test_a_higher_priority_is_served_first_as_long_as_it_has_credit() -> None:
-    queue = Driven()
-    queue.apply(subscribed(A, 5), subscribed(B, 2, priority=3), subscribed(C, 5, priority=-1))
-    one, two, three = queue.publish(3)
-    assert queue.out() == {A: {0: three}, B: {0: one, 1: two}}
 
 
 def test_basic_get_takes_the_head_and_keeps_its_consumer_until_it_is_settled() -> None:
@@ -167,25 +99,6 @@ def test_basic_get_takes_the_head_and_keeps_its_consumer_until_it_is_settled() -
     queue.apply(got(consumer("1")))
     assert queue.out() == {consumer("1"): {0: three}}
     assert two not in queue.ready()
-
-
-def test_basic_get_of_an_empty_queue_leaves_no_consumer_behind() -> None:
-    queue = Driven()
-    queue.apply(got(consumer("1")))
-    queue.publish(1)
-    assert queue.machine.messages.out_count == 0
-
-
-def test_a_once_consumer_gets_no_credit_back_and_goes() -> None:
-    queue = Driven()
-    one, two, three = queue.publish(3)
-    queue.apply(Checkout(A, "once", False, 2, "simple_prefetch", 0))
-    queue.settle(A, 0)
-    assert queue.out() == {A: {1: two}}
-    queue.settle(A, 1)
-    queue.apply(subscribed(A, 1))
-    assert queue.out() == {A: {0: three}}, "numbers begin again: it was another consumer"
-    assert one not in queue.ready()
 
 
 def test_credited_consumers_get_credit_only_by_the_command() -> None:
@@ -218,16 +131,6 @@ def test_drained_credit_is_used_up() -> None:
     assert queue.machine.messages.out_count == 1
 
 
-def test_a_consumer_that_attaches_again_has_its_credit_without_what_it_holds() -> None:
-    queue = Driven()
-    queue.publish(6)
-    queue.apply(subscribed(A, 3), subscribed(A, 4))
-    assert len(queue.out()[A]) == 4
-    queue.apply(subscribed(A, 1))
-    queue.settle(A, 0)
-    assert list(queue.out()[A]) == [1, 2, 3, 4], "version 2 gives credit back without looking at what was asked for"
-
-
 def test_from_version_3_on_credit_stays_below_the_prefetch() -> None:
     queue = Driven(3)
     queue.publish(6)
@@ -238,48 +141,7 @@ def test_from_version_3_on_credit_stays_below_the_prefetch() -> None:
     assert list(queue.out()[A]) == [3, 4], "two settled, credit for one"
 
 
-def test_a_cancelled_consumer_keeps_what_it_holds_and_gets_nothing_more() -> None:
-    queue = Driven()
-    one, two, three = queue.publish(3)
-    queue.apply(subscribed(A, 2))
-    queue.cancel(A)
-    queue.settle(A, 0)
-    assert queue.out() == {A: {1: two}}
-    assert queue.ready() == [three]
-    queue.settle(A, 1)
-    queue.give_back(A, 1)
-    assert queue.ready() == [three]
-    assert one not in queue.ready()
-
-
 # Returns.
-
-
-def test_returns_go_first_in_the_order_of_the_numbers() -> None:
-    queue = Driven(of=settings(delivery_limit=9))
-    one, two, three, four = queue.publish(4)
-    for tag in "123":
-        queue.apply(got(consumer(tag)))
-    queue.give_back(consumer("2"), 0)
-    queue.give_back(consumer("1"), 0)
-    assert queue.counts() == [(two, 1), (one, 1), (four, 0)]
-    assert queue.out() == {consumer("3"): {0: three}}
-
-
-def test_one_return_of_several_comes_in_the_order_of_the_numbers_up_to_version_3() -> None:
-    for version, expected in ((2, [0, 1, 2]), (3, [0, 1, 2]), (4, [2, 0, 1])):
-        queue = Driven(version)
-        indexes = queue.publish(3)
-        queue.apply(Checkout(A, "once", False, 3, "simple_prefetch", 0), Return(A, [2, 0, 1]))
-        assert queue.ready() == [indexes[at] for at in expected], version
-
-
-def test_a_return_gives_credit_back_and_the_message_goes_out_again() -> None:
-    queue = Driven()
-    one, two = queue.publish(2)
-    queue.apply(subscribed(A, 1), Return(A, [0]))
-    assert queue.out() == {A: {1: one}}
-    assert queue.ready() == [two]
 
 
 def test_a_return_gives_credit_for_one_in_every_version() -> None:
@@ -288,24 +150,6 @@ def test_a_return_gives_credit_for_one_in_every_version() -> None:
         queue.publish(9)
         queue.apply(subscribed(A, 3), Return(A, [1]))
         assert list(queue.out()[A]) == [0, 2, 3], version
-
-
-def test_above_the_delivery_limit_a_message_is_gone() -> None:
-    queue = Driven(of=settings(delivery_limit=1))
-    (one,) = queue.publish()
-    for tag in "12":
-        queue.apply(got(consumer(tag)), Return(consumer(tag), [0]))
-    assert not queue.ready()
-    assert queue.machine.payload_bytes == 0
-    assert one not in queue.machine.messages.past_limit
-
-
-def test_version_2_gives_credit_twice_for_what_passes_the_limit() -> None:
-    for version, out in ((2, 2), (3, 1)):
-        queue = Driven(version, settings(delivery_limit=0))
-        queue.publish(5)
-        queue.apply(subscribed(A, 1), Return(A, [0]))
-        assert queue.machine.messages.out_count == out, version
 
 
 def test_a_requeued_message_comes_last_under_its_new_index() -> None:
@@ -317,56 +161,7 @@ def test_a_requeued_message_comes_last_under_its_new_index() -> None:
     assert len(queue.ready()) == 2
 
 
-def test_discarded_messages_are_gone() -> None:
-    queue = Driven()
-    queue.publish(2)
-    queue.apply(subscribed(A, 1), Discard(A, [0]))
-    assert list(queue.out()[A]) == [1]
-    assert len(queue.machine.messages.dead_letters) == 0
-
-
-def test_a_process_that_is_down_returns_all_by_consumer_then_number() -> None:
-    queue = Driven()
-    one, two, three, four, five = queue.publish(5)
-    for tag in ("b", "c", "a"):
-        queue.apply(got(consumer(tag, 7)))
-    queue.apply(got(consumer("a", 8)))
-    queue.down(7)
-    assert queue.counts() == [(three, 1), (one, 1), (two, 1), (five, 0)]
-    assert queue.out() == {consumer("a", 8): {0: four}}
-
-
-def test_purge_takes_what_is_ready_and_leaves_what_is_out() -> None:
-    queue = Driven()
-    one, two, three = queue.publish(3)
-    queue.apply(got(A), got(B), Return(B, [0]), Purge())
-    assert not queue.ready()
-    assert queue.out() == {A: {0: one}}
-    assert queue.machine.payload_bytes == 10
-    queue.give_back(A, 0)
-    assert queue.ready() == [one]
-    assert {two, three}.isdisjoint(queue.ready())
-
-
 # Nodes.
-
-
-def test_consumers_of_a_lost_node_give_back_and_get_nothing_until_it_is_up() -> None:
-    queue = Driven()
-    away = consumer("a", 100, OTHER_NODE)
-    one, two, three = queue.publish(3)
-    queue.apply(subscribed(away, 2), Down(pid(999, OTHER_NODE), "noconnection"))
-    assert queue.counts() == [(one, 1), (two, 1), (three, 0)]
-    queue.apply(NodeDown(OTHER_NODE), NodeUp(NODE))
-    assert queue.machine.messages.out_count == 0
-    queue.apply(NodeUp(OTHER_NODE))
-    assert queue.out() == {away: {2: one, 3: two}}
-
-
-def test_a_lost_node_takes_no_publisher_away() -> None:
-    queue = Driven()
-    queue.apply(Enqueue(pid(1), 1, body()), Down(pid(1), "noconnection"), Enqueue(pid(1), 1, body()))
-    assert queue.ready() == [1]
 
 
 def test_nodes_that_left_take_their_processes_with_them() -> None:
@@ -379,16 +174,6 @@ def test_nodes_that_left_take_their_processes_with_them() -> None:
 
 
 # Limits and time.
-
-
-def test_over_the_length_the_head_goes() -> None:
-    queue = Driven(of=settings(max_length=2))
-    one, two, three = queue.publish(3)
-    assert queue.ready() == [two, three]
-    queue.apply(got(A), *(Enqueue(None, None, body()) for _ in range(2)), Return(A, [0]))
-    assert queue.machine.ready_count == 2
-    assert two not in queue.ready(), "what returned was the head"
-    assert one not in queue.ready()
 
 
 def test_over_the_bytes_the_head_goes() -> None:
@@ -431,25 +216,6 @@ def test_an_expired_message_goes_when_it_is_the_head() -> None:
     queue.now_ms = 1150
     queue.apply(TICK)
     assert not queue.ready()
-
-
-def test_the_shorter_time_to_live_counts_and_none_at_all_is_a_millisecond() -> None:
-    queue = Driven(of=settings(msg_ttl=100))
-    queue.publish(ttl_ms=200)
-    queue.publish(ttl_ms=50)
-    queue.publish(ttl_ms=0)
-    assert [message.expiry_ms for message in queue.machine.ready()] == [1100, 1050, 1001]
-
-
-def test_a_returned_message_can_expire() -> None:
-    queue = Driven()
-    queue.publish(ttl_ms=50)
-    queue.apply(got(A))
-    queue.now_ms = 2000
-    queue.apply(TICK)
-    assert queue.machine.messages.out_count == 1
-    queue.give_back(A, 0)
-    assert queue.machine.ready_count == 0
 
 
 def test_basic_get_of_messages_that_all_expired_gets_none() -> None:
