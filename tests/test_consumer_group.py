@@ -97,25 +97,6 @@ def test_queues_take_turns_so_that_none_waits_for_ever() -> None:
     assert readers.take("a", 0, full(3, 200)) == []
 
 
-def test_what_is_not_committed_comes_again_for_the_next_owner_and_only_that() -> None:
-    readers = group(1)
-    readers.join("a", full(1))
-    (taken,) = readers.take("a", 30, full(1))
-    assert readers.commit("a", 0, 10, taken.claim) is True
-    readers.leave("a")
-    readers.join("b", full(1))
-    assert places(readers.take("b", 5, full(1))) == [(0, 10, 5)]
-
-
-def test_a_queue_that_stays_goes_on_where_it_was() -> None:
-    readers = group(2)
-    readers.join("a", full(2))
-    readers.take("a", 150, full(2))
-    readers.join("b", full(2))
-    assert places(readers.take("a", 9, full(2, 200))) == [(0, 100, 9)]
-    assert places(readers.take("b", 9, full(2, 200))) == [(1, 0, 9)]
-
-
 def test_a_commit_for_a_queue_that_went_away_is_refused() -> None:
     readers = group(2)
     readers.join("a", full(2))
