@@ -333,6 +333,6 @@ def test_a_record_of_a_segment_behind_the_highest_index_is_damage_and_no_entry()
     highest = (1 << 64) - 1
     segment = encode_segment([(index, 1, b"x") for index in (highest, highest, 5)])
     files = in_memory(segment, "/data/q/00000001.segment")
-    log = QuorumLog.open(files, "/data/q", WalEntries(b"q"))
+    log = QuorumLog(files, "/data/q", WalEntries(b"q"))
     assert log.last_index == highest
     assert [problem.kind for problem in log.opening_problems] == [DAMAGED_TABLE]

@@ -22,11 +22,11 @@ from tests.support.disk_fault_tools import RefusingFileSystem
 from tests.support.effort import times
 from tests.support.quorum_tools import OPENING, QuorumNode, Record, config_text, wal_bytes
 from tests.support.rabbitmq_golden import QUORUM, archives, name_of
+from warren.salvage.quorum.quorum_node import read_uids
 from warren.salvage.quorum.ra.config import parse_config, read_config
 from warren.salvage.quorum.ra.entry_runs import BadEntry, Hole, LogEntry
 from warren.salvage.quorum.ra.file_names import NAMES_FILE
 from warren.salvage.quorum.ra.log import QuorumLog
-from warren.salvage.quorum.ra.node_tables import read_uids
 from warren.salvage.quorum.ra.segment_format import SEGMENT_HEADER
 from warren.salvage.quorum.ra.snapshot_format import encode_indexes, parse_indexes
 from warren.salvage.quorum.ra.wal_columns import WalEntries
@@ -127,7 +127,7 @@ def test_logs_are_whole(archive: Path) -> None:
     for node, view in nodes_of(archive):
         index = node.scan()
         for queue in view["queues"]:
-            log = QuorumLog.open(node.files, f"{node.root}/{queue['uid']}", index.of(queue["uid"].encode()))
+            log = QuorumLog(node.files, f"{node.root}/{queue['uid']}", index.of(queue["uid"].encode()))
             found = list(log.entries())
             start = 0 if log.snapshot is None else log.snapshot.index + 1
             assert [entry.index for entry in found if isinstance(entry, LogEntry)] == list(
@@ -847,7 +847,7 @@ def look_at(node: QuorumNode, expected: dict[bytes, dict[int, bytes]]) -> tuple[
     index = node.scan()
     told, whole = bool(index.problems), True
     for uid, entries in expected.items():
-        log = QuorumLog.open(node.files, f"{node.root}/{uid.decode()}", index.of(uid))
+        log = QuorumLog(node.files, f"{node.root}/{uid.decode()}", index.of(uid))
         start = 0 if log.snapshot is None else log.snapshot.index + 1
         for entry in log.entries():
             if isinstance(entry, LogEntry):
@@ -962,6 +962,6 @@ def test_a_record_is_encoded_as_the_format_says() -> None:
 def test_no_files_are_no_error() -> None:
     files = MemoryFileSystem()
     assert WalIndex.scan(files, []).uids == ()
-    assert list(QuorumLog.open(files, "/nowhere", WalEntries(A)).entries()) == []
+    assert list(QuorumLog(files, "/nowhere", WalEntries(A)).entries()) == []
     (problem,) = WalIndex.scan(files, ["/nowhere/00000001.wal"]).problems
     assert problem.kind == "unreadable file"

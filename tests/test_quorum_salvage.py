@@ -34,7 +34,7 @@ from tests.support.quorum_tools import (
 from warren.salvage.export import Selection, export_source
 from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum import quorum_node
-from warren.salvage.quorum.ra.node_tables import read_uids
+from warren.salvage.quorum.quorum_node import read_uids
 from warren.salvage.source import open_source
 from warren.salvage.verify import verify_source
 from warren.storage.erlang_terms import Atom, Opaque, encode

@@ -46,9 +46,9 @@ from warren.queue_index.topics import consumer_offsets_format
 from warren.queue_index.topics.local_offsets import LocalOffsets
 from warren.salvage.quorum.fifo.decoding import EntryDecoder, decode_entry
 from warren.salvage.quorum.fifo.machine_state import parts_of
+from warren.salvage.quorum.quorum_node import read_applied, read_uids
 from warren.salvage.quorum.ra.config import parse_config
 from warren.salvage.quorum.ra.log import QuorumLog
-from warren.salvage.quorum.ra.node_tables import read_applied, read_uids
 from warren.salvage.quorum.ra.snapshot_format import SNAPSHOT_HEADER, parse_indexes
 from warren.salvage.quorum.ra.snapshots import find_snapshot
 from warren.salvage.quorum.ra.wal_columns import WalEntries
@@ -224,13 +224,13 @@ def _quorum_wal(data: bytes) -> None:
     files = in_memory(data, path)
     index = WalIndex.scan(files, [path])
     for uid in index.uids:
-        log = QuorumLog.open(files, "/data/none", index.of(uid))
+        log = QuorumLog(files, "/data/none", index.of(uid))
         list(log.entries())
         list(log.problems())
 
 
 def _quorum_segment(data: bytes) -> None:
-    log = QuorumLog.open(in_memory(data, "/data/q/00000001.segment"), "/data/q", WalEntries(b"q"))
+    log = QuorumLog(in_memory(data, "/data/q/00000001.segment"), "/data/q", WalEntries(b"q"))
     list(log.entries())
     list(log.problems())
 
@@ -257,7 +257,7 @@ _ENTRIES: list[bytes] = []
 def _entries() -> Sequence[bytes]:
     if not _ENTRIES:
         data = seeds.files(seeds.QUORUM, "*.segment", most=1, size=_WHOLE)()[0]
-        log = QuorumLog.open(in_memory(data, "/data/q/00000001.segment"), "/data/q", WalEntries(b"q"))
+        log = QuorumLog(in_memory(data, "/data/q/00000001.segment"), "/data/q", WalEntries(b"q"))
         kinds: dict[int, bytes] = {}
         for entry in log.entries():
             if content := getattr(entry, "data", None):

@@ -181,7 +181,7 @@ class QuorumNode:
         return WalIndex.scan(self.files, self.wals(), [uid.encode() for uid in self.uids()])
 
     def log(self, uid: bytes) -> QuorumLog:
-        return QuorumLog.open(self.files, f"{self.root}/{uid.decode()}", self.scan().of(uid))
+        return QuorumLog(self.files, f"{self.root}/{uid.decode()}", self.scan().of(uid))
 
 
 _PLAIN_ATOM = re.compile(r"[a-zß-öø-ÿ][0-9A-Za-zÀ-ÖØ-öø-ÿ_@]*")

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warren.salvage.names import Json
-from warren.storage.errors import StorageError, UnknownMessageError, WarrenError
+from warren.storage.errors import DataError, StorageError, UnknownMessageError, WarrenError
 
 Severity = Literal["damage", "leftover", "unread"]
 
@@ -247,4 +247,11 @@ def missing_bodies(path: str, count: int) -> Finding:
 
 def unreadable_file(path: str, error: StorageError) -> Finding:
     """The finding about a file that cannot be read."""
-    return Finding(UNREADABLE_FILE, "damage", path, None, str(error))
+    return damage_by(error, UNREADABLE_FILE, path)
+
+
+def damage_by(error: WarrenError, kind: str, path: str = "") -> Finding:
+    """The finding about what an error says; ``path``: of the file, if the error does not name it."""
+    if isinstance(error, DataError):
+        return Finding(kind, "damage", error.path or path, error.offset, error.reason)
+    return Finding(kind, "damage", path, None, str(error))

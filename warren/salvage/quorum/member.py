@@ -14,7 +14,14 @@ from typing import Final
 import attrs
 
 from warren.queue_index.message.message_format import message_facts
-from warren.salvage.queue_directory import MISSING_BODY, UNREADABLE_BODY, UNREADABLE_QUEUE, Finding, StoredMessage
+from warren.salvage.queue_directory import (
+    MISSING_BODY,
+    UNREADABLE_BODY,
+    UNREADABLE_QUEUE,
+    Finding,
+    StoredMessage,
+    damage_by,
+)
 from warren.salvage.quorum.fifo.commands import Command, Enqueue, Requeue
 from warren.salvage.quorum.fifo.decoding import EntryDecoder
 from warren.salvage.quorum.fifo.ready_queues import QueuedMessage
@@ -62,7 +69,7 @@ class Member:
             config = None
         entries = node.wal.of(posixpath.basename(path).encode() if config is None else config.uid)
         applied = node.applied(path)
-        log = QuorumLog.open(files, path, entries, applied)
+        log = QuorumLog(files, path, entries, applied)
         return cls(path, config, log, entries.count, node.problems_at(path), applied)
 
     def replayed(self) -> Replayed:
@@ -147,4 +154,4 @@ def best_of(members: list[Member]) -> Member:
 
 def unreadable(error: DataError) -> Finding:
     """The finding about a queue that cannot be read."""
-    return Finding(UNREADABLE_QUEUE, "damage", error.path, error.offset, error.reason)
+    return damage_by(error, UNREADABLE_QUEUE)

@@ -1,6 +1,13 @@
 """A node's folder in ``quorum``: write-ahead logs, tables and directories that all of its queues share.
 
 The write-ahead logs hold the entries of all queues; their problems are reported with the first of the directories.
+Two tables, DETS files (:mod:`warren.queue_index.index.dets_format`), have an object for each queue::
+
+    names.dets   {ServerName, UId}                        its process's name, and its directory's
+    meta.dets    {UId, Term, VotedFor, LastApplied}       entries up to this index had been applied
+
+Both are written up to 3 seconds late, and LastApplied is updated every few seconds only. A node that was killed leaves
+them open; its next start repairs them, and so does a reader: what is in them counts.
 """
 
 from __future__ import annotations
@@ -12,12 +19,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
+from warren.queue_index.index.dets_format import surviving_terms
 from warren.salvage.names import printable, to_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum.ra.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_wal_name
-from warren.salvage.quorum.ra.node_tables import read_applied, read_uids
 from warren.salvage.read_only import ReadOnlyFileSystem, below, directories
-from warren.storage.errors import DataError, StorageError
+from warren.storage.erlang_terms import Atom, Term, decode
+from warren.storage.errors import DataError, StorageError, TermError
 
 if TYPE_CHECKING:
     from warren.salvage.quorum.ra.wal_columns import WalEntries
@@ -112,12 +120,12 @@ class QuorumNode:
             return None
 
 
+@attrs.frozen
 class QuorumNodes:
     """The nodes that queues' directories lie in."""
 
-    def __init__(self, files: ReadOnlyFileSystem) -> None:
-        self._files = files
-        self._nodes: dict[str, QuorumNode] = {}
+    _files: ReadOnlyFileSystem
+    _nodes: dict[str, QuorumNode] = attrs.Factory(dict)
 
     def of(self, directory: str) -> QuorumNode:
         """The node in whose folder that queue's directory lies."""
@@ -136,3 +144,33 @@ def _without_directory(entries: WalEntries, node: str) -> Finding:
     path = entries.runs[0].path if entries.runs else node
     detail = f"{entries.count} entries of {printable(to_text(entries.uid))}, which has no directory"
     return Finding("leftover log entries", "leftover", path, None, detail)
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_uids(data: bytes, path: str) -> frozenset[bytes]:
+    """The directories' names in the ``names.dets`` whose bytes are ``data``; :class:`DataError` for no DETS file."""
+    return frozenset(uid for name, uid in _tuples(data, path, 2) if isinstance(name, Atom) and isinstance(uid, bytes))
+
+
+def read_applied(data: bytes, path: str) -> dict[bytes, int]:
+    """UId → LastApplied in the ``meta.dets`` whose bytes are ``data``; :class:`DataError` for no DETS file."""
+    applied: dict[bytes, int] = {}
+    for uid, _, _, index in _tuples(data, path, 4):
+        if isinstance(uid, bytes) and type(index) is int:
+            applied[uid] = max(index, applied.get(uid, 0))  # of two the older is a block that was never given back
+    return applied
+
+
+def _tuples(data: bytes, path: str, size: int) -> list[tuple[Term, ...]]:
+    """The objects that are tuples of ``size`` elements; all others are damage."""
+    terms = []
+    for encoded in surviving_terms(data, path):
+        try:
+            term = decode(encoded, max_inflated_bytes=0)
+        except TermError:
+            continue
+        if isinstance(term, tuple) and len(term) == size:
+            terms.append(term)
+    return terms

@@ -21,7 +21,7 @@ from typing import Final
 import attrs
 
 from warren.salvage.names import printable, to_text
-from warren.salvage.queue_directory import Finding, unreadable_file
+from warren.salvage.queue_directory import Finding, damage_by, unreadable_file
 from warren.salvage.quorum.quorum_node import QuorumNodes
 from warren.salvage.quorum.ra.config import OtherMachineError, read_config
 from warren.salvage.quorum.ra.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_segment_name, is_wal_name
@@ -85,7 +85,7 @@ def quorum_places(files: ReadOnlyFileSystem, place: str) -> tuple[list[QuorumPla
             others.append(Finding("log not read", "unread", directory, None, error.reason))
             continue
         except DataError as error:
-            findings.append(Finding("damaged config", "damage", error.path, error.offset, error.reason))
+            findings.append(damage_by(error, "damaged config"))
         except StorageError as error:
             findings.append(
                 unreadable_file(path, error)

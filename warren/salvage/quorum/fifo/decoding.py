@@ -4,6 +4,14 @@
 {noop, #{ts => …}, MachineVersion}                                the first of a new leader
 {'$ra_cluster_change', #{ts => …}, #{{Name, Node} => …}, ReplyMode}
 undefined                                                         at index 0, and only there
+
+A message has one of two forms, which differ in the tuple's first element (their contents are described in
+:mod:`warren.queue_index.message.message_format`)::
+
+    {basic_message, Exchange, RoutingKeys, Content, MsgId, IsPersistent}
+    {mc, Protocol, Data, Annotations}                                       from 3.13 on: a container
+
+and the contents of a container depend on the protocol by which the message was published.
 """
 
 from __future__ import annotations
@@ -11,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from warren.salvage.quorum.fifo.bodies import measure
+from warren.queue_index.message.message_sizes import container_sizes, content_sizes
 from warren.salvage.quorum.fifo.command_terms import command_of, natural
 from warren.salvage.quorum.fifo.commands import Body, Command, Decoded, MachineVersion, NewCluster, Nothing, Unknown
 from warren.salvage.quorum.fifo.learned_entries import LearnedEntry, learn
@@ -24,6 +32,9 @@ MAX_DEPTH: Final = 168
 
 MAX_SHAPES: Final = 8
 """The number of shapes that are remembered and tried for each letter."""
+
+_MAX_DIGITS: Final = 19
+"""Of an expiration; a broker accepts ten."""
 
 _WITHOUT_EFFECT = frozenset({"$ra_join", "$ra_leave", "$ra_cluster"})
 
@@ -74,6 +85,59 @@ def _new_cluster(cluster: Term) -> Command:
     if not members:
         raise TermError("a change of the log's members to none")
     return NewCluster(tuple(members))
+
+
+# ── what a queue reads of a message ──────────────────────────────────────────────────────────────────────────────────
+
+
+def measure(message: Term, start: int, end: int) -> Body:
+    """The message that lies in ``start`` … ``end`` of its entry.
+
+    Raises :class:`TermError` if it is not a message, or one of an unknown protocol.
+    """
+    match message:
+        case ("basic_message", _, _, ("content", _, properties, *_) as content, _, _):
+            metadata_size, size = content_sizes(content)
+            return Body(start, end, size, _expiration(properties), _priority(properties), metadata_size=metadata_size)
+        case ("mc", Atom() as protocol, data, dict(annotations)):
+            metadata_size, size = container_sizes(protocol, data)
+            return Body(
+                start,
+                end,
+                size,
+                _natural(annotations, "ttl"),
+                _natural(annotations, "p"),
+                _natural(annotations, "delivery_count") or 0,
+                metadata_size,
+            )
+        case bytes():
+            return Body(start, end, len(message), None, None)
+        case _:
+            raise TermError("no message")
+
+
+def _expiration(properties: Term) -> int | None:
+    """A message's own time to live, if its properties are decoded; ``None`` also for a text that is not a number, which
+    brokers reject."""
+    match properties:
+        case ("P_basic", _, _, _, _, _, _, _, bytes(digits), *_) if digits.isdigit() and len(digits) <= _MAX_DIGITS:
+            return int(digits)
+    return None
+
+
+def _priority(properties: Term) -> int | None:
+    match properties:
+        case ("P_basic", _, _, _, _, priority, *_) if type(priority) is int and priority >= 0:
+            return priority
+    return None
+
+
+def _natural(annotations: Mapping[Term, Term], name: str) -> int | None:
+    value = annotations.get(Atom(name))
+    return value if type(value) is int and value >= 0 else None
+
+
+# ── many entries ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class EntryDecoder:

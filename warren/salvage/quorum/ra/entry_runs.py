@@ -7,7 +7,8 @@ small, else passed over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import attrs
@@ -95,27 +96,25 @@ def read_run(files: FileSystem, run: EntryRun) -> Iterator[LogEntry | BadEntry]:
         for index, term, offset in zip(run.indexes, run.terms, run.offsets, strict=True):
             yield BadEntry(int(index), int(term), run.path, int(offset), str(error))
         return
-    try:
+    with closing(handle):
         reader = _RunReader(handle, run)
         for first in range(0, len(run.indexes), _ENTRIES_AT_ONCE):
             yield from reader.entries(first, min(first + _ENTRIES_AT_ONCE, len(run.indexes)))
-    finally:
-        handle.close()
 
 
+@attrs.define(eq=False, repr=False)
 class EntryReader:
     """Reads entries one by one. If they ascend in a file, the following bytes are read with them."""
 
-    def __init__(self, files: FileSystem) -> None:
-        self._files = files
-        self._path = ""
-        self._size = 0
-        self._start = 0
-        self._window = b""
-        self._asked = 0
-        """The end of what was asked for last."""
-        self._columns = _Columns([], [], [], [], [])
-        self._first = 0
+    _files: FileSystem
+    _path: str = ""
+    _size: int = 0
+    _start: int = 0
+    _window: bytes = b""
+    _asked: int = 0
+    """The end of what was asked for last."""
+    _columns: _Columns = attrs.field(factory=lambda: _Columns([], [], [], [], []))
+    _first: int = 0
 
     def hold(self, run: EntryRun) -> None:
         """Entries of consecutive indexes: :meth:`held` gives them more quickly than :meth:`read`."""
@@ -167,11 +166,8 @@ class EntryReader:
         at = offset - self._start
         if at < 0 or at + size > len(self._window):
             ascends = 0 <= offset - self._asked <= AHEAD_BYTES
-            handle = self._files.open_read(self._path)
-            try:
+            with closing(self._files.open_read(self._path)) as handle:
                 self._window = handle.pread(max(size, AHEAD_BYTES) if ascends else size, offset)
-            finally:
-                handle.close()
             self._start, at = offset, 0
         self._asked = offset + size
         return self._window[at : at + size]
@@ -325,19 +321,20 @@ def _integers(column: Column) -> list[int]:
     return column.tolist() if isinstance(column, np.ndarray) else list(column)
 
 
-def crc32_of(handle: _Readable, offset: int, length: int, value: int = 0) -> int:
-    """The CRC-32 of a part of a file, read in windows."""
-    while length > 0 and (piece := handle.pread(min(length, WINDOW_BYTES), offset)):
-        value = zlib_ng.crc32(piece, value)
-        offset += len(piece)
-        length -= len(piece)
-    return value
+def crc32_of(handle: _Readable, offset: int, length: int) -> int:
+    """The CRC-32 of a part of a file."""
+    return _checksum(zlib_ng.crc32, handle, offset, length, 0)
 
 
-def adler32_of(handle: _Readable, offset: int, length: int, value: int = 1) -> int:
-    """The Adler-32 of a part of a file, read in windows."""
+def adler32_of(handle: _Readable, offset: int, length: int, value: int) -> int:
+    """The Adler-32 of a part of a file; ``value``: of what stands before it."""
+    return _checksum(zlib_ng.adler32, handle, offset, length, value)
+
+
+def _checksum(add: Callable[[bytes, int], int], handle: _Readable, offset: int, length: int, value: int) -> int:
+    """Read in windows."""
     while length > 0 and (piece := handle.pread(min(length, WINDOW_BYTES), offset)):
-        value = zlib_ng.adler32(piece, value)
+        value = add(piece, value)
         offset += len(piece)
         length -= len(piece)
     return value

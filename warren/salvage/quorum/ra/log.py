@@ -19,12 +19,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Final
 
 import attrs
 import numpy as np
 
-from warren.salvage.queue_directory import UNREADABLE_FILE, Finding
+from warren.salvage.queue_directory import UNREADABLE_FILE, Finding, damage_by
 from warren.salvage.quorum.ra.entry_runs import WINDOW_BYTES, BadEntry, EntryReader, EntryRun, Hole, LogEntry, read_run
 from warren.salvage.quorum.ra.file_names import CONFIG_NAME, META_FILE, file_number, is_segment_name
 from warren.salvage.quorum.ra.log_plan import Part, Plan, Source
@@ -64,9 +65,13 @@ class SegmentInfo:
 class QuorumLog:
     """The log of one queue."""
 
-    def __init__(self, files: FileSystem, directory: str, wal: WalEntries, applied: int) -> None:
+    def __init__(self, files: FileSystem, directory: str, wal: WalEntries, applied: int | None = None) -> None:
+        """The log of the queue in ``directory``. Damage is no error here: :meth:`problems` and the entries tell it.
+
+        ``applied``: the index of the last entry that the node is known to have applied.
+        """
         self._files = files
-        self._directory = directory
+        self.directory: Final = directory
         self._wal = wal
         self._problems: list[Finding] = []
         self._bad: dict[int, BadEntry] = {}
@@ -83,19 +88,7 @@ class QuorumLog:
         self._lay_segments()
         self._lay_runs()
         self._bad_indexes = sorted(self._bad)
-        self._compare_end(applied)
-
-    @classmethod
-    def open(cls, files: FileSystem, directory: str, wal: WalEntries, applied: int | None = None) -> QuorumLog:
-        """The log of the queue in ``directory``. Damage is no error here: :meth:`problems` and the entries tell it.
-
-        ``applied``: the index of the last entry that the node is known to have applied.
-        """
-        return cls(files, directory, wal, applied or 0)
-
-    @property
-    def directory(self) -> str:
-        return self._directory
+        self._compare_end(applied or 0)
 
     @property
     def opening_problems(self) -> tuple[Finding, ...]:
@@ -167,16 +160,13 @@ class QuorumLog:
         try:
             return self._ahead.held(index) or self._find(index, ascends=ascends)
         except StorageError as error:
-            raise DataError(self._directory, None, f"entry {index}: {error}") from error
+            raise DataError(self.directory, None, f"entry {index}: {error}") from error
 
     def bytes_of(self, bad: BadEntry) -> bytes:
         """The bytes in place of a bad entry, up to a window of them; empty if they cannot be read."""
         try:
-            handle = self._files.open_read(bad.path)
-            try:
+            with closing(self._files.open_read(bad.path)) as handle:
                 return handle.pread(min(bad.length, WINDOW_BYTES), bad.offset)
-            finally:
-                handle.close()
         except StorageError:
             return b""
 
@@ -190,7 +180,7 @@ class QuorumLog:
             if index in self._bad:
                 bad = self._bad[index]
                 raise DataError(bad.path, bad.offset, f"entry {index}: {bad.reason}")
-            raise DataError(self._directory, None, f"no file has entry {index}")
+            raise DataError(self.directory, None, f"no file has entry {index}")
         if int(run.indexes[-1]) - index + 1 == len(run.indexes) > 1:
             self._ahead.hold(run)
         entry = self._ahead.read(run)
@@ -253,9 +243,9 @@ class QuorumLog:
             for at in falls:
                 yield _falling(path, int(indexes[at]), int(terms[at]), int(terms[at - 1]))
             expected, term = int(indexes[-1]) + 1, int(terms[-1])
-        yield from self._holes(expected, max(self._bad, default=-1), self._directory)
+        yield from self._holes(expected, max(self._bad, default=-1), self.directory)
         if not self._plan and self.snapshot is None:
-            yield Finding(EMPTY_LOG, "leftover", self._directory, None, "neither entries nor a snapshot")
+            yield Finding(EMPTY_LOG, "leftover", self.directory, None, "neither entries nor a snapshot")
 
     def _holes(self, first: int, last: int, path: str) -> Iterator[Finding]:
         for hole in self._missing(first, last):
@@ -268,19 +258,16 @@ class QuorumLog:
                 yield Finding(HOLE, "damage", path, None, detail)
 
     def _lay_segments(self) -> None:
-        names = self._files.list(self._directory)
+        names = self._files.list(self.directory)
         segment_names = [name for name in names if is_segment_name(name)]
         for name in sorted(set(names) - set(segment_names) - _KNOWN_NAMES):
-            self._problems.append(Finding(LEFTOVER, "leftover", f"{self._directory}/{name}", None, "no part of a log"))
+            self._problems.append(Finding(LEFTOVER, "leftover", f"{self.directory}/{name}", None, "no part of a log"))
         for name in sorted(segment_names, key=lambda name: (file_number(name), name)):
-            path = f"{self._directory}/{name}"
+            path = f"{self.directory}/{name}"
             try:
                 table = read_table(self._files, path, self._replayed_from - 1)
-            except DataError as error:
-                self._problems.append(Finding(UNREADABLE_FILE, "damage", path, error.offset, error.reason))
-                continue
-            except StorageError as error:
-                self._problems.append(Finding(UNREADABLE_FILE, "damage", path, None, str(error)))
+            except (DataError, StorageError) as error:
+                self._problems.append(damage_by(error, UNREADABLE_FILE, path))
                 continue
             self._problems += table.problems
             span = table.range
@@ -320,7 +307,7 @@ class QuorumLog:
         if end < applied:
             ending = f"the log ends at entry {end}" if end else "the log has no entries"
             detail = f"{ending}, but {META_FILE} says that entry {applied} was applied"
-            self._problems.append(Finding(CUT_SHORT, "damage", self._directory, None, detail))
+            self._problems.append(Finding(CUT_SHORT, "damage", self.directory, None, detail))
 
     def _is_missing(self, index: int) -> bool:
         return self._plan.term_at(index) is None

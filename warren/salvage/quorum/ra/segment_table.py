@@ -9,6 +9,7 @@ that should be there cannot be read. Up to the snapshot's index entries may be m
 from __future__ import annotations
 
 from bisect import bisect_left
+from contextlib import closing
 from typing import Any, Final
 
 import attrs
@@ -75,24 +76,18 @@ def read_table(files: FileSystem, path: str, missing_up_to: int = -1) -> Segment
 
     Raises :class:`DataError` if it is no segment.
     """
-    handle = files.open_read(path)
-    try:
-        problems: list[Finding] = []
+    problems: list[Finding] = []
+    with closing(files.open_read(path)) as handle:
         table = _records_of(handle, path, problems)
-    finally:
-        handle.close()
     return _Order(path, table, problems, missing_up_to).result()
 
 
 def read_record(files: FileSystem, path: str, position: int) -> EntryRun:
     """The entry of one record of a plain segment; empty if the file has changed meanwhile."""
-    handle = files.open_read(path)
-    try:
+    with closing(files.open_read(path)) as handle:
         _, version, _ = SEGMENT_HEADER.unpack(handle.pread(SEGMENT_HEADER.size, 0))
         dtype = RECORD_DTYPES[version]
         data = handle.pread(dtype.itemsize, SEGMENT_HEADER.size + position * dtype.itemsize)
-    finally:
-        handle.close()
     part = np.frombuffer(data, dtype)
     return EntryRun(path, part["index"], part["term"], part["offset"], part["length"], part["checksum"])
 

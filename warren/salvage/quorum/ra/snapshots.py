@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Final
 
 import attrs
 
-from warren.salvage.queue_directory import Finding
+from warren.salvage.queue_directory import Finding, damage_by
 from warren.salvage.quorum.ra.entry_runs import crc32_of
 from warren.salvage.quorum.ra.snapshot_format import (
     MAX_META_BYTES,
@@ -33,7 +34,7 @@ from warren.salvage.quorum.ra.snapshot_format import (
     parse_meta,
 )
 from warren.storage.erlang_terms import Term, decode
-from warren.storage.errors import DataError, StorageError, TermError
+from warren.storage.errors import DataError, StorageError, TermError, WarrenError
 from warren.storage.filesystem import FileSystem
 
 SNAPSHOTS: Final = "snapshots"
@@ -68,11 +69,8 @@ class SnapshotInfo:
 
     def state(self) -> Term:
         """The machine's state. Raises :class:`DataError` if it is no term."""
-        handle = self.files.open_read(self.path)
-        try:
+        with closing(self.files.open_read(self.path)) as handle:
             data = handle.pread(max(0, handle.size() - self.state_offset), self.state_offset)
-        finally:
-            handle.close()
         try:
             return decode(data)
         except TermError as error:
@@ -126,16 +124,15 @@ def _candidates(files: FileSystem, directory: str, problems: list[Finding]) -> I
     yield from sorted(candidates, key=lambda candidate: (candidate.index, candidate.term), reverse=True)
 
 
-def _problem_with(files: FileSystem, candidate: _Candidate, error: Exception) -> Finding:
+def _problem_with(files: FileSystem, candidate: _Candidate, error: WarrenError) -> Finding:
     """Why a snapshot does not count. A crash leaves a directory without a file, or with an empty one."""
     try:
         is_unfinished = SNAPSHOT_NAME not in files.list(candidate.directory) or not files.size(candidate.path)
     except StorageError as refused:
-        return Finding(DAMAGED_SNAPSHOT, "damage", candidate.directory, None, str(refused))
+        return damage_by(refused, DAMAGED_SNAPSHOT, candidate.directory)
     if is_unfinished:
         return Finding(UNFINISHED_SNAPSHOT, "leftover", candidate.directory, None, "no snapshot in it")
-    offset, reason = (error.offset, error.reason) if isinstance(error, DataError) else (None, str(error))
-    return Finding(DAMAGED_SNAPSHOT, "damage", candidate.path, offset, reason)
+    return damage_by(error, DAMAGED_SNAPSHOT, candidate.path)
 
 
 def _read(files: FileSystem, candidate: _Candidate, problems: list[Finding]) -> SnapshotInfo:
@@ -158,8 +155,7 @@ def _read(files: FileSystem, candidate: _Candidate, problems: list[Finding]) -> 
 
 def _read_meta(files: FileSystem, path: str) -> tuple[SnapshotMeta, int]:
     """The meta term of a whole, sound snapshot, and where the state begins."""
-    handle = files.open_read(path)
-    try:
+    with closing(files.open_read(path)) as handle:
         size = handle.size()
         if size > MAX_SNAPSHOT_BYTES:
             raise DataError(path, None, f"a snapshot of {size:,} bytes, more than {MAX_SNAPSHOT_BYTES:,}")
@@ -173,8 +169,6 @@ def _read_meta(files: FileSystem, path: str) -> tuple[SnapshotMeta, int]:
         if length > min(size - start, MAX_META_BYTES):
             raise DataError(path, start, f"a meta term of {length} bytes in a file of {size}")
         return parse_meta(handle.pread(length, start), path), start + length
-    finally:
-        handle.close()
 
 
 def _read_indexes(files: FileSystem, path: str, problems: list[Finding]) -> Ranges:
@@ -185,5 +179,5 @@ def _read_indexes(files: FileSystem, path: str, problems: list[Finding]) -> Rang
             raise DataError(path, None, f"a list of indexes of {files.size(path)} bytes")  # noqa: TRY301
         return parse_indexes(files.read(path), path)
     except DataError as error:
-        problems.append(Finding(DAMAGED_SNAPSHOT, "damage", path, error.offset, error.reason))
+        problems.append(damage_by(error, DAMAGED_SNAPSHOT))
         return ()

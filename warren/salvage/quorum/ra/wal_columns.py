@@ -97,29 +97,37 @@ class Missed(NamedTuple):
         return place.path == self.path and self.low < place.offset < self.high
 
 
+@attrs.define(eq=False, repr=False)
 class OpenRun:
     """A run that grows."""
 
-    __slots__ = ("certain", "doubtful", "first", "lengths", "offsets", "path", "term")
+    path: str
+    first: int
+    term: int
+    offsets: array[int]
+    lengths: array[int]
+    certain: bool = True
+    doubtful: int = 0
 
-    def __init__(self, place: EntryPosition, *, certain: bool = True, doubtful: int = 0) -> None:
-        self.path, self.first, self.term = place.path, place.index, place.term
-        self.certain, self.doubtful = certain, doubtful
-        self.offsets = array("Q", [place.offset])
-        self.lengths = array("I", [place.length])
+    @classmethod
+    def of(cls, place: EntryPosition, *, certain: bool = True, doubtful: int = 0) -> OpenRun:
+        offsets, lengths = array("Q", [place.offset]), array("I", [place.length])
+        return cls(place.path, place.index, place.term, offsets, lengths, certain, doubtful)
 
     @property
     def last(self) -> int:
         return self.first + len(self.offsets) - 1
+
+    def place_of(self, index: int) -> EntryPosition:
+        at = index - self.first
+        return EntryPosition(self.path, index, self.term, self.offsets[at], self.lengths[at], False, 0)
 
     def split(self, index: int) -> OpenRun | None:
         """Keep what is below ``index``; the run of what is above it, if any."""
         at = index - self.first
         rest = None
         if index < self.last:
-            rest = OpenRun.__new__(OpenRun)
-            rest.path, rest.first, rest.term, rest.certain, rest.doubtful = self.path, index + 1, self.term, True, 0
-            rest.offsets, rest.lengths = self.offsets[at + 1 :], self.lengths[at + 1 :]
+            rest = OpenRun(self.path, index + 1, self.term, self.offsets[at + 1 :], self.lengths[at + 1 :])
         del self.offsets[at:], self.lengths[at:]
         return rest
 
@@ -135,12 +143,12 @@ class OpenRun:
         )
 
 
+@attrs.define(eq=False, repr=False)
 class NodeColumns:
     """The columns of all queues, by uid."""
 
-    def __init__(self, scan: ScanState) -> None:
-        self._scan = scan
-        self.by_uid: dict[bytes, QueueColumns] = {}
+    _scan: ScanState
+    by_uid: dict[bytes, QueueColumns] = attrs.Factory(dict)
 
     def queue(self, uid: bytes) -> QueueColumns:
         """Return the columns of a queue, which are added if they are missing."""
@@ -150,26 +158,26 @@ class NodeColumns:
         return columns
 
 
+@attrs.define(eq=False, repr=False)
 class QueueColumns:
     """The columns of one queue, while the logs are scanned."""
 
-    def __init__(self, uid: bytes, scan: ScanState) -> None:
-        self.uid = uid
-        self.runs: list[OpenRun] = []
-        self.bad: dict[int, BadEntry] = {}
-        self.problems: list[Finding] = []
-        self._scan = scan
-        self._waiting: EntryPosition | None = None
-        self.next_index = -1
-        self.term = -1
-        self.hot_index = -1
-        """The index of a record that needs nothing but two appends (in the same term and file); -1: none."""
-        self.hot: OpenRun | None = None
-        """The run to append to."""
-        self.missed: list[Missed] = []
-        """Single entries that the queue misses."""
-        self._damaged: list[BadEntry] = []
-        """Damaged records since the last sound one; of none of them the index is known."""
+    uid: bytes
+    _scan: ScanState
+    runs: list[OpenRun] = attrs.Factory(list)
+    bad: dict[int, BadEntry] = attrs.Factory(dict)
+    problems: list[Finding] = attrs.Factory(list)
+    next_index: int = -1
+    term: int = -1
+    hot_index: int = -1
+    """The index of a record that needs nothing but two appends (in the same term and file); -1: none."""
+    hot: OpenRun | None = None
+    """The run to append to."""
+    missed: list[Missed] = attrs.Factory(list)
+    """Single entries that the queue misses."""
+    _waiting: EntryPosition | None = None
+    _damaged: list[BadEntry] = attrs.Factory(list)
+    """Damaged records since the last sound one; of none of them the index is known."""
 
     @property
     def last(self) -> int:
@@ -248,7 +256,7 @@ class QueueColumns:
     def _start(self, place: EntryPosition, *, certain: bool, doubtful: int | None = None) -> None:
         if doubtful is None:
             doubtful = self._doubtful(place)
-        self.runs.append(OpenRun(place, certain=certain, doubtful=doubtful))
+        self.runs.append(OpenRun.of(place, certain=certain, doubtful=doubtful))
         self.next_index = place.index + 1
         self.term = place.term
 
@@ -284,8 +292,7 @@ class QueueColumns:
                 return
             self._refuse(place, f"entry {index}, where {self.next_index} should follow")
             return
-        at = index - run.first
-        existing = EntryPosition(run.path, index, run.term, run.offsets[at], run.lengths[at], False, 0)
+        existing = run.place_of(index)
         if run.term != place.term:
             self._refuse(place, f"entry {index} of term {place.term} in place of one of term {run.term}")
         elif not self._scan.are_same(existing, place):
@@ -295,7 +302,7 @@ class QueueColumns:
 
     def _insert(self, place: EntryPosition) -> None:
         at = next((n for n, run in enumerate(self.runs) if run.first > place.index), len(self.runs))
-        self.runs.insert(at, OpenRun(place))
+        self.runs.insert(at, OpenRun.of(place))
 
     def drop(self, index: int, reason: str) -> None:
         """An entry that cannot be trusted: from here on it is a bad one."""
@@ -355,8 +362,7 @@ class QueueColumns:
         if bad is not None:
             place = EntryPosition(bad.path, index, bad.term, bad.offset, bad.length, False, 0)
         elif run is not None:
-            at = index - run.first
-            place = EntryPosition(run.path, index, run.term, run.offsets[at], run.lengths[at], False, 0)
+            place = run.place_of(index)
         else:
             return None
         return place if place.length and missed.spans(place) else None

@@ -7,10 +7,11 @@ Memory: 12 bytes an entry (:mod:`warren.salvage.quorum.ra.wal_columns`), and a w
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 
 import attrs
 
-from warren.salvage.queue_directory import UNREADABLE_FILE, Finding
+from warren.salvage.queue_directory import Finding, unreadable_file
 from warren.salvage.quorum.ra.entry_runs import CHECKSUM, BadEntry
 from warren.salvage.quorum.ra.file_names import file_number
 from warren.salvage.quorum.ra.wal_columns import Missed, NodeColumns, QueueColumns, WalEntries
@@ -37,7 +38,7 @@ class WalIndex:
         ``known_uids``: the names of the queues' directories, by which a damaged name is recognised.
         """
         index = cls()
-        shared = ScanState(files, index.problems, known_uids)
+        shared = ScanState(files, index.problems, frozenset(known_uids))
         columns = NodeColumns(shared)
         for path in sorted(paths, key=lambda path: (file_number(path), path)):
             index.counts[path] = 0
@@ -45,12 +46,10 @@ class WalIndex:
             try:
                 handle = files.open_read(path)
             except StorageError as error:
-                shared.report(Finding(UNREADABLE_FILE, "damage", path, None, str(error)))
+                shared.report(unreadable_file(path, error))
                 continue
-            try:
+            with closing(handle):
                 index.counts[path] = FileScan(shared, columns, handle, path).run()
-            finally:
-                handle.close()
         for queue in columns.by_uid.values():
             queue.finish()
         _settle_missed(shared, columns)

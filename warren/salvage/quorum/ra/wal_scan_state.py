@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from contextlib import closing
 from typing import Final, NamedTuple
+
+import attrs
 
 from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum.ra.wal_format import ENTRY_HEADER
@@ -37,22 +39,22 @@ class Lost(NamedTuple):
     end: int
 
 
+@attrs.define(eq=False, repr=False)
 class ScanState:
     """What the passes over all files have in common."""
 
-    def __init__(self, files: FileSystem, problems: list[Finding], known_uids: Collection[bytes]) -> None:
-        self._files = files
-        self._problems = problems
-        self.known_uids: Final = frozenset(known_uids)
-        """Of the queues that have a directory."""
-        self.strays: list[tuple[bytes | None, EntryPosition]] = []
-        """Sound records that name no queue (``None``), or cannot belong to the one that they name."""
-        self.lost: list[Lost] = []
-        """Damaged ranges of the files."""
-        self._problem_counts: Counter[str] = Counter()
-        self._order: dict[str, int] = {}
-        self._lost: list[tuple[int, int, int]] = []
-        """Damaged places: the file's place in the order, the offset, and how many records there may have been."""
+    _files: FileSystem
+    _problems: list[Finding]
+    known_uids: frozenset[bytes]
+    """Of the queues that have a directory."""
+    strays: list[tuple[bytes | None, EntryPosition]] = attrs.Factory(list)
+    """Sound records that name no queue (``None``), or cannot belong to the one that they name."""
+    lost: list[Lost] = attrs.Factory(list)
+    """Damaged ranges of the files."""
+    _problem_counts: Counter[str] = attrs.Factory(Counter)
+    _order: dict[str, int] = attrs.Factory(dict)
+    _lost_records: list[tuple[int, int, int]] = attrs.Factory(list)
+    """Damaged places: the file's place in the order, the offset, and how many records there may have been."""
 
     def begin(self, path: str) -> None:
         self._order[path] = len(self._order)
@@ -73,20 +75,17 @@ class ScanState:
 
     def lose(self, path: str, offset: int, records: int) -> None:
         """Note that up to ``records`` records cannot be read from ``offset`` on."""
-        self._lost.append((self._order[path], offset, records))
+        self._lost_records.append((self._order[path], offset, records))
 
     def lost_since(self, path: str, offset: int) -> int:
         """How many records may be lost after that place (no path: anywhere)."""
         place = (self._order.get(path, -1), offset)
-        return min(MAX_DOUBTFUL, sum(count for order, at, count in self._lost if (order, at) > place))
+        return min(MAX_DOUBTFUL, sum(count for order, at, count in self._lost_records if (order, at) > place))
 
     def are_same(self, before: EntryPosition, after: EntryPosition) -> bool:
         """Whether two records of one index and term have the same entry, by its length and checksum."""
-        handle = self._files.open_read(before.path)
-        try:
+        with closing(self._files.open_read(before.path)) as handle:
             header = handle.pread(ENTRY_HEADER.size, before.offset - ENTRY_HEADER.size)
-        finally:
-            handle.close()
         if len(header) < ENTRY_HEADER.size or before.length != after.length:
             return False
         return bool(ENTRY_HEADER.unpack(header)[0] == after.checksum)
