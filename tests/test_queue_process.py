@@ -303,6 +303,23 @@ def test_what_consumers_got_in_turns_is_settled_as_it_went_out() -> None:
     bench.queue.check_invariants()
 
 
+def test_consumers_of_one_channel_get_its_messages_in_their_order() -> None:
+    bench = Bench()
+    bench.publish(*bodies(6))
+    bench.queue.consumers.add(Consumer("c", "a", prefetch=3))
+    bench.queue.consumers.add(Consumer("c", "b", prefetch=3))
+    assert [one[1:] for one in bench.delivered()] == [(tag, b"body %d" % (tag - 1)) for tag in range(1, 7)]
+
+
+def test_consumers_with_and_without_acks_take_turns_too() -> None:
+    bench = Bench()
+    bench.publish(*bodies(4))
+    bench.queue.consumers.add(Consumer("c", "a", prefetch=2))
+    bench.queue.consumers.add(Consumer("c", "b", ack_required=False))
+    assert bench.delivered() == [("a", 1, b"body 0"), ("b", 0, b"body 1"), ("a", 2, b"body 2"), ("b", 0, b"body 3")]
+    assert bench.queue.backing.depth == 2
+
+
 def test_hand_off_goes_round_and_keeps_to_the_limits() -> None:
     bench, handed = Bench(), list[Delivered]()
 
