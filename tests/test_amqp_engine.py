@@ -24,15 +24,7 @@ from warren.amqp.connection import FRAME_MIN_SIZE, PROTOCOL_HEADER, Connection
 from warren.amqp.errors import OutOfOrderError
 from warren.amqp.framing import BODY, LARGE_BYTES, METHOD, frame
 from warren.amqp.methods import KINDS, decode_method, dotted_name, encode_method, method_of
-from warren.amqp.received import (
-    Event,
-    HeaderReceived,
-    Heartbeat,
-    Messages,
-    MethodReceived,
-    Settlements,
-    Violation,
-)
+from warren.amqp.received import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Settlements, Violation
 from warren.amqp.states import SENT_BY, Side, State
 from warren.storage.errors import MessageError
 

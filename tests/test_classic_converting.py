@@ -11,14 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.classic_tools import ENTRIES as V1_ENTRIES
-from tests.support.classic_tools import (
-    V2QueueOnDisk,
-    bodies_at,
-    findings_at,
-    message,
-    messages_at,
-    msg_id,
-)
+from tests.support.classic_tools import V2QueueOnDisk, bodies_at, findings_at, message, messages_at, msg_id
 from tests.support.effort import times
 from warren.queue_index.index import index_v2_format as v2
 from warren.queue_index.index.record_format import ACK, DELIVER

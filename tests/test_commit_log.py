@@ -26,15 +26,7 @@ from warren.msg_store.commit_log.commit_log import (
 )
 from warren.msg_store.commit_log.commit_log_expiry import expired_files
 from warren.msg_store.commit_log.commit_log_flush import FlushTimer
-from warren.msg_store.commit_log.commit_log_format import (
-    COMMIT,
-    PREPARED,
-    ROLLBACK,
-    Host,
-    decode,
-    encode,
-    header_bytes,
-)
+from warren.msg_store.commit_log.commit_log_format import COMMIT, PREPARED, ROLLBACK, Host, decode, encode, header_bytes
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import FileSystem, RealFileSystem

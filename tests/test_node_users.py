@@ -12,13 +12,7 @@ import pytest
 import warren
 import warren.aio
 from tests.support.runtime_tools import hand_node
-from warren.errors import (
-    AccessRefusedError,
-    ArgumentsError,
-    InvalidValueError,
-    NotFoundError,
-    PreconditionFailedError,
-)
+from warren.errors import AccessRefusedError, ArgumentsError, InvalidValueError, NotFoundError, PreconditionFailedError
 
 
 def set_up(node: warren.Node) -> None:

@@ -20,14 +20,7 @@ from tests.support.sharing_tools import hang_up, link_of
 from tests.support.waiting import wait_until
 from warren import Topic
 from warren.client.reader_verbs import RemoteReaderVerbs
-from warren.errors import (
-    BlockedError,
-    DataError,
-    MemberError,
-    QueueLostError,
-    TransactionError,
-    WrongProcessError,
-)
+from warren.errors import BlockedError, DataError, MemberError, QueueLostError, TransactionError, WrongProcessError
 from warren.handles.node import Node
 from warren.server.channels.readers import TAKEN_BYTES
 

@@ -15,10 +15,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.effort import times
-from tests.support.topic_tools import (
-    SETTINGS,
-    TopicStoreMachine,
-)
+from tests.support.topic_tools import SETTINGS, TopicStoreMachine
 from warren.storage.errors import StorageError
 
 # ── what it found ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,12 +12,7 @@ import pytest
 
 from warren.actors.engines.declared.permissions import permissions_of, topic_permissions_of
 from warren.actors.engines.declared.users import Users
-from warren.actors.engines.errors import (
-    AccessRefusedError,
-    ArgumentsError,
-    NotFoundError,
-    PreconditionFailedError,
-)
+from warren.actors.engines.errors import AccessRefusedError, ArgumentsError, NotFoundError, PreconditionFailedError
 
 
 @pytest.fixture

@@ -6,20 +6,8 @@ A deeper run: ``WARREN_EFFORT=nightly pytest tests/test_variable_queue_machine.p
 from __future__ import annotations
 
 from tests.support.effort import times
-from tests.support.queue_model import (
-    ENVELOPES,
-    body_of,
-    found_in,
-    id_of,
-    new_files,
-    open_vhost,
-)
-from tests.support.vhost_machine import (
-    DefaultProfile,
-    PartsOfSegments,
-    RabbitProfile,
-    machine_settings,
-)
+from tests.support.queue_model import ENVELOPES, body_of, found_in, id_of, new_files, open_vhost
+from tests.support.vhost_machine import DefaultProfile, PartsOfSegments, RabbitProfile, machine_settings
 from warren.actors.vhost import Vhost
 from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.storage.memory import MemoryFileSystem

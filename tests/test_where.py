@@ -18,15 +18,7 @@ from hypothesis import strategies as st
 
 from warren.queue_index.message.amqp_tables import LongInteger, LongString, Timestamp
 from warren.queue_index.properties import Properties
-from warren.where import (
-    MAX_CHARACTERS,
-    MAX_DEPTH,
-    MAX_FIELDS,
-    RECORD_FIELDS,
-    Moment,
-    WhereError,
-    compile_where,
-)
+from warren.where import MAX_CHARACTERS, MAX_DEPTH, MAX_FIELDS, RECORD_FIELDS, Moment, WhereError, compile_where
 
 
 @attrs.frozen

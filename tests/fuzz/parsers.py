@@ -34,14 +34,7 @@ from warren.queue_index.message.message_format import (
     message_facts,
     properties_size,
 )
-from warren.queue_index.properties import (
-    Properties,
-    decode_properties,
-    encode_properties,
-    from_json,
-    names_in,
-    to_json,
-)
+from warren.queue_index.properties import Properties, decode_properties, encode_properties, from_json, names_in, to_json
 from warren.queue_index.topics import consumer_offsets_format
 from warren.queue_index.topics.local_offsets import LocalOffsets
 from warren.salvage.quorum.fifo.decoding import EntryDecoder, decode_entry

@@ -20,15 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.support.recorder.paging_recorder import Recording, Workload
-from warren.simulation import (
-    RABBITMQ_MEMORY,
-    ConsumerSpec,
-    NodeSpec,
-    PublisherSpec,
-    QueueSpec,
-    Scenario,
-    simulate,
-)
+from warren.simulation import RABBITMQ_MEMORY, ConsumerSpec, NodeSpec, PublisherSpec, QueueSpec, Scenario, simulate
 
 Column = npt.NDArray[np.float64]
 PLACES: Final = ("q1", "q2", "delta", "q3", "q4")
