@@ -20,7 +20,7 @@ from warren.commands.output import LINES
 from warren.queue_index.index.record_format import DELIVER, JOURNAL
 from warren.salvage import source
 from warren.salvage.archives.archive import unpack
-from warren.salvage.classic.queue_index_file import QueueIndexFile
+from warren.salvage.classic.queue_file import QueueIndexFile
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.storage.filesystem import RealFileSystem
 
@@ -289,7 +289,7 @@ def test_three_bytes_cost_a_record_and_no_more(seed: int, queue: QueueOnDisk, tm
     for _ in range(10):
         whole = path.read_bytes()
         spoilt(path, chance.randrange(len(whole) - 3), chance.randbytes(3))
-        file = QueueIndexFile.open(ReadOnlyFileSystem(RealFileSystem()), str(path), JOURNAL)
+        file = QueueIndexFile.parsed(ReadOnlyFileSystem(RealFileSystem()), str(path), JOURNAL)
         spoiled = file.columns
         file.close()
         assert len(spoiled.publish_numbers) >= 199

@@ -59,7 +59,8 @@ class QueueDescriptor:
             case QueueFormat.CONVERTING:
                 from warren.salvage.classic.classic_converting import ClassicConvertingDirectory
 
-                return ClassicConvertingDirectory(v1=self._v1(files, bodies), v2=self._v2(files, bodies))
+                v1, v2 = self._v1(files, bodies), self._v2(files, bodies)
+                return ClassicConvertingDirectory(path=self.path, name=self.name, bodies=bodies, v1=v1, v2=v2)
 
     # A format is imported when it is first used.
 

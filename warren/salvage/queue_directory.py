@@ -5,7 +5,7 @@ What a format implements, and what follows from it: :class:`warren.salvage.queue
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self
 
 import attrs
@@ -221,15 +221,6 @@ class BodySource(Protocol):
 
     def read_uniform(self, msg_ids: MsgIds) -> npt.NDArray[np.uint8] | None:
         """The bodies as the rows of a matrix; ``None`` if they differ in size, or are better read one by one."""
-
-
-def one_by_one(runs: Iterable[StoredMessage | MessageRun | Finding]) -> Iterator[StoredMessage | Finding]:
-    """Split the runs into messages."""
-    for run in runs:
-        if isinstance(run, MessageRun):
-            yield from run.messages()
-        else:
-            yield run
 
 
 def missing_body(path: str, offset: int, seq_id: int, msg_id: bytes, error: Exception) -> Finding:

@@ -33,7 +33,6 @@ from warren.salvage.queue_directory import (
     Summary,
     UnindexedMessage,
     missing_body,
-    one_by_one,
 )
 from warren.storage.errors import MessageError
 
@@ -103,7 +102,11 @@ class QueueDirectory(Protocol):
 
         ``include_acked``: acked persistent messages too, as far as they are still there; missing ones are no finding.
         """
-        return one_by_one(self.message_runs(include_acked=include_acked))
+        for run in self.message_runs(include_acked=include_acked):
+            if isinstance(run, MessageRun):
+                yield from run.messages()
+            else:
+                yield run
 
     def message_runs(
         self, *, include_acked: bool = False, only: range | None = None

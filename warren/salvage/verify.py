@@ -32,7 +32,7 @@ from warren.msg_store.rdq.store_reader import StoreReader
 from warren.salvage.classic.needed import NeededBodies
 from warren.salvage.classic.needed_body import bad_record, contents_of, garbage, in_store, orphan, orphaned_message
 from warren.salvage.names import Json, printable
-from warren.salvage.queue_directory import Finding, Severity, unreadable_file
+from warren.salvage.queue_directory import UNREADABLE_BODY, Finding, Severity, damage_by, unreadable_file
 from warren.salvage.read_only import ReadOnlyFileSystem, below, has_bytes_behind
 from warren.salvage.source import Source
 from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost
@@ -98,7 +98,7 @@ def _orphaned_message(store: StoreReader, path: str, record: Record) -> Iterator
     try:
         encoded = store.read(record.msg_id)
     except DataError as error:
-        yield Finding("unreadable body", "damage", error.path, error.offset, error.reason)
+        yield damage_by(error, UNREADABLE_BODY)
         return
     yield from orphaned_message(path, record.offset, record.msg_id, contents_of(encoded))
 

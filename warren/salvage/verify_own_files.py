@@ -16,7 +16,7 @@ from warren.actors.engines.declared.definitions_file import DefinitionsFile
 from warren.actors.engines.delays.delay_format import KIND as DELAYED
 from warren.actors.engines.delays.delay_format import decode_index
 from warren.actors.engines.unique_keys import LOG_KIND as UNIQUE_KEYS
-from warren.salvage.queue_directory import UNREADABLE_FILE, Finding, unreadable_file
+from warren.salvage.queue_directory import UNREADABLE_FILE, Finding, damage_by
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.storage.data_version import FILE_NAME as VERSION_FILE
 from warren.storage.data_version import read_version
@@ -55,10 +55,8 @@ def _files_below(files: ReadOnlyFileSystem, folder: str) -> Iterator[str]:
 def _checked(path: str, read: Callable[[], object]) -> Iterator[Finding]:
     try:
         read()
-    except DataError as error:
-        yield Finding(UNREADABLE_FILE, "damage", error.path or path, error.offset, error.reason)
-    except StorageError as error:
-        yield unreadable_file(path, error)
+    except (DataError, StorageError) as error:
+        yield damage_by(error, UNREADABLE_FILE, path)
 
 
 def _definitions(files: ReadOnlyFileSystem, directory: str) -> Iterator[Finding]:

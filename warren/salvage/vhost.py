@@ -29,7 +29,7 @@ from warren.queue_index.index.record_format import Bools, Octets
 from warren.queue_index.index.recovery_terms import RecoveryTerms, read_recovery_terms, v2_index_state
 from warren.salvage.names import to_text
 from warren.salvage.queue_descriptor import QueueDescriptor, QueueFormat
-from warren.salvage.queue_directory import MSG_IDS, UNREADABLE_FILE, BodySource, Finding, MsgIds, Severity
+from warren.salvage.queue_directory import MSG_IDS, UNREADABLE_FILE, BodySource, Finding, MsgIds, Severity, damage_by
 from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.quorum.quorum_node import QuorumNodes
 from warren.salvage.quorum.quorum_places import QuorumPlace
@@ -316,14 +316,11 @@ class Vhost:
             return None
 
     def _report(self, kind: str, path: str, error: WarrenError) -> None:
-        if isinstance(error, DataError):
-            self._add(kind, error.path, error.reason, error.offset)
-        else:
-            self._add(kind, path, str(error))
+        self.problems.append(damage_by(error, kind, path))
 
-    def _add(self, kind: str, path: str, detail: str, offset: int | None = None) -> None:
+    def _add(self, kind: str, path: str, detail: str) -> None:
         severity: Severity = "leftover" if kind.startswith("leftover") else "damage"
-        self.problems.append(Finding(kind, severity, path, offset, detail))
+        self.problems.append(Finding(kind, severity, path, None, detail))
 
 
 class LazyStore(BodySource):

@@ -14,23 +14,21 @@ import heapq
 from collections.abc import Iterator
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import numpy as np
 
 from warren.queue_index.index import directory as disk
 from warren.queue_index.index.record_format import Ints
-from warren.salvage.classic import classic_v1_findings, classic_v2_findings
-from warren.salvage.classic.classic_directory import CHANGED, ClassicDirectory
+from warren.salvage.classic.classic_directory import CHANGED
 from warren.salvage.classic.classic_v1 import ClassicV1Directory
-from warren.salvage.classic.classic_v2 import ClassicV2Directory
+from warren.salvage.classic.classic_v2 import KIND, ClassicV2Directory
 from warren.salvage.classic.needed_body import Reference
 from warren.salvage.queue_directory import (
     BodySource,
     Extent,
     Finding,
-    IndexColumns,
     MsgIds,
     OnFinding,
     SegmentColumns,
@@ -50,26 +48,14 @@ _NONE: Final = np.empty(0, np.int64)
 class ClassicConvertingDirectory(QueueDirectory):
     """Implements :class:`warren.salvage.queue_reader.QueueDirectory` with the directories of both versions."""
 
+    path: str
+    name: bytes
+    bodies: BodySource
     v1: ClassicV1Directory
     """What is left of the index of version 1, by itself."""
     v2: ClassicV2Directory
     """The index of version 2, by itself."""
-
-    @property
-    def kind(self) -> str:
-        return self.v2.kind
-
-    @property
-    def path(self) -> str:
-        return self.v2.path
-
-    @property
-    def name(self) -> bytes:
-        return self.v2.name
-
-    @property
-    def bodies(self) -> BodySource:
-        return self.v2.bodies
+    kind = KIND
 
     def summary(self, report: OnFinding = lambda _: None) -> Summary:
         old, new = self._v1_alone.summary(report).details, self._v2_alone.summary(report).details
@@ -104,9 +90,8 @@ class ClassicConvertingDirectory(QueueDirectory):
 
     def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:
         by_version: tuple[list[SegmentColumns], list[SegmentColumns]] = [], []
-        queues: tuple[ClassicDirectory[Any], ...] = (self.v2, self.v1)
-        for segments, queue in zip(by_version, queues, strict=True):
-            for columns in queue.index_columns() if only is None or only else ():
+        for segments, index_columns in zip(by_version, (self.v2.index_columns, self.v1.index_columns), strict=True):
+            for columns in index_columns() if only is None or only else ():
                 if not isinstance(columns, Finding):
                     segments.append(columns)
                 elif not _is_of_other_version(columns) and columns.kind != CHANGED:
@@ -163,7 +148,7 @@ class ClassicConvertingDirectory(QueueDirectory):
     def _of_v2(self, added: Ints, *, include_acked: bool) -> Iterator[tuple[int, StoredMessage | Finding]]:
         """The messages of the new index. One that the old index adds is a damaged copy here, not a missing message."""
         replaced, seq_id = set(added.tolist()), 0
-        for segment in classic_v2_findings.walk(self._v2_alone.index):
+        for segment in self._v2_alone.walk():
             if isinstance(segment, Finding):
                 if segment.severity == "damage":
                     yield seq_id, segment
@@ -180,8 +165,10 @@ class ClassicConvertingDirectory(QueueDirectory):
     def _of_v1(self, added: Ints, *, include_acked: bool) -> Iterator[tuple[int, StoredMessage | Finding]]:
         """The messages that the old index adds; a finding comes after the message that precedes it."""
         seq_id = 0
-        v2_seq_ids = self._told_by_v2() if include_acked else _NONE
-        for positions in classic_v1_findings.walk(self._v1_alone.index):
+        v2_seq_ids = _NONE
+        if include_acked:  # the new index has entries for these
+            v2_seq_ids = np.concatenate([_NONE, *(columns.seq_ids for columns in self.v2.segment_columns())])
+        for positions in self._v1_alone.walk():
             if isinstance(positions, Finding):
                 if positions.severity == "damage":
                     yield seq_id, positions
@@ -195,10 +182,6 @@ class ClassicConvertingDirectory(QueueDirectory):
                 seq_id = message.seq_id if isinstance(message, StoredMessage) else seq_id
                 yield seq_id, message
 
-    def _told_by_v2(self) -> Ints:
-        """The positions that the new index has entries for."""
-        return np.concatenate([_NONE, *(columns.seq_ids for columns in self.v2.segment_columns())])
-
 
 def _is_of_other_version(finding: Finding) -> bool:
     """Whether it reports a file of the other version's index."""
@@ -210,13 +193,10 @@ def _in_order(parts: list[SegmentColumns]) -> Iterator[SegmentColumns]:
     """Cut each part where another one continues, and yield the pieces in the order of their positions."""
     ends = [np.full(len(part), number, np.int64) for number, part in enumerate(parts)]
     seq_ids = np.concatenate([_NONE, *(part.seq_ids for part in parts)])
-    part_of, row_of = np.concatenate([_NONE, *ends]), np.concatenate([_NONE, *map(_row_numbers, parts)])
+    part_of = np.concatenate([_NONE, *ends])
+    row_of = np.concatenate([_NONE, *(np.arange(len(part)) for part in parts)])
     order = np.argsort(seq_ids, kind="stable")
     part_of, row_of = part_of[order], row_of[order]
     edges = [0, *(np.flatnonzero(np.diff(part_of)) + 1).tolist(), len(order)]
     for low, high in pairwise(edges if len(order) else ()):
         yield parts[int(part_of[low])].rows(row_of[low:high])
-
-
-def _row_numbers(columns: IndexColumns) -> Ints:
-    return np.arange(len(columns))

@@ -16,7 +16,16 @@ import numpy as np
 
 from warren.queue_index.index.record_format import Bools, Ints
 from warren.queue_index.index.recovery_terms import RecoveryTerms
-from warren.salvage.queue_directory import BodySource, Finding, SegmentColumns, StoredMessage
+from warren.salvage.names import Json
+from warren.salvage.queue_directory import (
+    BodySource,
+    Finding,
+    OnFinding,
+    SegmentColumns,
+    StoredMessage,
+    Summary,
+    missing_bodies,
+)
 from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 
@@ -26,8 +35,11 @@ UNCOUNTED: Final = "leftover without counts"
 """Kind of a finding: a file is missing or empty; it is either not needed or lost, and no count tells which."""
 
 
+_Segment = TypeVar("_Segment")
+
+
 @attrs.frozen(eq=False, repr=False, kw_only=True)
-class ClassicIndex:
+class ClassicIndex(Generic[_Segment]):
     """The index of one queue's directory: its files, and the terms of a clean stop."""
 
     files: ReadOnlyFileSystem
@@ -41,6 +53,10 @@ class ClassicIndex:
     @abstractmethod
     def segment_columns(self, only: range | None = None, *, stored: bool = False) -> Iterator[SegmentColumns]:
         """The segments as :meth:`warren.salvage.queue_reader.QueueDirectory.segment_columns` yields them."""
+
+    @abstractmethod
+    def columns_of(self, segment: _Segment, *, stored: bool = False) -> SegmentColumns:
+        """A row for each message of an open segment; ``stored``: only those in the vhost's store."""
 
     def seen(self, seq_ids: Ints) -> Bools:
         """Which seq_ids a restarted broker looks at."""
@@ -110,14 +126,11 @@ class ClassicIndex:
             first = number + 1
 
 
-_Index = TypeVar("_Index", bound=ClassicIndex)
-
-
 @attrs.frozen(eq=False, repr=False, kw_only=True)
-class ClassicDirectory(QueueDirectory, Generic[_Index]):
+class ClassicDirectory(QueueDirectory, Generic[_Segment]):
     """Each version implements the rest of :class:`warren.salvage.queue_reader.QueueDirectory`."""
 
-    index: _Index
+    index: ClassicIndex[_Segment]
     name: bytes
     bodies: BodySource
     """The vhost's persistent store."""
@@ -126,13 +139,47 @@ class ClassicDirectory(QueueDirectory, Generic[_Index]):
     def path(self) -> str:
         return self.index.path
 
+    @abstractmethod
+    def walk(self, only: range | None = None) -> Iterator[_Segment | Finding]:
+        """The segments in order, each open until the next, and all findings about the index files."""
+
+    @abstractmethod
+    def counts_of(self, segment: _Segment) -> dict[str, Json]:
+        """A segment's own files in numbers."""
+
+    @abstractmethod
+    def details(self) -> dict[str, Json]:
+        """The version first, and what else it has in numbers."""
+
+    def summary(self, report: OnFinding = lambda _: None) -> Summary:
+        ready = missing = payload_bytes = 0
+        segments: list[Json] = []
+        for segment in self.walk():
+            if isinstance(segment, Finding):
+                if segment.severity == "damage":
+                    report(segment)
+                continue
+            segments.append(self.counts_of(segment))
+            columns = self.index.columns_of(segment)
+            sizes = self.ready_sizes(columns)
+            ready += len(sizes)
+            missing += int(columns.ready.sum()) - len(sizes)
+            payload_bytes += int(sizes.sum())
+        if missing:
+            report(missing_bodies(self.path, missing))
+        return Summary(ready, payload_bytes, {"type": "classic", **self.details(), "segments": segments})
+
     def segment_columns(self, only: range | None = None, *, stored: bool = False) -> Iterator[SegmentColumns]:
         return self.index.segment_columns(only, stored=stored)
+
+    def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:
+        for segment in self.walk(only):
+            if isinstance(segment, Finding):
+                yield segment
+            elif len(columns := self.index.columns_of(segment)):
+                yield columns
 
     def deliveries(
         self, only: range | None, *, include_acked: bool
     ) -> Iterator[SegmentColumns | StoredMessage | Finding]:
         return self.index_columns(only)
-
-    @abstractmethod
-    def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]: ...

@@ -13,47 +13,36 @@ from warren.salvage.classic import classic_v1_findings
 from warren.salvage.classic.classic_directory import ClassicDirectory
 from warren.salvage.classic.classic_v1_index import ClassicV1Index
 from warren.salvage.classic.needed_body import Reference
+from warren.salvage.classic.positions import Positions
 from warren.salvage.names import Json
-from warren.salvage.queue_directory import Extent, Finding, OnFinding, SegmentColumns, Summary, missing_bodies
+from warren.salvage.queue_directory import Extent, Finding
 from warren.salvage.read_only import below
 
 KIND: Final = "rabbitmq-classic-v1"
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
-class ClassicV1Directory(ClassicDirectory[ClassicV1Index]):
+class ClassicV1Directory(ClassicDirectory[Positions]):
     """Implements :class:`warren.salvage.queue_reader.QueueDirectory`."""
 
-    @property
-    def kind(self) -> str:
-        return KIND
+    index: ClassicV1Index
+    kind = KIND
 
-    def summary(self, report: OnFinding = lambda _: None) -> Summary:
-        ready = missing = payload_bytes = 0
-        segments: list[Json] = []
-        for positions in classic_v1_findings.walk(self.index):
-            if isinstance(positions, Finding):
-                if positions.severity == "damage":
-                    report(positions)
-                continue
-            columns = positions.file.columns
-            shorts = np.bincount(columns.delivers)
-            segments.append(
-                {
-                    "number": positions.number,
-                    "publish": len(columns.publish_numbers),
-                    "deliver": int((shorts >= 1).sum()),
-                    "ack": int((shorts >= 2).sum()),
-                    "unacked": int(positions.unacked.sum()),
-                }
-            )
-            messages = self.index.columns_of(positions)
-            sizes = self.ready_sizes(messages)
-            ready += len(sizes)
-            missing += int(messages.ready.sum()) - len(sizes)
-            payload_bytes += int(sizes.sum())
-        if missing:
-            report(missing_bodies(self.path, missing))
+    def walk(self, only: range | None = None) -> Iterator[Positions | Finding]:
+        return classic_v1_findings.walk(self.index, only)
+
+    def counts_of(self, segment: Positions) -> dict[str, Json]:
+        columns = segment.file.columns
+        shorts = np.bincount(columns.delivers)
+        return {
+            "number": segment.number,
+            "publish": len(columns.publish_numbers),
+            "deliver": int((shorts >= 1).sum()),
+            "ack": int((shorts >= 2).sum()),
+            "unacked": int(segment.unacked.sum()),
+        }
+
+    def details(self) -> dict[str, Json]:
         with self.index.journal() as journal:
             columns, rest_bytes = journal.file.columns, journal.file.size - journal.file.columns.end
             is_zeros = classic_v1_findings.ends_in_zeros(journal.file)
@@ -66,21 +55,13 @@ class ClassicV1Directory(ClassicDirectory[ClassicV1Index]):
                 "torn_bytes": 0 if is_zeros else rest_bytes,
                 "zero_bytes": rest_bytes if is_zeros else 0,
             }
-        details: dict[str, Json] = {"type": "classic", "version": 1, "journal": counts, "segments": segments}
-        return Summary(ready, payload_bytes, details)
+        return {"version": 1, "journal": counts}
 
     def extent(self) -> Extent:
         files, journal = self.index.files, below(self.path, disk.JOURNAL_NAME)
         numbers = sorted(self.index.segment_files())
         pieces = {number: files.size(below(self.path, disk.segment_name(number))) for number in numbers}
         return Extent(pieces, files.size(journal) if files.exists(journal) else 0, self.index.segment_entry_count)
-
-    def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:
-        for positions in classic_v1_findings.walk(self.index, only):
-            if isinstance(positions, Finding):
-                yield positions
-            elif len(columns := self.index.columns_of(positions)):
-                yield columns
 
     def own_findings(self) -> Iterator[Finding | Reference]:
         return classic_v1_findings.of_directory(self.index)

@@ -25,7 +25,7 @@ from warren.salvage.classic.classic_directory import UNCOUNTED
 from warren.salvage.classic.classic_v1_index import ClassicV1Index
 from warren.salvage.classic.needed_body import Reference
 from warren.salvage.classic.positions import JournalBySegment, Positions
-from warren.salvage.classic.queue_index_file import QueueIndexFile
+from warren.salvage.classic.queue_file import QueueIndexFile
 from warren.salvage.queue_directory import Finding, unreadable_file
 from warren.salvage.queue_reader import compared
 from warren.salvage.read_only import below

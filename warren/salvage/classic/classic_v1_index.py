@@ -17,13 +17,13 @@ from warren.queue_index.index.record_format import JOURNAL, SEGMENT
 from warren.queue_index.message.message_format import MSG_ID_BYTES
 from warren.salvage.classic.classic_directory import ClassicIndex
 from warren.salvage.classic.positions import JournalBySegment, Positions
-from warren.salvage.classic.queue_index_file import QueueIndexFile
+from warren.salvage.classic.queue_file import QueueIndexFile
 from warren.salvage.queue_directory import SegmentColumns
 from warren.salvage.read_only import below
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
-class ClassicV1Index(ClassicIndex):
+class ClassicV1Index(ClassicIndex[Positions]):
     """Reads the index; see :class:`~warren.salvage.classic.classic_v1.ClassicV1Directory`."""
 
     segment_entry_count: int
@@ -31,7 +31,7 @@ class ClassicV1Index(ClassicIndex):
     @contextmanager
     def journal(self) -> Iterator[JournalBySegment]:
         """The journal, open."""
-        file = QueueIndexFile.open(self.files, below(self.path, disk.JOURNAL_NAME), JOURNAL)
+        file = QueueIndexFile.parsed(self.files, below(self.path, disk.JOURNAL_NAME), JOURNAL)
         try:
             yield JournalBySegment(file, self.segment_entry_count)
         finally:
@@ -44,7 +44,7 @@ class ClassicV1Index(ClassicIndex):
         """
         numbers = self.segment_files() | journal.published
         for number in sorted(numbers if only is None else filter(only.__contains__, numbers)):
-            file = QueueIndexFile.open(self.files, below(self.path, disk.segment_name(number)), SEGMENT)
+            file = QueueIndexFile.parsed(self.files, below(self.path, disk.segment_name(number)), SEGMENT)
             try:
                 yield Positions.of(number, file, journal, self.segment_entry_count)
             finally:
@@ -60,8 +60,9 @@ class ClassicV1Index(ClassicIndex):
             for positions in self.segments(journal, only):
                 yield self.columns_of(positions, stored=stored)
 
-    def columns_of(self, positions: Positions, *, stored: bool = False) -> SegmentColumns:
-        """A row for each position of an open segment that has a publish; ``stored``: only if no message is embedded."""
+    def columns_of(self, segment: Positions, *, stored: bool = False) -> SegmentColumns:
+        """A row for each position that has a publish."""
+        positions = segment
         has_publish = (positions.facts & PUBLISHED != 0) | positions.published_in_journal
         rel_seqs = np.flatnonzero(has_publish & (positions.embedded_sizes == 0) if stored else has_publish)
         bodies, facts = positions.bodies(rel_seqs), positions.facts[rel_seqs]

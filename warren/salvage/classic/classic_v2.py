@@ -15,74 +15,45 @@ from warren.salvage.classic import classic_v2_findings
 from warren.salvage.classic.classic_directory import ClassicDirectory
 from warren.salvage.classic.classic_v2_index import ClassicV2Index
 from warren.salvage.classic.needed_body import Reference
+from warren.salvage.classic.segment_v2 import SegmentV2
 from warren.salvage.names import Json
-from warren.salvage.queue_directory import (
-    Extent,
-    Finding,
-    OnFinding,
-    SegmentColumns,
-    Summary,
-    UnindexedMessage,
-    missing_bodies,
-)
+from warren.salvage.queue_directory import Extent, Finding, UnindexedMessage
 from warren.salvage.read_only import below
 
 KIND: Final = "rabbitmq-classic-v2"
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
-class ClassicV2Directory(ClassicDirectory[ClassicV2Index]):
+class ClassicV2Directory(ClassicDirectory[SegmentV2]):
     """Implements :class:`warren.salvage.queue_reader.QueueDirectory`."""
 
-    @property
-    def kind(self) -> str:
-        return KIND
+    index: ClassicV2Index
+    kind = KIND
 
-    def summary(self, report: OnFinding = lambda _: None) -> Summary:
-        ready = missing = payload_bytes = 0
-        segments: list[Json] = []
-        for segment in classic_v2_findings.walk(self.index):
-            if isinstance(segment, Finding):
-                if segment.severity == "damage":
-                    report(segment)
-                continue
-            live, acked = int(segment.live.sum()), int(segment.acked.sum())
-            segments.append(
-                {
-                    "number": segment.number,
-                    "entries": live + acked,
-                    "live": live,
-                    "acked": acked,
-                    "qi_bytes": segment.index_size,
-                    "qs_bytes": segment.store.size,
-                }
-            )
-            columns = self.index.columns_of(segment)
-            sizes = self.ready_sizes(columns)
-            ready += len(sizes)
-            missing += int(columns.ready.sum()) - len(sizes)
-            payload_bytes += int(sizes.sum())
-        if missing:
-            report(missing_bodies(self.path, missing))
-        return Summary(ready, payload_bytes, {"type": "classic", "version": 2, "segments": segments})
+    def walk(self, only: range | None = None) -> Iterator[SegmentV2 | Finding]:
+        return classic_v2_findings.walk(self.index, only)
+
+    def counts_of(self, segment: SegmentV2) -> dict[str, Json]:
+        live, acked = int(segment.live.sum()), int(segment.acked.sum())
+        return {
+            "number": segment.number,
+            "entries": live + acked,
+            "live": live,
+            "acked": acked,
+            "qi_bytes": segment.index_size,
+            "qs_bytes": segment.store.size,
+        }
+
+    def details(self) -> dict[str, Json]:
+        return {"version": 2}
 
     def extent(self) -> Extent:
-        pieces = {
-            number: sum(
-                self.index.files.size(path)
-                for suffix in (v2.INDEX_SUFFIX, v2.STORE_SUFFIX)
-                if self.index.files.exists(path := below(self.path, f"{number}{suffix}"))
-            )
-            for number in self.index.numbers()
-        }
+        files = self.index.files
+        pieces = {}
+        for number in self.index.numbers():
+            paths = (below(self.path, f"{number}{suffix}") for suffix in (v2.INDEX_SUFFIX, v2.STORE_SUFFIX))
+            pieces[number] = sum(files.size(path) for path in paths if files.exists(path))
         return Extent(pieces, 0, self.index.entry_count())
-
-    def index_columns(self, only: range | None = None) -> Iterator[SegmentColumns | Finding]:
-        for segment in classic_v2_findings.walk(self.index, only):
-            if isinstance(segment, Finding):
-                yield segment
-            elif len(columns := self.index.columns_of(segment)):
-                yield columns
 
     def knows_references(self) -> bool:
         return all(segment.problem is None for segment in self.index.segments())

@@ -28,7 +28,8 @@ from warren.queue_index.index.recovery_terms import v2_index_state
 from warren.queue_index.message.message_format import MSG_ID_BYTES
 from warren.salvage.classic.classic_v2_index import ClassicV2Index
 from warren.salvage.classic.needed_body import Reference
-from warren.salvage.classic.segment_v2 import BAD_HEADER, RecordFile, SegmentV2, problems_of
+from warren.salvage.classic.queue_file import QueueFile
+from warren.salvage.classic.segment_v2 import BAD_HEADER, SegmentV2, problems_of
 from warren.salvage.queue_directory import Finding, UnindexedMessage
 from warren.salvage.queue_reader import compared
 from warren.salvage.read_only import below
@@ -208,7 +209,7 @@ def _known_records(segment: SegmentV2) -> list[int]:
     return sorted({offset for offset, length, head in heads if v2.record_length(head) == length})
 
 
-def _break(store: RecordFile, at: int, following: int, *, is_said: bool) -> Iterator[Finding]:
+def _break(store: QueueFile, at: int, following: int, *, is_said: bool) -> Iterator[Finding]:
     """No record begins at ``at``; ``following``: where the next one does, or the end."""
     detail = f"{following - at} bytes that hold no whole record"
     if following < store.size:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 
 import attrs
 import numpy as np
@@ -25,7 +26,7 @@ _HEADERS_ASKED = 16
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
-class ClassicV2Index(ClassicIndex):
+class ClassicV2Index(ClassicIndex[SegmentV2]):
     """Reads the index; see :class:`~warren.salvage.classic.classic_v2.ClassicV2Directory`."""
 
     def numbers(self) -> list[int]:
@@ -51,11 +52,8 @@ class ClassicV2Index(ClassicIndex):
             for suffix, magic in ((v2.INDEX_SUFFIX, v2.INDEX_MAGIC), (v2.STORE_SUFFIX, v2.STORE_MAGIC)):
                 path = below(self.path, f"{number}{suffix}")
                 try:
-                    file = self.files.open_read(path)
-                    try:
+                    with closing(self.files.open_read(path)) as file:
                         count = v2.decode_header(file.pread(v2.HEADER_SIZE, 0), magic, path).entry_count(number)
-                    finally:
-                        file.close()
                 except (DataError, StorageError):
                     continue
                 if count is not None:
@@ -80,10 +78,7 @@ class ClassicV2Index(ClassicIndex):
         return (self.columns_of(segment, stored=stored) for segment in self.segments(only))
 
     def columns_of(self, segment: SegmentV2, *, stored: bool = False) -> SegmentColumns:
-        """A row for each entry that was written; an acked one still has all of its bytes but the status.
-
-        ``stored``: only those whose message is in the vhost's store.
-        """
+        """A row for each entry that was written; an acked one still has all of its bytes but the status."""
         written = segment.live | segment.acked
         rel_seqs = np.flatnonzero(written & segment.elsewhere if stored else written)
         count, entries, seq_ids = len(rel_seqs), segment.entries[rel_seqs], segment.first_seq_id + rel_seqs

@@ -19,7 +19,7 @@ from warren.queue_index.index.entries import SegmentEntries, journal_entries, no
 from warren.queue_index.index.facts import ACKED, IMPOSSIBLE, MINUS, NOTHING, PLUS, PUBLISHED
 from warren.queue_index.index.record_format import BODY_SIZE, Bools, Columns, Ints, Octets
 from warren.salvage.classic.message_runs import rows_at
-from warren.salvage.classic.queue_index_file import BODIES, Bodies, QueueIndexFile
+from warren.salvage.classic.queue_file import BODIES, Bodies, QueueIndexFile
 from warren.salvage.queue_directory import Finding, SegmentColumns
 from warren.storage.columns import distinct
 
@@ -152,7 +152,7 @@ class Positions:
 
     def bodies(self, rel_seqs: Ints) -> Bodies:
         """The bodies of the publish records at these positions, of type
-        :data:`warren.salvage.classic.queue_index_file.BODIES`."""
+        :data:`warren.salvage.classic.queue_file.BODIES`."""
         bodies = np.empty(len(rel_seqs), BODIES)
         from_file = self.from_file[rel_seqs]
         bodies[from_file] = self.file.bodies(self.in_file.body_at[rel_seqs[from_file]])

@@ -1,7 +1,7 @@
 """One segment of a classic queue, version 2, opened for reading: its entries as columns, its messages on demand.
 
 A segment is ``<n>.qi``, which is held in memory (32 bytes a position), and ``<n>.qs``, which is held in memory, too, if
-it is not larger than :data:`warren.salvage.windows.WHOLE_BYTES`, from the first read of a message on. An index file
+it is not larger than :data:`warren.salvage.read_only.WHOLE_BYTES`, from the first read of a message on. An index file
 that a broker would reject counts as empty and is reported; a store whose header is damaged is still read, because every
 record is checked.
 
@@ -12,6 +12,7 @@ them is right, and an acked message's body must not come back in place of anothe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cached_property
 from typing import Final
 
@@ -22,60 +23,12 @@ from warren.queue_index.index import index_v2_format as v2
 from warren.queue_index.index.index_v2_format import Entries
 from warren.queue_index.index.record_format import Bools, Ints, Octets
 from warren.salvage.classic.message_runs import rows_at
+from warren.salvage.classic.queue_file import QueueFile
 from warren.salvage.queue_directory import MISSING_BODY, UNREADABLE_BODY, Finding, SegmentColumns, unreadable_file
-from warren.salvage.read_only import MAX_MESSAGE_BYTES, WHOLE_BYTES, ReadOnlyFileSystem, below, has_bytes_behind
+from warren.salvage.read_only import MAX_MESSAGE_BYTES, ReadOnlyFileSystem, below
 from warren.storage.errors import DataError, StorageError
-from warren.storage.filesystem import File
 
 BAD_HEADER: Final = "bad header"
-
-
-@attrs.define(eq=False, repr=False)
-class RecordFile:
-    """A ``.qs`` file; one that is missing or cannot be read is empty."""
-
-    path: str
-    exists: bool
-    size: int = 0
-    problem: StorageError | None = None
-    """Why it cannot be read."""
-    _files: ReadOnlyFileSystem | None = None
-    _file: File | None = None
-    _data: bytes | None = None
-
-    @classmethod
-    def open(cls, files: ReadOnlyFileSystem, path: str) -> RecordFile:
-        """Open the file; only its size is read."""
-        file = cls(path, files.exists(path), files=files)
-        if file.exists:
-            try:
-                file._file = files.open_read(path)
-                file.size = file._file.size()
-                file._file.pread(1, 0)  # a directory can be opened
-            except StorageError as error:
-                file.problem, file.size = error, 0
-        return file
-
-    def read(self, size: int, offset: int) -> bytes:
-        """Up to ``size`` bytes from ``offset``."""
-        if self._file is None or self.problem is not None:
-            return b""
-        if self.size > WHOLE_BYTES:
-            return self._file.pread(size, offset)
-        if self._data is None:
-            self._data = self._file.pread(self.size, 0)
-        return self._data[offset : offset + size]
-
-    def has_bytes_behind(self, offset: int) -> bool:
-        """Whether there is anything but zeros from ``offset`` on."""
-        return self._file is not None and self.problem is None and has_bytes_behind(self._file, offset)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._data = None
-        if self._file is not None:
-            self._file.close()
-            self._file = None
 
 
 @attrs.frozen(eq=False, repr=False, slots=False)  # slots would leave no room for the cached columns
@@ -93,22 +46,19 @@ class SegmentV2:
     problem: Finding | None
     """Why the index file is not used."""
     entries: Entries
-    store: RecordFile
+    store: QueueFile
 
     @classmethod
     def open(cls, files: ReadOnlyFileSystem, directory: str, number: int, entry_count: int) -> SegmentV2:
         """Read the index file, at most ``entry_count`` entries of it."""
         path = below(directory, f"{number}{v2.INDEX_SUFFIX}")
-        store = RecordFile.open(files, below(directory, f"{number}{v2.STORE_SUFFIX}"))
+        store = QueueFile.open(files, below(directory, f"{number}{v2.STORE_SUFFIX}"))
         exists, size, header, problem, data = files.exists(path), 0, None, None, b""
         if exists:
             try:
-                file = files.open_read(path)
-                try:
+                with closing(files.open_read(path)) as file:
                     size = file.size()
                     data = file.pread(v2.HEADER_SIZE + entry_count * v2.ENTRY_SIZE, 0)
-                finally:
-                    file.close()
                 header = v2.decode_header(data, v2.INDEX_MAGIC, path)
             except DataError as error:
                 problem = _no_index(path, size, data, error)
@@ -237,7 +187,7 @@ def _no_index(path: str, size: int, data: bytes, error: DataError) -> Finding:
     return Finding(BAD_HEADER, "damage", path, error.offset, error.reason)
 
 
-def _rows(store: RecordFile, at: Ints, length: int) -> Octets | None:
+def _rows(store: QueueFile, at: Ints, length: int) -> Octets | None:
     """The messages of the records at these offsets; ``None`` if one is damaged, or if they lie too far apart."""
     size = v2.RECORD_HEAD_SIZE + length
     rows = rows_at(store, at, size)

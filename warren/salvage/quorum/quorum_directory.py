@@ -72,10 +72,7 @@ class QuorumDirectory(QueueDirectory):
     """Not used: the bodies are in the log."""
     nodes: QuorumNodes | None = None
     """``None``: they are read for this queue alone."""
-
-    @property
-    def kind(self) -> str:
-        return KIND
+    kind = KIND
 
     def summary(self, report: OnFinding = lambda _: None) -> Summary:
         try:

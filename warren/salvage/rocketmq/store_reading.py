@@ -18,7 +18,7 @@ from warren.msg_store.commit_log.commit_log_format import Blank, Record, RecordE
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES
-from warren.salvage.queue_directory import Finding, Severity
+from warren.salvage.queue_directory import Finding, Severity, damage_by
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.record_lines import carries
 from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
@@ -182,7 +182,7 @@ def exact(opened: RocketmqStore, topic: str, key: str, physical_offsets: list[in
         try:
             record = log.record(physical_offset)
         except DataError as error:
-            yield Finding("unreadable message", "damage", error.path, error.offset, error.reason)
+            yield damage_by(error, "unreadable message")
             continue
         if carries(record, topic, key):
             yield record

@@ -1,0 +1,124 @@
+"""One file of a queue, opened for reading: its bytes on demand; of a journal or segment also its records, as columns.
+
+A file up to :data:`warren.salvage.read_only.WHOLE_BYTES` is held in memory while it is open, from the first read on (a
+journal and one segment at a time); of a larger one only the records' numbers are held.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Self
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from warren.queue_index.index.record_format import BODY_SIZE, JOURNAL, SEGMENT, Columns, Ints, Layout, parse
+from warren.salvage.classic.resuming import Gap, parsed, read_records
+from warren.salvage.read_only import WHOLE_BYTES, WINDOW_BYTES, ReadOnlyFileSystem, has_bytes_behind
+from warren.storage.columns import gather
+from warren.storage.errors import StorageError
+from warren.storage.filesystem import File
+
+BODIES: Final = np.dtype([("msg_id", "V16"), ("expiry_us", ">u8"), ("size", ">u4"), ("embedded_size", ">u4")])
+"""A publish's body (:data:`warren.queue_index.index.record_format.BODY`) as columns."""
+
+Bodies = npt.NDArray[np.void]
+
+if BODIES.itemsize != BODY_SIZE:
+    raise RuntimeError("a publish's body has two layouts")
+
+
+@attrs.define(eq=False, repr=False)
+class QueueFile:
+    """A file; one that is missing or cannot be read is empty."""
+
+    path: str
+    exists: bool
+    size: int = 0
+    problem: StorageError | None = None
+    """Why it cannot be read."""
+    _file: File | None = None
+    _data: bytes | None = None
+
+    @classmethod
+    def open(cls, files: ReadOnlyFileSystem, path: str) -> Self:
+        """Open the file; only its size is read."""
+        file = cls(path, files.exists(path))
+        if file.exists:
+            try:
+                file._file = files.open_read(path)
+                file.size = file._file.size()
+                file._file.pread(1, 0)  # a directory can be opened
+            except StorageError as error:
+                file.problem, file.size = error, 0
+        return file
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes from ``offset``."""
+        if self._file is None or self.problem is not None:
+            return b""
+        if self.size > WHOLE_BYTES:
+            return self._file.pread(size, offset)
+        if self._data is None:
+            self._data = self._file.pread(self.size, 0)
+        return self._data[offset : offset + size]
+
+    def has_bytes_behind(self, offset: int) -> bool:
+        """Whether there is anything but zeros from ``offset`` on."""
+        return self._file is not None and self.problem is None and has_bytes_behind(self._file, offset)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._data = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+@attrs.define(eq=False, repr=False)
+class QueueIndexFile(QueueFile):
+    """A journal or a segment file, parsed."""
+
+    layout: Layout = JOURNAL
+    columns: Columns = attrs.field(factory=lambda: parse(JOURNAL, b""))
+    gaps: list[Gap] = attrs.Factory(list)
+    """Bytes between records that belong to no record."""
+    only_zeros: bool = False
+    """A segment file of NULs alone counts as empty, as do its columns here."""
+
+    @classmethod
+    def parsed(cls, files: ReadOnlyFileSystem, path: str, layout: Layout) -> QueueIndexFile:
+        """Open and parse the file."""
+        file = cls.open(files, path)
+        file.layout = layout
+        if file._file is not None and file.problem is None:
+            try:
+                file._parse(file._file)
+            except StorageError as error:
+                file.problem, file.size = error, 0
+        return file
+
+    def _parse(self, file: File) -> None:
+        if self.size <= WHOLE_BYTES:
+            columns = parse(self.layout, self.read(self.size, 0))
+        else:
+            columns = parsed(self.layout, self.read, 0, self.size)
+        self.only_zeros = self.layout is SEGMENT and self.size > 0 == columns.end and not self.has_bytes_behind(0)
+        if not self.only_zeros:
+            self.columns, self.gaps = read_records(self.layout, file, self.read, columns)
+
+    def bodies(self, offsets: Ints) -> Bodies:
+        """The publish bodies at these offsets, of type :data:`BODIES`; the file is read front to back."""
+        if self.size <= WHOLE_BYTES:
+            return gather(self.read(self.size, 0), offsets, BODIES)
+        bodies = np.zeros(len(offsets), BODIES)
+        order = np.argsort(offsets, kind="stable")
+        ascending = offsets[order]
+        low = 0
+        while low < len(order):
+            start = int(ascending[low])
+            window = self.read(WINDOW_BYTES, start)
+            high = int(np.searchsorted(ascending, start + len(window) - BODY_SIZE, "right"))
+            bodies[order[low:high]] = gather(window, ascending[low:high] - start, BODIES)
+            low = max(high, low + 1)
+        return bodies
