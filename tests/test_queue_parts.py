@@ -16,7 +16,7 @@ from warren.queue_index.index import directory as names
 from warren.queue_index.index.terms import bodies_of, properties_of
 from warren.queue_index.message.message_format import Envelope, decode_message, encode_many, locate_addresses
 from warren.queue_index.properties import encode_properties
-from warren.queue_index.queue.credit import CreditFlow, UnlimitedCredit
+from warren.queue_index.queue.body_store import CreditFlow, UnlimitedCredit
 from warren.queue_index.queue.delta import Delta
 from warren.queue_index.queue.rates import Rates, moving_average
 from warren.queue_index.queue.run import EMBEDDED, IN_RAM, Batch, PackedTerms, Run

@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 import warren
 from warren import durable_queue
 from warren.cli import app
-from warren.hosting import running_broker
-from warren.hosting.running_broker import refuse_running_broker
+from warren.hosting import data_directory
+from warren.hosting.data_directory import refuse_running_broker
 from warren.salvage.archives.archive import unpack
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -97,7 +97,7 @@ def test_another_users_broker_that_cannot_be_looked_into_counts_where_the_direct
             raise PermissionError
         return iter([path / name for name in os.listdir(path)])
 
-    monkeypatch.setattr(running_broker, "_PROCESSES", processes)
+    monkeypatch.setattr(data_directory, "_PROCESSES", processes)
     monkeypatch.setattr(Path, "iterdir", closed)
     with pytest.raises(warren.errors.BrokerRunningError, match=f"process 77, perhaps: it is of user {os.getuid()}"):
         refuse_running_broker(str(directory))
@@ -108,7 +108,7 @@ def test_another_users_broker_that_cannot_be_looked_into_counts_where_the_direct
 
 
 def test_where_no_broker_ever_ran_no_process_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_broker, "_virtual_machines", lambda: pytest.fail("looked"))
+    monkeypatch.setattr(data_directory, "_virtual_machines", lambda: pytest.fail("looked"))
     with warren.open(tmp_path / "node") as node:
         node.queue("q")
     warren.open(tmp_path / "node").close()

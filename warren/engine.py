@@ -8,8 +8,7 @@ import weakref
 from pathlib import Path
 
 from warren.actors.vhost import Vhost
-from warren.hosting.data_directory import refuse_part
-from warren.hosting.running_broker import refuse_running_broker
+from warren.hosting.data_directory import refuse_part, refuse_running_broker
 from warren.queue_index.index.directory import vhost_directory_name
 from warren.storage.call_arguments import checked
 from warren.storage.filesystem import RealFileSystem, make_data_directory
@@ -33,7 +32,7 @@ def open_vhost(
 
     ``sync``: what is called safe survives a power loss; without it, the end of the process. The directory may be that
     of a stopped RabbitMQ node. Raises :class:`~warren.storage.errors.DirectoryLockedError` if another process has it,
-    :class:`~warren.hosting.running_broker.BrokerRunningError` if that is a RabbitMQ, and
+    :class:`~warren.hosting.data_directory.BrokerRunningError` if that is a RabbitMQ, and
     :class:`~warren.storage.errors.DataError` if files are damaged in a way that no crash explains.
     """
     refuse_part(os.fspath(directory))

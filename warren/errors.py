@@ -37,7 +37,7 @@ from warren.actors.node.node_errors import (
 from warren.actors.queue.intake import PublishRefusedError, QueueDownError
 from warren.actors.runtime.pooled_actor import ActorStoppedError, WrongProcessError
 from warren.client.errors import HostUnresponsiveError, ServerError
-from warren.hosting.running_broker import BrokerRunningError
+from warren.hosting.data_directory import BrokerRunningError
 from warren.storage.data_version import VersionError
 from warren.storage.errors import (
     DataError,

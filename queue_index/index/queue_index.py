@@ -5,14 +5,13 @@ happens (publish, deliver, ack) is appended to the journal; a *flush* moves what
 empties it; a *sync* makes the journal safe.
 
 * Writes to the journal wait in memory until a sync, a ``write_out``, or a stop; a flush drops what waits, because the
-  segments then say it. The file lags, never leads. What waits is the data that records are made from, so dropped
-  records are never made.
+  segments then say it. The file lags, never leads.
 * Memory holds, for every known segment, how many of its messages are unacked, and what the journal says about it.
 * A *batch* of publishes is written as all publishes, then all delivers: when as many wait as a segment holds, and at
   the batch's end.
 * A flush deletes a segment file without unacked messages and appends to the others; then the journal is cut to 0.
 
-A full disk. What cannot be written waits in memory (``no_room``), and everything goes on: messages are delivered, acks
+A full disk. What cannot be written waits in memory, and everything goes on: messages are delivered, acks
 are noted, and a segment's file is deleted with its last ack. A crash then loses what waits: acked messages come back.
 A write that finds no room becomes a flush: acked messages need no room in the segments, so the journal of a queue that
 was consumed is cut to 0. A flush without room for all that is unacked takes back what it appended.
@@ -26,40 +25,33 @@ journal can appear.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import attrs
 
 from warren.queue_index.index import directory as names
 from warren.queue_index.index.facts import ACKED, DELIVERED, PUBLISHED
+from warren.queue_index.index.journal_file import JournalFile, Part, Writing
 from warren.queue_index.index.record_format import (
     ACK,
     BODY,
     DELIVER,
-    Ints,
-    Octets,
     journal_publish_head,
     journal_short,
     journal_shorts,
+    seq_id_array,
 )
-from warren.queue_index.index.record_matrix import ColumnRecords, RecordMatrix
-from warren.queue_index.index.segment_journal import Records, SegmentJournal
+from warren.queue_index.index.record_matrix import RecordMatrix
+from warren.queue_index.index.segment_files import SegmentFiles
+from warren.queue_index.index.segment_journal import Records, SegmentJournal, journal_records
 from warren.queue_index.queue.run import DELIVERED as RUN_DELIVERED
 from warren.queue_index.queue.run import Run
-from warren.storage.errors import DataError, DiskFullError, NoRoomError, StorageError
-from warren.storage.filesystem import File, FileSystem, append_whole, write_file
-from warren.storage.pieces import Piece, gathered
+from warren.storage.errors import NoRoomError
+from warren.storage.filesystem import FileSystem
 from warren.storage.settings import Settings
 
-if TYPE_CHECKING:
-    from warren.queue_index.index.segment_file import SegmentFile
-
 UNBOUNDED: Final = None
-_Part = bytes | ColumnRecords | tuple[int, range]
-"""A part of the journal that waits to be written: records, or what they are made from; for short records, their kind
-and their seq_ids."""
-_SMALL_PART: Final = 2  # a part smaller than 1/_SMALL_PART of its segment is read by itself
 
 
 @attrs.define(eq=False, repr=False)
@@ -67,7 +59,7 @@ class _Waiting:
     """A batch of publishes that waits to be written: its records, and the ranges to be marked delivered."""
 
     count: int = 0
-    records: list[_Part] = attrs.Factory(list)
+    records: list[Part] = attrs.Factory(list)
     delivers: list[range] = attrs.Factory(list)
 
 
@@ -76,26 +68,21 @@ class QueueIndex:
 
     __slots__ = (
         "_ahead",
-        "_buffered",
-        "_failure",
         "_files",
         "_flush_again_at",
-        "_journal",
-        "_last_read",
         "_matrix",
-        "_named",
-        "_owner",
-        "_uncut_end",
         "_waiting",
         "dirty_count",
-        "no_room",
+        "journal",
         "path",
         "published_ticket",
         "safe_ticket",
         "segment_entry_count",
+        "segment_files",
         "segments",
         "settings",
         "syncs",
+        "uncut_end",
         "written_ticket",
     )
 
@@ -120,30 +107,24 @@ class QueueIndex:
         self.safe_ticket = 0
         self.published_ticket = 0
         """The ticket of the last publish; deliver records that came after it are not what a publisher waits for."""
-        self._files = files
-        self._owner = vhost, queue
-        self._named = False
-        """Whether the journal and its directory are known to be synced."""
         self.syncs = sync
-        self._journal: File | None = None
-        self._buffered: list[_Part] = []
+        self._files = files
+        self._matrix = RecordMatrix()
+        self.journal = JournalFile(files, path, (vhost, queue), self._matrix, sync=sync)
+        self.segment_files = SegmentFiles(files, path, self.segment_entry_count, self._matrix, sync=sync)
         self._waiting: _Waiting | None = None
-        self._ahead: list[bytes] = []
+        self._ahead: list[bytes] | None = None
         """Records of publishes that were written before they were noted."""
-        self._last_read: tuple[int, SegmentFile] | None = None
-        self._failure: StorageError | None = None
-        self.no_room: NoRoomError | None = None
-        """Set while something waits because the disk was full when it was to be written."""
         self._flush_again_at = 0
         """A flush that found no room is not tried again until this many actions wait."""
-        self._uncut_end = 0
-        self._matrix = RecordMatrix()
+        self.uncut_end = 0
+        """The position after deleted segments that the journal still speaks of, as it could not be cut; or 0."""
 
     # ── what happens ────────────────────────────────────────────────────────────────────────────────────────────
 
     def publish(self, run: Run, target_ram_count: int | None) -> None:
         """Write positions alone: a publish, then a deliver record if the message has been delivered."""
-        self._append(self._add_publishes(run))
+        self.journal.append(self._add_publishes(run))
         self._published(run, target_ram_count)
 
     def _published(self, run: Run, target_ram_count: int | None) -> None:
@@ -162,17 +143,18 @@ class QueueIndex:
             head = journal_publish_head(first, persistent=True)
             records.append(b"".join((head, BODY.pack(msg_ids[at : at + 16], 0, size, len(term)), term)))
             first, at = first + 1, at + 16
-        with _Writing(self):
-            journal = self._open_journal()
-            self._write_journal(journal, records)
-            if self.syncs:
-                journal.sync()
-        self._ahead += records
+        with Writing(self.journal):
+            self.journal.write(records)
+            self.journal.sync()
+        if self._ahead is None:
+            self._ahead = records
+        else:
+            self._ahead += records
         self.safe_ticket = self.written_ticket
 
     def enter_written(self, run: Run, target_ram_count: int | None) -> None:
         """Publish a run that :meth:`write_ahead` has written."""
-        records, self._ahead = self._ahead, []
+        records, self._ahead = self._ahead or [], None
         self._note_published(run, records)
         self._published(run, target_ram_count)
 
@@ -196,7 +178,7 @@ class QueueIndex:
         """Write the batch that waits, even an empty one; flush where too much is unflushed."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            self._append(waiting.records)
+            self.journal.append(waiting.records)
             if waiting.delivers:
                 self.deliver(waiting.delivers)
         self._flush_if_above(target_ram_count)
@@ -219,11 +201,11 @@ class QueueIndex:
             return
         if len(ranges) == 1:
             seq_ids = ranges[0]
-            self._append((journal_short(kind, seq_ids.start) if len(seq_ids) == 1 else (kind, seq_ids),))
+            self.journal.append((journal_short(kind, seq_ids.start) if len(seq_ids) == 1 else (kind, seq_ids),))
         else:
             import numpy as np
 
-            self._append((journal_shorts(kind, np.concatenate(list(map(_column, ranges)))),))
+            self.journal.append((journal_shorts(kind, np.concatenate(list(map(seq_id_array, ranges)))),))
         for part in ranges:
             low, high = (part.start, part.stop) if part.step > 0 else (part[-1], part.start + 1)
             self._add(fact, low, high, abs(part.step))
@@ -246,7 +228,7 @@ class QueueIndex:
             self._segment(number).add(fact, rel_seq, rel_seq + end - low, step)
             low = end if step == 1 else end + (low - end) % step
 
-    def _add_publishes(self, run: Run) -> Sequence[_Part]:
+    def _add_publishes(self, run: Run) -> Sequence[Part]:
         """Note positions as published; returns what the journal gets."""
         if self._ahead:
             raise RuntimeError(f"{self.path}: a publish came between one that is written and its place")
@@ -265,77 +247,7 @@ class QueueIndex:
             segment = self.segments[number] = SegmentJournal(number, self.segment_entry_count)
         return segment
 
-    # ── the journal's file ──────────────────────────────────────────────────────────────────────────────────────
-
-    def _append(self, parts: Iterable[_Part]) -> None:
-        if self._journal is None:
-            with contextlib.suppress(NoRoomError):  # what waits to be written waits on
-                self._open_journal()
-        self._buffered += parts
-
-    def _write_journal(self, journal: File, behind: Sequence[bytes] = ()) -> None:
-        """Write what waits, then the records in ``behind``."""
-        parts: list[Any] = [*self._buffered, *behind]
-        if set(map(type, parts)) == {bytes}:
-            append_whole(journal, (parts,))
-        else:
-            append_whole(journal, ((piece,) for piece in gathered(map(self._made, parts))))
-        self._buffered.clear()
-        self.no_room = None
-
-    def _made(self, part: _Part) -> Piece:
-        """The records of a part; to be used before the next call."""
-        if isinstance(part, bytes):
-            return part
-        if isinstance(part, ColumnRecords):
-            return self._matrix.journal_bytes(part)
-        return journal_shorts(part[0], _column(part[1]))
-
-    def _open_journal(self) -> File:
-        if self._journal is None:
-            try:
-                self._journal = self._opened_journal()
-            except DiskFullError as error:
-                self.no_room = NoRoomError(str(error))
-                raise self.no_room from error
-        return self._journal
-
-    def _opened_journal(self) -> File:
-        files = self._files
-        if not self._named:
-            self._name_directory()
-        journal = files.open_append(f"{self.path}/{names.JOURNAL_NAME}")
-        try:
-            if self.syncs and not self._named:
-                files.sync_directory(self.path)
-                files.sync_directory(self.path.rpartition("/")[0])
-        except BaseException:
-            journal.close()
-            raise
-        self._named = True
-        return journal
-
-    def _name_directory(self) -> None:
-        """Make sure that the directory exists and names its owner before any of the queue's files is in it."""
-        name_path = f"{self.path}/{names.QUEUE_NAME_FILE}"
-        if not self._files.exists(name_path):
-            self._files.make_directories(self.path)
-            write_file(self._files, name_path, names.queue_name_file(*self._owner), sync=self.syncs)
-        elif self.syncs and not self._files.exists(f"{self.path}/{names.JOURNAL_NAME}"):
-            self._files.sync_directory(self.path)  # a process that died may have named it, and not come to that
-
-    def go_on_at(self, size: int, records: bytes = b"") -> None:
-        """Continue the journal that a stop left, after its first ``size`` bytes; the rest are not records.
-
-        ``records`` are written at once; the index knows their contents, or will.
-        """
-        journal = self._open_journal()
-        if size < journal.size():
-            journal.truncate(size)
-        if records:
-            self._buffered.append(records)
-            with contextlib.suppress(NoRoomError), _Writing(self):
-                self._write_waiting()
+    # ── to disk ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def write_out(self) -> None:
         """Write the waiting records: they then survive the process. On a full disk, flush instead.
@@ -343,23 +255,19 @@ class QueueIndex:
         Raises :class:`NoRoomError` if that finds no room either: everything keeps waiting, and the index goes on.
         """
         try:
-            with _Writing(self):
-                self._write_waiting()
+            with Writing(self.journal):
+                self.journal.write()
         except NoRoomError:
             self.flush(even_if_clean=True)
         if not self.syncs:
             self.safe_ticket = self.written_ticket
 
-    def _write_waiting(self) -> None:
-        if self._buffered:
-            self._write_journal(self._open_journal())
-
     def sync(self) -> None:
         """Write the waiting records, and sync the journal if this index is configured to."""
         self.write_out()
-        with _Writing(self):
-            if self.syncs and self.safe_ticket < self.written_ticket:
-                self._open_journal().sync()  # what was written out before a ``release`` too
+        with Writing(self.journal):
+            if self.safe_ticket < self.written_ticket:
+                self.journal.sync()
         self.safe_ticket = self.written_ticket
 
     @property
@@ -383,38 +291,35 @@ class QueueIndex:
         if not self.dirty_count and not even_if_clean:
             return
         try:
-            with _Writing(self):
+            with Writing(self.journal):
                 self._flush()
         except NoRoomError:
             self._flush_again_at = self.dirty_count + self.segment_entry_count
             raise
-        self._uncut_end = self._flush_again_at = 0
-        self.no_room = None
+        self.uncut_end = self._flush_again_at = 0
 
     def flush_if_room(self, *, even_if_clean: bool = False) -> None:
-        """Flush if there is room; on a full disk only set ``no_room``."""
+        """Flush if there is room; on a full disk do nothing."""
         if self.dirty_count < self._flush_again_at and not even_if_clean:
             return
         with contextlib.suppress(NoRoomError):
             self.flush(even_if_clean=even_if_clean)
 
     def _flush(self) -> None:
+        journal = self.journal
         if self._acks_late_delivers:  # a crash must not leave a deliver in the journal whose ack is in the segment
             with contextlib.suppress(NoRoomError):
-                self._write_waiting()
+                journal.write()
         self._delete_acked_segments()  # first of all: it makes room for the others
         if self._acks_late_delivers:
-            self._write_waiting()
-        journal = self._open_journal()  # before any segment: it sees that the directory says whose it is
-        self._append_to_segments()
+            journal.write()
+        journal.open()  # before any segment: it sees that the directory says whose it is
+        self.segment_files.append([segment for _, segment in sorted(self.segments.items())])
         if self._ahead:
             raise RuntimeError(f"{self.path}: flushed before what was written ahead had its place")
         if self.syncs:
             self._files.sync_directory(self.path)
-        self._buffered.clear()
-        journal.truncate(0)
-        if self.syncs:
-            journal.sync()
+        journal.empty()
         self._matrix.release()  # up to 1 MB: where memory is short many queues flush, and hand in no batch then
         self.dirty_count = 0
         self.safe_ticket = self.written_ticket
@@ -428,75 +333,9 @@ class QueueIndex:
     def _delete_acked_segments(self) -> None:
         for number in sorted(self.segments):
             if not self.segments[number].unacked:
-                path = self._segment_path(number)
-                if self._files.exists(path):
-                    self._files.delete(path)
-                if self._last_read is not None and self._last_read[0] == number:
-                    self._last_read = None
+                self.segment_files.delete(number)
                 del self.segments[number]
-                self._uncut_end = max(self._uncut_end, (number + 1) * self.segment_entry_count)
-
-    def _append_to_segments(self) -> None:
-        """Append to each segment what the journal holds of it; on a full disk, to none.
-
-        The journal goes on then. If a segment kept a publish that the journal has too, the journal's deliver and ack
-        would leave nothing of it there, and the segment would bring the message back.
-        """
-        changed = [segment for _, segment in sorted(self.segments.items()) if not segment.empty]
-        sizes: dict[str, int] = {}
-        try:
-            for segment in changed:
-                self._append_to_segment(segment, sizes)
-        except NoRoomError:
-            self._take_back(sizes)
-            raise
-        for segment in changed:
-            self._note_flushed(segment)
-        for segment in self.segments.values():
-            segment.forget()
-
-    def _note_flushed(self, segment: SegmentJournal) -> None:
-        """Update the cached segment for appended records; a new publish invalidates it, as its offset is unknown."""
-        if self._last_read is not None and self._last_read[0] == segment.number:
-            file = self._last_read[1]
-            if segment.written:
-                self._last_read = None
-            else:
-                file.entries.facts = self.together(segment, file)
-
-    def _append_to_segment(self, segment: SegmentJournal, sizes: dict[str, int]) -> None:
-        """Append what the journal holds of a segment, after noting the size of its file in ``sizes``."""
-        path = self._segment_path(segment.number)
-        try:
-            handle = self._files.open_append(path)
-        except DiskFullError as error:
-            raise NoRoomError(str(error)) from error
-        try:
-            sizes[path] = handle.size()
-            append_whole(handle, ((piece,) for piece in gathered(segment.segment_pieces(self._matrix))))
-            if self.syncs:
-                handle.sync()
-        finally:
-            handle.close()
-
-    def _take_back(self, sizes: dict[str, int]) -> None:
-        """Cut segment files to their earlier sizes, and delete new ones, before anything else is written."""
-        for path, size in sizes.items():
-            if not size:
-                self._files.delete(path)
-                continue
-            handle = self._files.open_append(path)
-            try:
-                handle.truncate(size)
-                if self.syncs:
-                    handle.sync()
-            finally:
-                handle.close()
-        if self.syncs and 0 in sizes.values():
-            self._files.sync_directory(self.path)
-
-    def _segment_path(self, number: int) -> str:
-        return f"{self.path}/{names.segment_name(number)}"
+                self.uncut_end = max(self.uncut_end, (number + 1) * self.segment_entry_count)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -507,14 +346,9 @@ class QueueIndex:
     def bounds(self) -> tuple[int, int]:
         """The first position of the lowest known segment, and the one after the highest's last; (0, 0) if empty."""
         if not self.segments:
-            return self._uncut_end, self._uncut_end
+            return self.uncut_end, self.uncut_end
         end = (max(self.segments) + 1) * self.segment_entry_count
-        return min(self.segments) * self.segment_entry_count, max(end, self._uncut_end)
-
-    @property
-    def uncut_end(self) -> int:
-        """The position after deleted segments that the journal still speaks of, as it could not be cut; or 0."""
-        return self._uncut_end
+        return min(self.segments) * self.segment_entry_count, max(end, self.uncut_end)
 
     def next_known(self, seq_id: int, end: int) -> int:
         """Return the first position, from ``seq_id`` on, of a known segment; ``end`` if none begins below it."""
@@ -528,7 +362,7 @@ class QueueIndex:
         runs: list[Run] = []
         for number in range(start // size, (end - 1) // size + 1) if start < end else ():
             low, high = max(start - number * size, 0), min(end - number * size, size)
-            runs += self._read_segment(number, low, high, high - low)[0]
+            runs += self.segment_files.read(self._segment(number), low, high, high - low)[0]
         return runs
 
     def read_some(self, start: int, end: int, limit: int, *, embedded: bool = False) -> tuple[list[Run], int]:
@@ -537,64 +371,9 @@ class QueueIndex:
         Also returns the seq_id before which there are no others. ``embedded``: only messages with payloads count.
         """
         number, low = divmod(start, self.segment_entry_count)
-        runs, high = self._read_segment(number, low, end - start + low, limit, embedded=embedded)
-        return runs, high - low + start
-
-    def _read_segment(
-        self, number: int, low: int, high: int, limit: int, *, embedded: bool = False
-    ) -> tuple[list[Run], int]:
-        """Return at most ``limit`` unacked messages of the positions ``low … high-1``, and where they end."""
-        import numpy as np
-
-        from warren.queue_index.index.segment_file import published, read_segment, scan_segment
-
-        size = self.segment_entry_count
         segment = self._segment(number)
-        path = self._segment_path(number)
-        if self._last_read is not None and self._last_read[0] == number:
-            file = self._last_read[1]
-        elif min(limit, high - low) * _SMALL_PART < size:
-            file = scan_segment(self._files, path, size)
-        else:
-            file = read_segment(self._files, path, size)
-        facts = self.together(segment, file)
-        selected = (facts & (PUBLISHED | ACKED)) == PUBLISHED
-        selected[:low] = False
-        selected[high:] = False
-        in_file = published(file.entries)
-        if limit < high - low:
-            counted = selected & ~(in_file & (file.entries.embedded == 0)) if embedded else selected
-            if len(beyond := np.flatnonzero(counted)[limit:]):
-                high = int(beyond[0])
-                selected[high:] = False
-        self._last_read = (number, file) if high < size else None
-        whole = file if file.is_whole else file.part(self._files, path, selected & in_file)
-        runs = whole.runs(number * size, selected & in_file, facts)
-        for written in segment.written:
-            if written.rel_seq < high and written.end > low:
-                runs += written.runs(number * size, selected & ~in_file, facts & DELIVERED > 0)
-        runs.sort(key=lambda run: run.start)
-        return runs, high
-
-    def together(self, segment: SegmentJournal, file: SegmentFile) -> Octets:
-        """What the file and the journal know of a segment's positions together."""
-        import numpy as np
-
-        from warren.queue_index.index.entries import both
-
-        if segment.empty:
-            return file.entries.facts.copy()
-        segment.reach(len(file.entries))
-        file.entries.reach(len(segment.facts))
-        facts = both(file.entries.facts, segment.facts)
-        if (facts > PUBLISHED | DELIVERED | ACKED).any():
-            rel_seq = int(np.argmax(facts > PUBLISHED | DELIVERED | ACKED))
-            raise DataError(
-                self._segment_path(segment.number),
-                None,
-                f"rel_seq {rel_seq}: the file says {file.entries.facts[rel_seq]}, the journal {segment.facts[rel_seq]}",
-            )
-        return facts
+        runs, high = self.segment_files.read(segment, low, end - start + low, limit, embedded=embedded)
+        return runs, high - low + start
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -604,7 +383,7 @@ class QueueIndex:
         Raises :class:`NoRoomError` if the disk is full.
         """
         self.sync()
-        if self._uncut_end:  # acks in the journal without their segment are a crash's, and damage after a clean stop
+        if self.uncut_end:  # acks in the journal without their segment are a crash's, and damage after a clean stop
             self.flush()
         self.release()
         counts = tuple((number, segment.unacked) for number, segment in sorted(self.segments.items()))
@@ -614,10 +393,8 @@ class QueueIndex:
     def release(self) -> None:
         """Give up file handles, and memory that only saves time; they come back when needed."""
         self._matrix.release()
-        self._last_read = None
-        if self._journal is not None and not self._buffered:
-            self._journal.close()
-            self._journal = None
+        self.segment_files.release()
+        self.journal.release()
 
     def reset(self) -> None:
         """Forget everything and delete the directory: nothing of the queue is left.
@@ -642,18 +419,10 @@ class QueueIndex:
 
     def abandon(self) -> None:
         """Give up file handles and what waits to be written, as a crash of the process would."""
-        self._buffered.clear()
-        self._ahead.clear()
+        self._ahead = None
         self._waiting = None
-        self._named = False
-        self._last_read = None
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
-
-    def refuse(self, error: StorageError) -> None:
-        """Refuse all further writes: the files belong to another owner."""
-        self._failure = error
+        self.segment_files.release()
+        self.journal.abandon()
 
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` if counts contradict what the journal holds."""
@@ -662,60 +431,3 @@ class QueueIndex:
                 raise RuntimeError(f"segment {number}: {segment.unacked} unacked")
         if self.safe_ticket > self.written_ticket or self.dirty_count < 0:
             raise RuntimeError("more is safe than was written")
-
-
-class _Writing:
-    """Refuse further use after a failed write or sync: it is unknown how much of it is on the disk.
-
-    Appending after a torn record would make all later records unreadable, and a later successful fsync proves nothing
-    about the failed one. The files are consistent: recover from them.
-    """
-
-    __slots__ = ("_index",)
-
-    def __init__(self, index: QueueIndex) -> None:
-        self._index = index
-
-    def __enter__(self) -> None:
-        failure = self._index._failure
-        if failure is not None:
-            raise StorageError(f"{self._index.path}: unusable since: {failure}") from failure
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if isinstance(error, NoRoomError):
-            self._index.no_room = error
-        elif isinstance(error, StorageError):
-            self._index._failure = error
-
-
-def _column(seq_ids: range) -> Ints:
-    import numpy as np
-
-    return np.arange(seq_ids.start, seq_ids.stop, seq_ids.step, dtype=np.int64)
-
-
-def journal_records(run: Run) -> Records:
-    """The journal records of a run's publishes."""
-    columns = ColumnRecords.of(run)
-    return _records_of(run) if columns is None else columns
-
-
-def _records_of(run: Run) -> list[bytes]:
-    batch = run.batch
-    persistent, ids, low = run.persistent, batch.ids, run.low
-    terms = run.terms() if run.embedded else [b""] * run.count
-    return [
-        b"".join(
-            (
-                journal_publish_head(run.start + index, persistent=persistent),
-                BODY.pack(
-                    ids[(low + index) * 16 : (low + index + 1) * 16],
-                    batch.expiry(low + index),
-                    batch.size(low + index),
-                    len(term),
-                ),
-                term,
-            )
-        )
-        for index, term in enumerate(terms)
-    ]

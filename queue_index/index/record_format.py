@@ -150,6 +150,12 @@ def journal_short(kind: int, seq_id: int) -> bytes:
     return (seq_id | kind << 62).to_bytes(8, "big")
 
 
+def seq_id_array(seq_ids: range) -> Ints:
+    import numpy as np
+
+    return np.arange(seq_ids.start, seq_ids.stop, seq_ids.step, dtype=np.int64)
+
+
 def journal_shorts(kind: int, seq_ids: Ints) -> bytes:
     """Deliver or ack records for ``seq_ids``, in their order."""
     import numpy as np

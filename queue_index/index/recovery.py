@@ -116,7 +116,7 @@ def open_clean(files: FileSystem, index: QueueIndex, counts: Iterable[tuple[int,
             raise DataError(path, None, f"with the recovery terms, segment {number} has {segment.unacked} unacked")
     index.dirty_count = journal.columns.record_count
     if journal.data:
-        index.go_on_at(journal.columns.end)
+        index.journal.continue_at(journal.columns.end)
 
 
 def _have_equal_length(left: SegmentEntries, right: SegmentEntries) -> None:
@@ -149,7 +149,7 @@ class DirtyRecovery:
         """Whether the journal must be replaced: it is long, or contradicts what is known."""
         self._journal = _read_journal(files, index, strict=False)
         if self._journal.columns.end < len(self._journal.data):  # should the flush find no room, it is appended to
-            index.go_on_at(self._journal.columns.end)
+            index.journal.continue_at(self._journal.columns.end)
             cut_bytes = len(self._journal.data) - self._journal.columns.end
             self._losses.cut(f"{index.path}/{names.JOURNAL_NAME}", self._journal.columns.end, cut_bytes)
         numbers = {number for name in files.list(index.path) if (number := names.segment_number(name)) is not None}
@@ -160,7 +160,7 @@ class DirtyRecovery:
         while self._unscanned and not self._has_messages_above(self._unscanned[-1]):
             self._scan(self._unscanned[-1])
         if self._repeated:
-            index.go_on_at(self._journal.columns.end, b"".join(self._repeated))
+            index.journal.continue_at(self._journal.columns.end, b"".join(self._repeated))
         if (
             self._unscanned
         ):  # what the queue writes meanwhile must meet no leftovers, in the journal or in dead segments
@@ -217,7 +217,7 @@ class DirtyRecovery:
             segment.set_facts(self._less_known(path, entries.facts, file.entries.facts))
             _hold(segment, self._journal, entries)
         index.segments[number] = segment
-        facts = index.together(segment, file)
+        facts = index.segment_files.together(segment, file)
         unacked = (facts & (PUBLISHED | ACKED)) == PUBLISHED
         survives = self._surviving(file, segment, unacked)
         segment.unacked = int(unacked.sum())

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from warren.queue_index.index.facts import ACKED, ADD, DELIVERED, IMPOSSIBLE, NOTHING, PUBLISHED
-from warren.queue_index.index.record_format import BODY, SEGMENT, SEGMENT_SHORT, TRANSIENT_PUBLISH, Bools, Octets
+from warren.queue_index.index.record_format import (
+    BODY,
+    SEGMENT,
+    SEGMENT_SHORT,
+    TRANSIENT_PUBLISH,
+    Bools,
+    Octets,
+    journal_publish_head,
+)
 from warren.queue_index.index.record_matrix import ColumnRecords, RecordMatrix
 from warren.queue_index.message.message_format import payload_bytes
 from warren.queue_index.queue.run import DELIVERED as RUN_DELIVERED
@@ -39,6 +47,33 @@ _FIRST_FACTS: Final = 256
 
 Records = ColumnRecords | list[bytes]
 """Publish records: finished, or what they are made of."""
+
+
+def journal_records(run: Run) -> Records:
+    """The journal records of a run's publishes."""
+    columns = ColumnRecords.of(run)
+    return _records_of(run) if columns is None else columns
+
+
+def _records_of(run: Run) -> list[bytes]:
+    batch = run.batch
+    persistent, ids, low = run.persistent, batch.ids, run.low
+    terms = run.terms() if run.embedded else [b""] * run.count
+    return [
+        b"".join(
+            (
+                journal_publish_head(run.start + index, persistent=persistent),
+                BODY.pack(
+                    ids[(low + index) * 16 : (low + index + 1) * 16],
+                    batch.expiry(low + index),
+                    batch.size(low + index),
+                    len(term),
+                ),
+                term,
+            )
+        )
+        for index, term in enumerate(terms)
+    ]
 
 
 @attrs.define(eq=False, repr=False)

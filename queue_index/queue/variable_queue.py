@@ -190,7 +190,7 @@ class VariableQueue:
 
     def refuse(self, error: StorageError) -> None:
         """Refuse all further writes: the files belong to another owner."""
-        self.state.index.refuse(error)
+        self.state.index.journal.failure = error
 
     def delete(self) -> int:
         """Delete the queue, pending messages and files included; returns how many were ready."""

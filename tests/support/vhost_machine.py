@@ -36,7 +36,7 @@ from warren.queue_index.index import segment_file
 from warren.queue_index.index.entries import segment_entries
 from warren.queue_index.index.facts import ACKED, PUBLISHED
 from warren.queue_index.index.record_format import SEGMENT, parse
-from warren.queue_index.queue.credit import CreditFlow
+from warren.queue_index.queue.body_store import CreditFlow
 from warren.queue_index.queue.fetching import MessageProperties
 from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.storage.faults import FaultRules

@@ -19,9 +19,8 @@ from warren.actors.runtime.pool import HandPool
 from warren.config import Config
 from warren.handles.node import MEMORY, Node, Vhost
 from warren.handles.node import open as open_node
-from warren.hosting.data_directory import Kind, refuse_part
+from warren.hosting.data_directory import BrokerRunningError, Kind, refuse_part, refuse_running_broker
 from warren.hosting.open_nodes import Opening
-from warren.hosting.running_broker import BrokerRunningError, refuse_running_broker
 from warren.hosting.running_node import RunningNode
 from warren.storage.errors import DirectoryLockedError, StorageError, WarrenError
 from warren.storage.filesystem import RealFileSystem

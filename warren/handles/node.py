@@ -25,8 +25,7 @@ from warren.handles.exchange import Exchange
 from warren.handles.node_users import NodeUsers
 from warren.handles.queue import Queue
 from warren.hosting import open_nodes
-from warren.hosting.data_directory import refuse_part
-from warren.hosting.running_broker import refuse_running_broker
+from warren.hosting.data_directory import refuse_part, refuse_running_broker
 from warren.hosting.running_node import RunningNode
 from warren.storage.call_arguments import checked
 from warren.storage.errors import DirectoryLockedError, InvalidValueError, shown

@@ -10,7 +10,7 @@ from kombu.transport import base
 from warren.actors.node.node_errors import ClosedError, ForeignDirectoryError, VhostDownError
 from warren.actors.runtime.pooled_actor import ActorStoppedError, WrongProcessError
 from warren.client.errors import HostUnresponsiveError
-from warren.hosting.running_broker import BrokerRunningError
+from warren.hosting.data_directory import BrokerRunningError
 from warren.kombu.address import address_of
 from warren.kombu.channel import Channel
 from warren.kombu.connection import Connection

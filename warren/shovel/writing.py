@@ -23,8 +23,7 @@ from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.definitions import Definitions
 from warren.actors.vhost import Vhost
 from warren.engine import open_vhost, vhost_path
-from warren.hosting.data_directory import Kind, refuse_part
-from warren.hosting.running_broker import is_a_brokers
+from warren.hosting.data_directory import Kind, is_a_brokers, refuse_part
 from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.queue.fetching import Fetched
 from warren.queue_index.queue.variable_queue import VariableQueue

@@ -17,8 +17,7 @@ from typing import Any
 import attrs
 
 from warren.queue_index.message.message_format import Envelope
-from warren.queue_index.queue.body_store import StoreClient
-from warren.queue_index.queue.credit import CreditFlow
+from warren.queue_index.queue.body_store import CreditFlow, StoreClient
 from warren.queue_index.queue.fetching import MessageProperties
 from warren.queue_index.queue.run_queue import RunQueue
 from warren.queue_index.queue.variable_queue import QueueFiles, VariableQueue
