@@ -18,13 +18,13 @@ import warren
 import warren.aio
 from tests.support.both_ways import SLOW_SYNC, breathe, driven, in_a_loop
 from tests.support.runtime_tools import HandNode, hand_node
+from warren.actors.engines.topics.consumer_groups import ConsumerGroups
 from warren.actors.engines.topics.errors import (
     MemberError,
 )
 from warren.actors.runtime.pooled_actor import Turns
 from warren.actors.topics import topic_messages as tm
 from warren.actors.topics.dispatch_actor import Arrivals
-from warren.actors.topics.groups_actor import GroupsActor
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.real_file import RealFile
 from warren.verbs.reader_verbs import ReaderVerbs
@@ -366,8 +366,8 @@ async def test_a_cancelled_wait_leaves_nobody_waiting(path: str) -> None:
 @in_a_loop
 async def test_a_cancelled_join_leaves_no_member(hand: HandNode, monkeypatch: pytest.MonkeyPatch) -> None:
     joins = []
-    join = GroupsActor._join
-    monkeypatch.setattr(GroupsActor, "_join", lambda actor, message: (joins.append(message), join(actor, message))[1])
+    join = ConsumerGroups.join
+    monkeypatch.setattr(ConsumerGroups, "join", lambda groups, *whom: (joins.append(whom), join(groups, *whom))[1])
     hand.node.topic("events")
     events = warren.aio.Topic(TopicVerbs(hand.node._running, "events"))
     reader = events.reader("g")

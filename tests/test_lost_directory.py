@@ -13,7 +13,7 @@ import pytest
 import warren
 from tests.support.runtime_tools import DATA, HandNode, hand_node
 from tests.support.waiting import wait_until
-from warren.actors.topics.commit_log_actor import DISPATCH_DELAY_MS
+from warren.actors.topics.log_upkeep import DISPATCH_DELAY_MS
 from warren.storage.errors import DirectoryLostError, WarrenError
 
 LONG_S = 60.0
@@ -185,9 +185,9 @@ def test_what_groups_write_down_now_and_then_does_not_make_a_removed_directory_a
     topic.append(b"1").wait()
     next(iter(topic.reader("g")))
     groups = node._running.topics_now().groups
-    groups.note("t", "g", 0, 1)
+    groups.consumer_groups.note("t", "g", 0, 1)
     (tmp_path / "node").rename(tmp_path / "elsewhere")
-    groups._persist()
+    groups._save()
     assert not (tmp_path / "node").exists()
     with pytest.raises(DirectoryLostError):
         node.close()

@@ -24,6 +24,7 @@ from warren.actors.engines.delays.delay_log import DelayLog, NewMessage
 from warren.actors.engines.full_disk import MAX_WAIT_NS
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.backpressure import Intake, PublishBatch
+from warren.actors.node.group_commit import GroupCommit
 from warren.actors.node.node_context import NodeContext
 from warren.actors.node.node_part import NodePart, stopped_by
 from warren.actors.queue.intake import PublishKey
@@ -114,8 +115,7 @@ class DelayActor(NodePart):
         self._output: DelayOutput | None = None
         self._refuses = False
         """Whether the disk was full for the last messages."""
-        self._unconfirmed: list[Confirm] = []
-        self._sync_armed = False
+        self._commits = GroupCommit(self, context, self.intake, mode=context.settings.sync, sync=self._sync)
         self._reclaim_armed = False
 
     def stopped_error(self) -> WarrenError:
@@ -159,8 +159,7 @@ class DelayActor(NodePart):
             raise
         finally:
             self._context.gate.leave(entry.reserved_bytes, unused_bytes=max(entry.room_bytes, 0))
-        self._unconfirmed.append(entry.confirm)
-
+        self._commits.unconfirmed.append((entry.confirm, None))
         if self._refuses:
             self._refuses = False
             _LOG.warning(
@@ -183,8 +182,8 @@ class DelayActor(NodePart):
 
     def on_turn_end(self) -> None:
         hurry = self.intake.take_hurry()
-        if self._unconfirmed:
-            self._make_safe(hurry=hurry)
+        if self._commits.unconfirmed:
+            self._commits.make_safe(hurry=hurry)
         self.output.publish_due()
         if not self._reclaim_armed and self.log.has_garbage and not self.output.stopped:
             self._reclaim_armed = True
@@ -195,26 +194,7 @@ class DelayActor(NodePart):
             self.log.check_invariants()
 
     def wants_turn(self) -> bool:
-        return self.intake.hurry and bool(self._unconfirmed)
-
-    def _make_safe(self, *, hurry: bool) -> None:
-        sync = self._context.settings.sync
-        if sync != "os" and not hurry and sync != "always":
-            if not self._sync_armed:
-                self._sync_armed = True
-                self.call_later("sync", self._context.settings.sync_interval_ms * MS_NS, self._sync_due)
-            return
-        if sync != "os":
-            self.log.sync()
-        self._context.check_directory()
-        unconfirmed, self._unconfirmed = self._unconfirmed, []
-        for confirm in unconfirmed:
-            if not confirm.done:
-                confirm.set()
-
-    def _sync_due(self) -> None:
-        self._sync_armed = False
-        self.intake.hurry = True
+        return self.intake.hurry and bool(self._commits.unconfirmed)
 
     def _reclaim(self) -> None:
         if self.output.stopped:
@@ -231,28 +211,18 @@ class DelayActor(NodePart):
     def cancel(self, message_id: bytes, target: int | None = None) -> int:
         """Cancel waiting messages with this id, durably; return their number."""
         cancelled = len(self.log.cancel(message_id, target))
-        self._sync_now()
+        self._sync()
         return cancelled
 
     def drop(self, target: int) -> int:
         """Cancel all waiting messages of one target; return their number."""
         dropped = self.log.drop(target)
-        self._sync_now()
+        self._sync()
         return dropped
 
-    def _sync_now(self) -> None:
+    def _sync(self) -> None:
         if self._context.settings.sync != "os":
             self.log.sync()
-
-    def list_waiting(self, limit: int, target: int | None = None) -> list[tuple[int, bytes]]:
-        """Return the first waiting messages: due time and encoded message."""
-        messages: list[tuple[int, bytes]] = []
-        if limit > 0:
-            for message in self.log.waiting(target):
-                messages.append(message)
-                if len(messages) >= limit:
-                    break
-        return messages
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -262,9 +232,9 @@ class DelayActor(NodePart):
 
     def close(self) -> None:
         """Make received messages safe, record the published ones, and close the files."""
-        self.output.stopped = True
-        if self._unconfirmed:
-            self._make_safe(hurry=True)
+        self.stop_publishing()
+        if self._commits.unconfirmed:
+            self._commits.make_safe(hurry=True)
         self.log.close()
         self.cancel_timers()
         self._end()
@@ -283,9 +253,7 @@ class DelayActor(NodePart):
         self.intake.close()
 
     def _end(self) -> None:
-        unconfirmed, self._unconfirmed = self._unconfirmed, []
-        for confirm in unconfirmed:
-            confirm.fail(self.stopped_error())
+        self._commits.fail(self.stopped_error())
         self.intake.close()
         self._stop()
         self.intake.let_publishers_in()

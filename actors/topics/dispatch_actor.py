@@ -81,22 +81,19 @@ class DispatchActor(TopicPart):
         self._index_files = len(store.index.index_files)
         self._thorough_ns = context.clock.now_ns()
 
-    def dispatch(self) -> None:
-        """Build from new data in the CommitLog."""
-        self._dispatch()
-
-    def _close(self) -> None:
+    def _save(self) -> None:
         self.store.close()
         self.arrivals.ring()
 
-    def _dispatch(self) -> None:
+    def dispatch(self) -> None:
+        """Build from new data in the CommitLog."""
         try:
             if self.store.behind_bytes:
                 self._context.check_directory()  # the first entry of a queue would create its directory again
             self._build()
-            self._found_room("room")
+            self.full_disk.found_room("room")
         except NoRoomError as error:
-            self._wait_for_room(error, "room", self._dispatch)
+            self.full_disk.retry("room", error, self.dispatch)
         self._tell_arrivals()
         while self._cuts_told < len(self.store.cuts):
             cut = self.store.cuts[self._cuts_told]
@@ -111,14 +108,14 @@ class DispatchActor(TopicPart):
         for _ in range(_STRETCHES):
             if not self.store.dispatch():
                 return
-        self.call_soon(self._dispatch)
+        self.call_soon(self.dispatch)
 
     def _flush(self) -> None:
         try:
             self._flush_what_is_due()
-            self._found_room("flush")
+            self.full_disk.found_room("flush")
         except NoRoomError as error:
-            if "flush" not in self._without_room:
+            if "flush" not in self.full_disk:
                 _LOG.warning(
                     "%s: not flushed: %s",
                     self.describe(),
@@ -126,7 +123,7 @@ class DispatchActor(TopicPart):
                     extra=log_event("topics_unwritten", error, part=self.describe()),
                 )
             self._flush_armed = True
-            self._wait_for_room(error, "flush", self._flush)
+            self.full_disk.retry("flush", error, self._flush)
 
     def _flush_what_is_due(self) -> None:
         """Flush queues with enough unsaved pages at every interval; everything at every thorough one, and then stop."""
@@ -180,7 +177,7 @@ class DispatchActor(TopicPart):
     def catch_up(self, end: int, *, with_index: bool = False) -> Future | None:
         """Return a future that is answered once entries (``with_index``: and keys) are built up to this physical
         offset; ``None`` if they are."""
-        self._dispatch()
+        self.dispatch()
         if self._is_there(end, with_index):
             return None
         future = Future(self.turns)
@@ -188,14 +185,13 @@ class DispatchActor(TopicPart):
         return future
 
     def _is_there(self, end: int, with_index: bool) -> bool:
-        if "room" in self._without_room:  # without room for more, existing entries can be read
+        if "room" in self.full_disk:  # without room for more, existing entries can be read
             return True
         return (self.store.indexed if with_index else self.store.dispatched) >= end
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def end_with(self, error: BaseException) -> None:
-        super().end_with(error)
+    def end(self) -> None:
         waiting, self._catching_up = self._catching_up, []
         for _, _, future in waiting:
             future.fail(self.stopped_error())

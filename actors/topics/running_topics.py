@@ -201,7 +201,7 @@ class RunningTopics:
                 with contextlib.suppress(StorageError):  # the failure may have come after the file was replaced
                     self.table.save(now_ms, sync=True)
                 raise
-            self.groups.call_soon(lambda: self.groups.more_queues(topic, queues))
+            self.groups.call_soon(lambda: self.groups.consumer_groups.more_queues(topic, queues))
 
     def delete(self, topic: str) -> None:
         """Delete a topic that is no longer appended to; its messages go with their CommitLog files."""

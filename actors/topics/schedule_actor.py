@@ -9,24 +9,22 @@ from __future__ import annotations
 
 from typing import Final
 
-import attrs
 import numpy as np
 
 from warren.actors.engines.topics.names import SCHEDULE_TOPIC
-from warren.actors.engines.topics.reading import read_sound_records
-from warren.actors.engines.topics.schedule import DelaySchedule, deliveries, queue_of_level
+from warren.actors.engines.topics.schedule import DelaySchedule, deliverable, queue_of_level
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_context import NodeContext
 from warren.actors.runtime.future import Future
 from warren.actors.topics.log_intake import LogIntake
-from warren.actors.topics.topic_part import MS_NS, TopicPart
-from warren.msg_store.commit_log.commit_log import Batch, MessageIllegalError
+from warren.actors.topics.topic_part import MS_NS, Autosave, TopicPart
+from warren.msg_store.commit_log.commit_log import Batch
 from warren.queue_index.index.config_file import ConfigFile
 from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.queue_index.topics.consume_queue_format import Entries
 from warren.queue_index.topics.consumer_offsets_format import encode_delay_offsets
-from warren.storage.errors import NoRoomError, WarrenError
+from warren.storage.errors import NoRoomError
 
 _LOG = logger("topics")
 
@@ -49,6 +47,7 @@ class ScheduleActor(TopicPart):
         self._schedule = DelaySchedule(store.settings.delay_levels_ms(), offsets)
         self._on_their_way: set[int] = set()
         self._is_closing = False
+        self._autosave = Autosave(self, self._save)
 
     def on_start(self) -> None:
         for level in self._schedule.levels:
@@ -120,39 +119,18 @@ class ScheduleActor(TopicPart):
     def _deliverable(self, entries: Entries) -> list[Batch]:
         """Return the batches to append for these entries. A message that can never be delivered is skipped, so that it
         does not block later ones."""
-        records, damage = read_sound_records(self._store.commit_log, entries)
-        batches, refused = deliveries(records)
-        allowed: list[Batch] = []
-        errors: list[WarrenError] = [*damage, *refused]
-        for batch in batches:
-            if self._is_allowed(batch, []):
-                allowed.append(batch)
-            else:
-                allowed += [single for single in _singles(batch) if self._is_allowed(single, errors)]
+        batches, errors, expired = deliverable(self._store, entries)
+        part = self.describe()
         for error in errors:
-            _LOG.error(
-                "%s: not delivered: %s",
-                self.describe(),
-                error,
-                extra=log_event("topics_undelivered", error, part=self.describe()),
-            )
-        if len(entries) > len(records) + len(damage):
-            count = len(entries) - len(records) - len(damage)
+            _LOG.error("%s: not delivered: %s", part, error, extra=log_event("topics_undelivered", error, part=part))
+        if expired:
             _LOG.warning(
                 "%s: %d expired before they were delivered",
-                self.describe(),
-                count,
-                extra=log_event("topics_expired", part=self.describe(), count=count),
+                part,
+                expired,
+                extra=log_event("topics_expired", part=part, count=expired),
             )
-        return allowed
-
-    def _is_allowed(self, batch: Batch, errors: list[WarrenError]) -> bool:
-        try:
-            self._store.check(batch)
-        except MessageIllegalError as error:
-            errors.append(error)
-            return False
-        return True
+        return batches
 
     def _answered(self, confirm: Future, level: int, count: int) -> None:
         """Called in the CommitLog's turn. Delivery is retried if there was no room; other errors reopen the store."""
@@ -160,19 +138,19 @@ class ScheduleActor(TopicPart):
         if error is None:
             self.call_soon(lambda: self._delivered(level, count))
         elif isinstance(error, NoRoomError):
-            self.call_soon(lambda: self._wait_for_room(error, "refused", lambda: self._deliver_again(level)))
+            self.call_soon(lambda: self.full_disk.retry("refused", error, lambda: self._deliver_again(level)))
 
     def _delivered(self, level: int, count: int) -> None:
-        self._found_room("refused")
+        self.full_disk.found_room("refused")
         self._schedule.delivered(level, count)
-        self._arm_persist(self._store.settings.flush_delay_offset_interval)
+        self._autosave.arm(self._store.settings.flush_delay_offset_interval)
         self._deliver_again(level)
 
     def _deliver_again(self, level: int) -> None:
         self._on_their_way.discard(level)
         self._deliver_due()
 
-    def _persist(self) -> None:
+    def _save(self) -> None:
         if self._schedule.is_dirty:
             self._file.replace(encode_delay_offsets(self._schedule.offsets, pretty=True), sync=True)
             self._schedule.is_dirty = False
@@ -180,12 +158,3 @@ class ScheduleActor(TopicPart):
     def on_turn_end(self) -> None:
         if self._context.check_invariants:
             self._schedule.check_invariants()
-
-
-def _singles(batch: Batch) -> list[Batch]:
-    """Return the messages as batches of one."""
-    column = [batch.properties] * len(batch.bodies) if isinstance(batch.properties, bytes) else batch.properties
-    return [
-        attrs.evolve(batch, bodies=[body], properties=properties)
-        for body, properties in zip(batch.bodies, column, strict=True)
-    ]

@@ -5,7 +5,7 @@ The node is notified, gives the others up and reopens the store (:mod:`warren.ac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from warren.actors import messages as m
@@ -24,85 +24,30 @@ MS_NS: Final = 1_000_000
 class TopicPart(NodePart):
     """One of a topic store's actors."""
 
-    no_room: NoRoomError | None = None
-    """The first error for lack of disk space, until all tasks have found room again."""
-    _without_room: Mapping[str, FullDisk] = {}
-    """The tasks that found no room when they were last tried."""
-    _persist_armed: bool = False
-
     def __init__(self, context: NodeContext, subject: str) -> None:
         super().__init__(context, subject, ("topics",))
+        self.full_disk = FullDiskTasks(self)
 
     def stopped_error(self) -> WarrenError:
         return stopped_by(self, self._context.closing)
 
-    def _wait_for_room(self, error: NoRoomError, key: str, work: Callable[[], object]) -> None:
-        """Retry ``work`` later, at growing intervals, because the disk is full."""
-        self.call_later(key, self._note_full(key, error).next_wait_ns(), work)
-
-    def _note_full(self, key: str, error: NoRoomError) -> FullDisk:
-        """Note that the disk is full. Logged for the first task, and when all tasks have found room again."""
-        if self.no_room is None:
-            self.no_room = error
-            _LOG.warning(
-                "%s: no room on the disk: %s",
-                self.describe(),
-                error,
-                extra=log_event("disk_full", error, part=self.describe()),
-            )
-        full_disk = self._without_room.get(key) or FullDisk()
-        self._without_room = {**self._without_room, key: full_disk}
-        return full_disk
-
-    def _found_room(self, key: str) -> None:
-        if self.no_room is None or key not in self._without_room:
-            return
-        self._without_room = {other: full for other, full in self._without_room.items() if other != key}
-        if not self._without_room:
-            self.no_room = None
-            _LOG.warning(
-                "%s: there is room on the disk again",
-                self.describe(),
-                extra=log_event("disk_room", part=self.describe()),
-            )
-
-    def _persist(self) -> None:
-        """Save what a stop must not lose. Raises :class:`~warren.storage.errors.NoRoomError`."""
-
     def close(self) -> None:
         """Handle everything that came before, save it and stop. Raises the error that prevents it."""
-        self._close()
+        self._save()
         self.cancel_timers()
         self._stop()
 
-    def _close(self) -> None:
-        self._persist()
+    def _save(self) -> None:
+        """Save what a stop must not lose. Raises :class:`~warren.storage.errors.NoRoomError`."""
 
     def give_up(self, error: BaseException) -> None:
         """Stop and leave the files as they are, because another actor has failed."""
-        self.end_with(error)
+        self.error = error
+        self.end()
         self._stop()
 
-    def _arm_persist(self, after_ms: int) -> None:
-        """Save after a while, together with later changes."""
-        if not self._persist_armed:
-            self._persist_armed = True
-            self.call_later("persist", after_ms * MS_NS, self._persist_if_room, first=True)
-
-    def _persist_if_room(self) -> None:
-        """Save now. On a full disk the data waits in memory; after a crash the work since the last save is repeated."""
-        self._persist_armed = False
-        try:
-            self._persist()
-        except NoRoomError as error:
-            self._persist_armed = True
-            self._wait_for_room(error, "persist", self._persist_if_room)
-        else:
-            self._found_room("persist")
-
-    def end_with(self, error: BaseException) -> None:
-        """Note the error, and fail everything that waits for this actor."""
-        self.error = error
+    def end(self) -> None:
+        """Fail everything that waits for this actor."""
 
     def forget(self, error: WarrenError) -> None:
         """Stop in a forked child: the store is the parent's, and calls raise ``error``."""
@@ -110,5 +55,66 @@ class TopicPart(NodePart):
         self.actor_stopped.set()
 
     def on_error(self, error: BaseException) -> None:
-        self.end_with(error)
+        self.end()
         tell(self._context.node, m.TopicsFailed(self.actor_ref, error))
+
+
+class FullDiskTasks:
+    """The tasks of an actor that wait for room on a full disk. Logged for the first one, and when all have found it."""
+
+    def __init__(self, actor: NodePart) -> None:
+        self._actor = actor
+        self.error: NoRoomError | None = None
+        """The first task's error, until all have found room again."""
+        self._waiting: dict[str, FullDisk] = {}
+
+    def __contains__(self, task: str) -> bool:
+        """Whether a task found no room when it was last tried."""
+        return task in self._waiting
+
+    def note(self, task: str, error: NoRoomError) -> FullDisk:
+        """Note that a task finds no room."""
+        if self.error is None:
+            self.error = error
+            part = self._actor.describe()
+            _LOG.warning("%s: no room on the disk: %s", part, error, extra=log_event("disk_full", error, part=part))
+        return self._waiting.setdefault(task, FullDisk())
+
+    def retry(self, task: str, error: NoRoomError, work: Callable[[], object]) -> None:
+        """Call ``work`` later, at growing intervals, for a task that finds no room."""
+        self._actor.call_later(task, self.note(task, error).next_wait_ns(), work)
+
+    def found_room(self, task: str) -> None:
+        """Note that a task has found room."""
+        if self._waiting.pop(task, None) is not None and not self._waiting:
+            self.error = None
+            part = self._actor.describe()
+            _LOG.warning("%s: there is room on the disk again", part, extra=log_event("disk_room", part=part))
+
+
+class Autosave:
+    """Saves an actor's changes a while after the first one, together with later ones.
+
+    On a full disk they wait in memory; after a crash the work since the last save is repeated.
+    """
+
+    def __init__(self, actor: TopicPart, save: Callable[[], None]) -> None:
+        self._actor = actor
+        self._save = save
+        self._is_armed = False
+
+    def arm(self, after_ms: int) -> None:
+        """Save after this time, unless a timer is set already."""
+        if not self._is_armed:
+            self._is_armed = True
+            self._actor.call_later("save", after_ms * MS_NS, self._due, first=True)
+
+    def _due(self) -> None:
+        self._is_armed = False
+        try:
+            self._save()
+        except NoRoomError as error:
+            self._is_armed = True
+            self._actor.full_disk.retry("save", error, self._due)
+        else:
+            self._actor.full_disk.found_room("save")

@@ -29,7 +29,7 @@ from warren.actors.node.node_context import NodeContext
 from warren.actors.runtime.future import Confirm, Future
 from warren.actors.topics.groups_actor import GroupsActor
 from warren.actors.topics.log_intake import LogIntake
-from warren.actors.topics.topic_part import TopicPart
+from warren.actors.topics.topic_part import Autosave, TopicPart
 from warren.msg_store.commit_log.commit_log_format import Record, RecordError
 from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.storage.errors import NoRoomError
@@ -47,11 +47,14 @@ class TransactionsActor(TopicPart):
         self._log = log
         self._groups = groups
         self._pending = PendingTransactions(
-            groups.offset(HALF_TOPIC, TRANSACTION_GROUP, HALF_QUEUE_ID),
-            groups.offset(OP_TOPIC, TRANSACTION_GROUP, HALF_QUEUE_ID),
+            *(
+                groups.consumer_groups.offset(topic, TRANSACTION_GROUP, HALF_QUEUE_ID)
+                for topic in (HALF_TOPIC, OP_TOPIC)
+            )
         )
         self._next_half, self._next_op = self._pending.half_offset, self._pending.op_offset
         self._deciding: set[int] = set()
+        self._autosave = Autosave(self, self._save)
 
     def on_start(self) -> None:
         self.follow()
@@ -89,7 +92,7 @@ class TransactionsActor(TopicPart):
                 half.topic,
                 extra=log_event("topics_expired", part=self.describe(), topic=half.topic, count=1),
             )
-        self._arm_persist(self._store.settings.flush_consumer_offset_interval)
+        self._autosave.arm(self._store.settings.flush_consumer_offset_interval)
 
     def _records(self, queue: ConsumeQueue, start: int, stop: int) -> Iterator[Record]:
         for at in range(start, stop, _AT_A_TIME):
@@ -139,10 +142,10 @@ class TransactionsActor(TopicPart):
         if confirm.error is not None:
             self.call_soon(lambda: self._deciding.discard(half_offset))  # the decision may be made again
 
-    def _persist(self) -> None:
+    def _save(self) -> None:
         """Note up to where the next start need not read both topics; saved with the groups' offsets."""
         for topic, offset in ((HALF_TOPIC, self._pending.half_offset), (OP_TOPIC, self._pending.op_offset)):
-            note = functools.partial(self._groups.note, topic, TRANSACTION_GROUP, HALF_QUEUE_ID, offset)
+            note = functools.partial(self._groups.consumer_groups.note, topic, TRANSACTION_GROUP, HALF_QUEUE_ID, offset)
             self._groups.call_soon(note)
 
     def on_turn_end(self) -> None:

@@ -44,7 +44,7 @@ def topic_stats(running: RunningTopics) -> dict[str, Any]:
 
 def no_room(running: RunningTopics) -> str | None:
     """What of the topics found no room on the disk when it was last tried."""
-    return next((str(actor.no_room) for actor in running.actors if actor.no_room is not None), None)
+    return next((str(actor.full_disk.error) for actor in running.actors if actor.full_disk.error is not None), None)
 
 
 def each_topic(running: RunningTopics, groups: Groups) -> dict[str, dict[str, Any]]:

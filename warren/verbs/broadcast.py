@@ -11,10 +11,10 @@ from typing import Any
 
 import attrs
 
+from warren.actors.engines.topics.consumer_groups import DEFAULT_INSTANCE
 from warren.actors.engines.topics.errors import TopicError
 from warren.actors.engines.topics.names import check_group_name, check_instance_name
 from warren.actors.topics import topic_messages as tm
-from warren.actors.topics.groups_actor import DEFAULT_INSTANCE
 from warren.queue_index.topics.local_offsets import SEPARATOR
 
 

@@ -15,9 +15,11 @@ from warren.verbs.steps import Steps, call
 def waiting(node: RunningNode, vhost: str, limit: int, queue: str | None) -> Steps[list[tuple[int, bytes]]]:
     """Return the next due messages: when each is due, and the encoded message. ``queue``: only for this one."""
     target = _target(queue)
-    messages: list[tuple[int, bytes]] = yield from _asked(
-        node, vhost, lambda actor: actor.list_waiting(limit, target), otherwise=[]
-    )
+
+    def first(actor: DelayActor) -> list[tuple[int, bytes]]:
+        return [message for _, message in zip(range(limit), actor.log.waiting(target), strict=False)]
+
+    messages: list[tuple[int, bytes]] = yield from _asked(node, vhost, first, otherwise=[])
     return messages
 
 

@@ -12,13 +12,13 @@ from typing import Any, Final, TypedDict, Unpack
 import attrs
 
 from warren.actors.engines.topics.consumer_group import StartOffset
+from warren.actors.engines.topics.consumer_groups import ConsumerGroups
 from warren.actors.engines.topics.routing import Part, Router, queue_of_key
 from warren.actors.engines.topics.schedule import level_of_delay, to_scheduled
 from warren.actors.engines.topics.transactions import prepare
 from warren.actors.node.admission import Admission
 from warren.actors.node.node_errors import TopicsDownError
 from warren.actors.runtime.future import Confirm
-from warren.actors.topics.groups_actor import GroupsActor
 from warren.actors.topics.log_intake import AppendConfirm, AppendKey, LogIntake, size_of
 from warren.hosting.running_node import RunningNode
 from warren.msg_store.commit_log.commit_log import Batch
@@ -499,9 +499,9 @@ class TopicVerbs(Performer):
         )
         return described.get(self.name, {})
 
-    def _ask_groups(self, work: Callable[[GroupsActor], object]) -> Steps[Any]:
+    def _ask_groups(self, work: Callable[[ConsumerGroups], object]) -> Steps[Any]:
         running = yield from self.node.caught_up()
-        return (yield call(running.groups, lambda: work(running.groups)))
+        return (yield call(running.groups, lambda: work(running.groups.consumer_groups)))
 
 
 def hand_over(

@@ -25,9 +25,13 @@ import numpy.typing as npt
 
 from warren.actors.engines.topics.errors import DelayError
 from warren.actors.engines.topics.names import DELAY, HALF_TOPIC, REAL_QUEUE_ID, REAL_TOPIC, SCHEDULE_TOPIC
+from warren.actors.engines.topics.reading import read_sound_records
 from warren.actors.engines.topics.record_copies import all_with_properties, copy_of, merged, real_place
-from warren.msg_store.commit_log.commit_log import Batch
+from warren.actors.engines.topics.topic_store import TopicStore
+from warren.msg_store.commit_log.commit_log import Batch, MessageIllegalError
 from warren.msg_store.commit_log.commit_log_format import Record, RecordError
+from warren.queue_index.topics.consume_queue_format import Entries
+from warren.storage.errors import WarrenError
 from warren.storage.topic_settings import TopicSettings
 
 
@@ -82,6 +86,39 @@ def deliveries(records: Iterable[Record]) -> tuple[list[Batch], list[RecordError
         except RecordError as error:
             refused.append(error)
     return merged(batches), refused
+
+
+def deliverable(store: TopicStore, entries: Entries) -> tuple[list[Batch], list[WarrenError], int]:
+    """Return the :func:`deliveries` of the entries' messages that the store accepts, the errors of the others, and how
+    many have expired."""
+    records, damage = read_sound_records(store.commit_log, entries)
+    batches, refused = deliveries(records)
+    errors: list[WarrenError] = [*damage, *refused]
+
+    def is_allowed(batch: Batch, reasons: list[WarrenError]) -> bool:
+        try:
+            store.check(batch)
+        except MessageIllegalError as error:
+            reasons.append(error)
+            return False
+        return True
+
+    allowed: list[Batch] = []
+    for batch in batches:
+        if is_allowed(batch, []):
+            allowed.append(batch)
+        else:
+            allowed += [single for single in _singles(batch) if is_allowed(single, errors)]
+    return allowed, errors, len(entries) - len(records) - len(damage)
+
+
+def _singles(batch: Batch) -> list[Batch]:
+    """Return the messages as batches of one."""
+    column = [batch.properties] * len(batch.bodies) if isinstance(batch.properties, bytes) else batch.properties
+    return [
+        attrs.evolve(batch, bodies=[body], properties=properties)
+        for body, properties in zip(batch.bodies, column, strict=True)
+    ]
 
 
 def _copy(offsets: Mapping[int, int]) -> dict[int, int]:
