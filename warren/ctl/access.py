@@ -3,49 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any, Final
 
-from warren.actors.engines.errors import ArgumentsError
-from warren.ctl.verb import VHOST, Arguments, Verb, Work, list_verb
+from warren.ctl.verb import Arguments, Verb, list_verb, performing
 from warren.hosting.running_node import RunningNode
-from warren.verbs.steps import Steps, run
+from warren.verbs.steps import run
 from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs
 
 Rows = list[dict[str, Any]]
-_PERMISSIONS: Final = ("configure", "write", "read")
-
-
-def _asks(steps: Callable[[NodeVerbs, Arguments], Steps[Any]]) -> Work:
-    """Return work that is one verb of the node."""
-    return lambda node, arguments: run(steps(NodeVerbs(node), arguments))
-
-
-def _of(arguments: Arguments, *names: str) -> dict[str, Any]:
-    return {name: arguments[name] for name in names}
-
-
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ArgumentsError(f"a JSON object is expected, not {value!r:.100}")
-    return value
 
 
 def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _with_texts(rows: Rows, column: str) -> Rows:
-    """Return the rows with a column of JSON as text."""
-    return [row | {column: _text(row[column])} for row in rows]
+def _values_as_text(rows: Rows) -> Rows:
+    return [row | {"value": _text(row["value"])} for row in rows]
+
+
+def _definitions_as_text(rows: Rows) -> Rows:
+    return [row | {"definition": _text(row["definition"])} for row in rows]
+
+
+def _named_users(users: Rows) -> Rows:
+    return [{"user": user["name"], "tags": user["tags"]} for user in users]
 
 
 def _message(answer: Any) -> str:
     return str(answer["message"])
 
 
-def _limits(limit: str) -> tuple[str, ...]:
-    return () if limit == "all" else (limit,)
+def _clear_user_limits(node: RunningNode, arguments: Arguments) -> None:
+    limits = () if arguments["limit"] == "all" else (arguments["limit"],)
+    run(NodeVerbs(node).clear_user_limits(arguments["user"], *limits))
 
 
 def _list_user_limits(node: RunningNode, arguments: Arguments) -> Any:
@@ -61,7 +51,7 @@ def _add_vhost(node: RunningNode, arguments: Arguments) -> None:
     if name in run(verbs.vhosts()):
         return
     run(verbs.vhost(name))
-    metadata = _of(arguments, "description", "tags", "default_queue_type")
+    metadata = {name: arguments[name] for name in ("description", "tags", "default_queue_type")}
     if metadata["tags"] is not None:
         metadata["tags"] = [tag.strip() for tag in metadata["tags"].split(",")]
     if any(value is not None for value in metadata.values()):
@@ -89,133 +79,87 @@ def _list_vhost_limits(node: RunningNode, arguments: Arguments) -> Any:
 
 def _list_parameters(node: RunningNode, arguments: Arguments) -> Rows:
     node.vhost(arguments["vhost"])
-    rows = _with_texts(run(NodeVerbs(node).parameters(arguments["vhost"])), "value")
-    return [_of(row, "component", "name", "value") for row in rows]
+    return _values_as_text(run(NodeVerbs(node).parameters(arguments["vhost"])))
 
 
 ACCESS: Final[dict[str, Verb]] = {
-    "add_user": Verb(
-        takes=("user", "password?"),
-        says='Adding user "{user}" ...',
-        work=_asks(lambda node, given: node.add_user(given["user"], given["password"])),
+    "add_user": performing(NodeVerbs.add_user, "user password?", 'Adding user "{user}" ...'),
+    "authenticate_user": performing(
+        NodeVerbs.authenticate, "user password?", 'Authenticating user "{user}" ...', text=lambda _: "Success"
     ),
-    "authenticate_user": Verb(
-        takes=("user", "password?"),
-        says='Authenticating user "{user}" ...',
-        work=_asks(lambda node, given: node.authenticate(given["user"], given["password"])),
-        shown="text",
-        text=lambda _: "Success",
-    ),
-    "change_password": Verb(
-        takes=("user", "password?"),
-        says='Changing password for user "{user}" ...',
-        work=_asks(lambda node, given: node.change_password(given["user"], given["password"])),
+    "change_password": performing(
+        NodeVerbs.change_password, "user password?", 'Changing password for user "{user}" ...'
     ),
     "clear_password": Verb(
-        takes=("user",),
+        syntax="user",
         says='Clearing password for user "{user}" ...',
-        work=_asks(lambda node, given: node.change_password(given["user"], None)),
+        work=lambda node, arguments: run(NodeVerbs(node).change_password(arguments["user"], None)),
     ),
-    "delete_user": Verb(
-        takes=("user",),
-        says='Deleting user "{user}" ...',
-        work=_asks(lambda node, given: node.delete_user(given["user"])),
+    "delete_user": performing(NodeVerbs.delete_user, "user", 'Deleting user "{user}" ...'),
+    "list_users": performing(NodeVerbs.users, "", "Listing users ...", "user tags", shape=_named_users),
+    "set_user_tags": performing(
+        NodeVerbs.set_user_tags, "user tags*", 'Setting tags for user "{user}" to [{tags}] ...'
     ),
-    "list_users": Verb(
-        says="Listing users ...",
-        work=lambda node, _: [{"user": user["name"], "tags": user["tags"]} for user in run(NodeVerbs(node).users())],
-        shown="rows",
-        columns=("user", "tags"),
-    ),
-    "set_user_tags": Verb(
-        takes=("user", "tags*"),
-        says='Setting tags for user "{user}" to [{tags}] ...',
-        work=_asks(lambda node, given: node.set_user_tags(given["user"], given["tags"])),
-    ),
-    "set_user_limits": Verb(
-        takes=("user", "limits:json"),
-        says='Setting user limits to "{limits}" for user "{user}" ...',
-        work=_asks(lambda node, given: node.set_user_limits(given["user"], _object(given["limits"]))),
+    "set_user_limits": performing(
+        NodeVerbs.set_user_limits, "user limits:object", 'Setting user limits to "{limits}" for user "{user}" ...'
     ),
     "clear_user_limits": Verb(
-        takes=("user", "limit"),
-        says='Clearing "{limit}" limit for user "{user}" ...',
-        work=_asks(lambda node, given: node.clear_user_limits(given["user"], *_limits(given["limit"]))),
+        syntax="user limit", says='Clearing "{limit}" limit for user "{user}" ...', work=_clear_user_limits
     ),
     "list_user_limits": Verb(
+        syntax="--user --global",
         says="Listing limits of users ...",
         work=_list_user_limits,
-        options=frozenset({"user", "global"}),
         defaults={"user": "guest"},
         shown="rows",
         columns=("user", "limits"),
         text=_message,
     ),
-    "set_permissions": Verb(
-        takes=("user", *_PERMISSIONS),
-        says='Setting permissions for user "{user}" in vhost "{vhost}" ...',
-        work=_asks(lambda node, given: node.set_permissions(**_of(given, "user", *_PERMISSIONS, "vhost"))),
-        options=VHOST,
+    "set_permissions": performing(
+        NodeVerbs.set_permissions,
+        "user configure write read --vhost",
+        'Setting permissions for user "{user}" in vhost "{vhost}" ...',
     ),
-    "clear_permissions": Verb(
-        takes=("user",),
-        says='Clearing permissions for user "{user}" in vhost "{vhost}" ...',
-        work=_asks(lambda node, given: node.clear_permissions(**_of(given, "user", "vhost"))),
-        options=VHOST,
+    "clear_permissions": performing(
+        NodeVerbs.clear_permissions, "user --vhost", 'Clearing permissions for user "{user}" in vhost "{vhost}" ...'
     ),
-    "list_permissions": Verb(
-        says='Listing permissions for vhost "{vhost}" ...',
-        work=_asks(lambda node, given: node.permissions(vhost=given["vhost"])),
-        options=VHOST,
-        shown="rows",
-        columns=("user", *_PERMISSIONS),
+    "list_permissions": performing(
+        NodeVerbs.permissions,
+        "--vhost",
+        'Listing permissions for vhost "{vhost}" ...',
+        "user configure write read",
     ),
-    "list_user_permissions": Verb(
-        takes=("user",),
-        says='Listing permissions for user "{user}" ...',
-        work=_asks(lambda node, given: node.permissions(given["user"])),
-        shown="rows",
-        columns=("vhost", *_PERMISSIONS),
+    "list_user_permissions": performing(
+        NodeVerbs.permissions, "user", 'Listing permissions for user "{user}" ...', "vhost configure write read"
     ),
-    "set_topic_permissions": Verb(
-        takes=("user", "exchange", "write", "read"),
-        says='Setting topic permissions on "{exchange}" for user "{user}" in vhost "{vhost}" ...',
-        work=_asks(
-            lambda node, given: node.set_topic_permissions(**_of(given, "user", "exchange", "write", "read", "vhost"))
-        ),
-        options=VHOST,
+    "set_topic_permissions": performing(
+        NodeVerbs.set_topic_permissions,
+        "user exchange write read --vhost",
+        'Setting topic permissions on "{exchange}" for user "{user}" in vhost "{vhost}" ...',
     ),
-    "clear_topic_permissions": Verb(
-        takes=("user", "exchange?"),
-        says='Clearing topic permissions for user "{user}" in vhost "{vhost}" ...',
-        work=_asks(lambda node, given: node.clear_topic_permissions(**_of(given, "user", "exchange", "vhost"))),
-        options=VHOST,
+    "clear_topic_permissions": performing(
+        NodeVerbs.clear_topic_permissions,
+        "user exchange? --vhost",
+        'Clearing topic permissions for user "{user}" in vhost "{vhost}" ...',
     ),
-    "list_topic_permissions": Verb(
-        says='Listing topic permissions for vhost "{vhost}" ...',
-        work=_asks(lambda node, given: node.topic_permissions(vhost=given["vhost"])),
-        options=VHOST,
-        shown="rows",
-        columns=("user", "exchange", "write", "read"),
+    "list_topic_permissions": performing(
+        NodeVerbs.topic_permissions,
+        "--vhost",
+        'Listing topic permissions for vhost "{vhost}" ...',
+        "user exchange write read",
     ),
-    "list_user_topic_permissions": Verb(
-        takes=("user",),
-        says='Listing topic permissions for user "{user}" ...',
-        work=_asks(lambda node, given: node.topic_permissions(given["user"])),
-        shown="rows",
-        columns=("vhost", "exchange", "write", "read"),
+    "list_user_topic_permissions": performing(
+        NodeVerbs.topic_permissions,
+        "user",
+        'Listing topic permissions for user "{user}" ...',
+        "vhost exchange write read",
     ),
     "add_vhost": Verb(
-        takes=("vhost",),
+        syntax="vhost --description --tags --default_queue_type",
         says='Adding vhost "{vhost}" ...',
         work=_add_vhost,
-        options=frozenset({"description", "tags", "default_queue_type"}),
     ),
-    "delete_vhost": Verb(
-        takes=("vhost",),
-        says='Deleting vhost "{vhost}" ...',
-        work=_asks(lambda node, given: node.delete_vhost(given["vhost"])),
-    ),
+    "delete_vhost": performing(NodeVerbs.delete_vhost, "vhost", 'Deleting vhost "{vhost}" ...'),
     "list_vhosts": list_verb(
         _list_vhosts,
         "Listing vhosts ...",
@@ -223,137 +167,94 @@ ACCESS: Final[dict[str, Verb]] = {
         ("name", "description", "tags", "default_queue_type", "tracing", "state"),
     ),
     "set_vhost_tags": Verb(
-        takes=("vhost", "tags*"),
+        syntax="vhost tags*",
         says='Setting tags for vhost "{vhost}" to [{tags}] ...',
-        work=_asks(lambda node, given: node.set_vhost_metadata(given["vhost"], tags=given["tags"])),
+        work=lambda node, given: run(NodeVerbs(node).set_vhost_metadata(given["vhost"], tags=given["tags"])),
     ),
-    "set_vhost_limits": Verb(
-        takes=("limits:json",),
-        says='Setting vhost limits to "{limits}" for vhost "{vhost}" ...',
-        work=_asks(lambda node, given: node.set_vhost_limits(_object(given["limits"]), vhost=given["vhost"])),
-        options=VHOST,
+    "set_vhost_limits": performing(
+        NodeVerbs.set_vhost_limits,
+        "limits:object --vhost",
+        'Setting vhost limits to "{limits}" for vhost "{vhost}" ...',
     ),
-    "clear_vhost_limits": Verb(
-        says='Clearing vhost "{vhost}" limits ...',
-        work=_asks(lambda node, given: node.clear_vhost_limits(vhost=given["vhost"])),
-        options=VHOST,
-    ),
+    "clear_vhost_limits": performing(NodeVerbs.clear_vhost_limits, "--vhost", 'Clearing vhost "{vhost}" limits ...'),
     "list_vhost_limits": Verb(
+        syntax="--vhost --global",
         says="Listing limits of vhosts ...",
         work=_list_vhost_limits,
-        options=frozenset({"vhost", "global"}),
         shown="rows",
         columns=("vhost", "limits"),
         text=_message,
     ),
-    "set_parameter": Verb(
-        takes=("component", "name", "value:json"),
-        says='Setting runtime parameter "{name}" for component "{component}" to "{value}" in vhost "{vhost}" ...',
-        work=_asks(lambda node, given: node.set_parameter(**_of(given, "component", "name", "value", "vhost"))),
-        options=VHOST,
+    "set_parameter": performing(
+        NodeVerbs.set_parameter,
+        "component name value:json --vhost",
+        'Setting runtime parameter "{name}" for component "{component}" to "{value}" in vhost "{vhost}" ...',
     ),
-    "clear_parameter": Verb(
-        takes=("component", "name"),
-        says='Clearing runtime parameter "{name}" for component "{component}" on vhost "{vhost}" ...',
-        work=_asks(lambda node, given: node.clear_parameter(**_of(given, "component", "name", "vhost"))),
-        options=VHOST,
+    "clear_parameter": performing(
+        NodeVerbs.clear_parameter,
+        "component name --vhost",
+        'Clearing runtime parameter "{name}" for component "{component}" on vhost "{vhost}" ...',
     ),
     "list_parameters": Verb(
+        syntax="--vhost",
         says='Listing runtime parameters for vhost "{vhost}" ...',
         work=_list_parameters,
-        options=VHOST,
         shown="rows",
         columns=("component", "name", "value"),
     ),
-    "set_global_parameter": Verb(
-        takes=("name", "value:json"),
-        says='Setting global runtime parameter "{name}" to "{value}" ...',
-        work=_asks(lambda node, given: node.set_global_parameter(given["name"], given["value"])),
+    "set_global_parameter": performing(
+        NodeVerbs.set_global_parameter,
+        "name value:json",
+        'Setting global runtime parameter "{name}" to "{value}" ...',
     ),
-    "clear_global_parameter": Verb(
-        takes=("name",),
-        says='Clearing global runtime parameter "{name}" ...',
-        work=_asks(lambda node, given: node.clear_global_parameter(given["name"])),
+    "clear_global_parameter": performing(
+        NodeVerbs.clear_global_parameter, "name", 'Clearing global runtime parameter "{name}" ...'
     ),
-    "list_global_parameters": Verb(
-        says="Listing global runtime parameters ...",
-        work=lambda node, _: _with_texts(run(NodeVerbs(node).global_parameters()), "value"),
-        shown="rows",
-        columns=("name", "value"),
+    "list_global_parameters": performing(
+        NodeVerbs.global_parameters, "", "Listing global runtime parameters ...", "name value", shape=_values_as_text
     ),
 }
 """Users, permissions, vhosts, parameters."""
 
-
-def _vhost(node: RunningNode, arguments: Arguments) -> VhostVerbs:
-    node.vhost(arguments["vhost"])
-    return VhostVerbs(node, arguments["vhost"])
-
-
-def _policies(
-    kind: str,
-    setting: str,
-    plural: str,
-    listed: str,
-    *,
-    set_verb: Callable[..., Steps[None]],
-    clear_verb: Callable[[VhostVerbs, str], Steps[None]],
-    list_verb: Callable[[VhostVerbs], Steps[Rows]],
-) -> dict[str, Verb]:
-    """Return the verbs for policies of one kind; ``set_verb`` and so on are those of a vhost that they perform."""
-
-    def set_policy(node: RunningNode, arguments: Arguments) -> None:
-        definition, options = _object(arguments["definition"]), _of(arguments, "priority", "apply_to")
-        run(set_verb(_vhost(node, arguments), arguments["name"], arguments["pattern"], definition, **options))
-
-    def clear_policy(node: RunningNode, arguments: Arguments) -> None:
-        run(clear_verb(_vhost(node, arguments), arguments["name"]))
-
-    def list_policies(node: RunningNode, arguments: Arguments) -> Rows:
-        return _with_texts(run(list_verb(_vhost(node, arguments))), "definition")
-
-    return {
-        f"set_{kind}": Verb(
-            takes=("name", "pattern", "definition:json"),
-            says=f'Setting {setting} "{{name}}" for pattern "{{pattern}}" to "{{definition}}" with priority '
-            '"{priority}" for vhost "{vhost}" ...',
-            work=set_policy,
-            options=frozenset({"vhost", "priority", "apply_to"}),
-            defaults={"priority": 0, "apply_to": "all"},
-        ),
-        f"clear_{kind}": Verb(
-            takes=("name",),
-            says=f'Clearing {kind.replace("_", " ")} "{{name}}" on vhost "{{vhost}}" ...',
-            work=clear_policy,
-            options=VHOST,
-        ),
-        f"list_{plural}": Verb(
-            says=f'Listing {listed} for vhost "{{vhost}}" ...',
-            work=list_policies,
-            options=VHOST,
-            shown="rows",
-            columns=("vhost", "name", "pattern", "apply-to", "definition", "priority"),
-        ),
-    }
-
+_POLICY: Final = "name pattern definition:object --vhost --priority --apply_to"
+_OF_POLICY: Final = 'for pattern "{pattern}" to "{definition}" with priority "{priority}" for vhost "{vhost}" ...'
+_DEFAULTS: Final = {"priority": 0, "apply_to": "all"}
+_LISTED: Final = "vhost name pattern apply-to definition priority"
 
 POLICIES: Final[dict[str, Verb]] = {
-    **_policies(
-        "policy",
-        "policy",
-        "policies",
-        "policies",
-        set_verb=VhostVerbs.set_policy,
-        clear_verb=VhostVerbs.clear_policy,
-        list_verb=VhostVerbs.policies,
+    "set_policy": performing(
+        VhostVerbs.set_policy, _POLICY, f'Setting policy "{{name}}" {_OF_POLICY}', of_vhost=True, defaults=_DEFAULTS
     ),
-    **_policies(
-        "operator_policy",
-        "operator policy override",
-        "operator_policies",
-        "operator policy overrides",
-        set_verb=VhostVerbs.set_operator_policy,
-        clear_verb=VhostVerbs.clear_operator_policy,
-        list_verb=VhostVerbs.operator_policies,
+    "clear_policy": performing(
+        VhostVerbs.clear_policy, "name --vhost", 'Clearing policy "{name}" on vhost "{vhost}" ...', of_vhost=True
+    ),
+    "list_policies": performing(
+        VhostVerbs.policies,
+        "--vhost",
+        'Listing policies for vhost "{vhost}" ...',
+        _LISTED,
+        of_vhost=True,
+        shape=_definitions_as_text,
+    ),
+    "set_operator_policy": performing(
+        VhostVerbs.set_operator_policy,
+        _POLICY,
+        f'Setting operator policy override "{{name}}" {_OF_POLICY}',
+        of_vhost=True,
+        defaults=_DEFAULTS,
+    ),
+    "clear_operator_policy": performing(
+        VhostVerbs.clear_operator_policy,
+        "name --vhost",
+        'Clearing operator policy "{name}" on vhost "{vhost}" ...',
+        of_vhost=True,
+    ),
+    "list_operator_policies": performing(
+        VhostVerbs.operator_policies,
+        "--vhost",
+        'Listing operator policy overrides for vhost "{vhost}" ...',
+        _LISTED,
+        of_vhost=True,
+        shape=_definitions_as_text,
     ),
 }

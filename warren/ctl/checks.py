@@ -169,12 +169,12 @@ CHECKS: Final[dict[str, Verb]] = {
         check_port_connectivity, "Testing TCP connections to all active listeners ..."
     ),
     "check_port_listener": text_verb(
-        check_port_listener, "Asking the node if there's an active listener on port {port} ...", takes=("port",)
+        check_port_listener, "Asking the node if there's an active listener on port {port} ...", syntax="port"
     ),
     "check_protocol_listener": text_verb(
         check_protocol_listener,
         "Asking the node if there's an active listener for protocol {protocol} ...",
-        takes=("protocol",),
+        syntax="protocol",
     ),
     "check_virtual_hosts": text_verb(check_virtual_hosts, "Checking if all vhosts are running ..."),
     "server_version": text_verb(lambda *_: BROKER_VERSION, "Asking the node for its RabbitMQ version..."),

@@ -10,7 +10,7 @@ from warren.actors.engines.errors import ArgumentsError, NotFoundError
 from warren.actors.node.node_registry import NodeRegistry
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.ctl.text import typed_table
-from warren.ctl.verb import VHOST, Arguments, Verb, list_verb
+from warren.ctl.verb import Arguments, Verb, list_verb
 from warren.hosting.queue_rows import each_queue, queue_row
 from warren.hosting.running_node import RunningNode
 from warren.storage.errors import WarrenError
@@ -241,34 +241,31 @@ LISTS: Final[dict[str, Verb]] = {
         list_consumers, "Listing consumers in vhost {vhost} ...", CONSUMER_COLUMNS, CONSUMER_COLUMNS, in_vhost=True
     ),
     "purge_queue": Verb(
-        takes=("queue",),
+        syntax="queue --vhost",
         says="Purging queue '{queue}' in vhost '{vhost}' ...",
         work=purge_queue,
-        options=VHOST,
     ),
     "delete_queue": Verb(
-        takes=("queue",),
+        syntax="queue --vhost --if_empty --if_unused",
         says="Deleting queue '{queue}' on vhost '{vhost}' ...",
         work=delete_queue,
-        options=frozenset({"vhost", "if_empty", "if_unused"}),
         shown="text",
         text=lambda answer: f"Queue was successfully deleted with {answer['ready']} ready messages",
     ),
     "close_connection": Verb(
-        takes=("connection", "reason"),
+        syntax="connection reason",
         says="Closing connection {connection}, reason: {reason}...",
         work=close_connection,
     ),
     "close_all_user_connections": Verb(
-        takes=("user", "reason"),
+        syntax="user reason",
         says="Closing connections of user {user}, reason: {reason}...",
         work=close_all_user_connections,
     ),
     "close_all_connections": Verb(
-        takes=("reason",),
+        syntax="reason --vhost --limit",
         says="Closing connections, reason: {reason}...",
         work=close_all_connections,
-        options=frozenset({"vhost", "limit"}),
         defaults={"vhost": None, "limit": 0},
         without_vhost={"closed": 0},
         shown="text",

@@ -15,7 +15,7 @@ import attrs
 from warren.actors.engines.declared.definitions_json import BROKER_VERSION
 from warren.actors.engines.errors import ArgumentsError
 from warren.ctl import checks
-from warren.ctl.verb import VHOST, Arguments, Verb, text_verb
+from warren.ctl.verb import Arguments, Verb, text_verb
 from warren.hosting.running_node import RunningNode
 from warren.storage.errors import StorageError
 from warren.verbs.steps import run
@@ -132,28 +132,26 @@ NODE: Final[dict[str, Verb]] = {
     "environment": Verb(says="Settings of the node ...", work=environment, shown="json"),
     "ping": Verb(says="Asking the node ...", work=ping, shown="text", text=lambda _: "Ping succeeded"),
     "cluster_status": Verb(says="Cluster status of the node ...", work=cluster_status, shown="json"),
-    "set_cluster_name": Verb(takes=("name",), says="Setting cluster name to {name} ...", work=set_cluster_name),
+    "set_cluster_name": Verb(syntax="name", says="Setting cluster name to {name} ...", work=set_cluster_name),
     "list_unresponsive_queues": Verb(
+        syntax="--vhost",
         says="Listing unresponsive queues for vhost {vhost} ...",
         work=checks.list_unresponsive_queues,
-        options=VHOST,
         without_vhost=[],
         shown="rows",
         columns=("name",),
     ),
-    "restart_vhost": text_verb(checks.restart_vhost, "Trying to restart vhost '{vhost}' ...", options=VHOST),
+    "restart_vhost": text_verb(checks.restart_vhost, "Trying to restart vhost '{vhost}' ...", "--vhost"),
     "export_definitions": Verb(
-        takes=("file",),
+        syntax="file --vhost",
         says="Exporting definitions to {file} ...",
         work=export_definitions,
-        options=VHOST,
         defaults={"vhost": None},
     ),
     "import_definitions": Verb(
-        takes=("file",),
+        syntax="file --vhost",
         says="Importing definitions from {file} ...",
         work=import_definitions,
-        options=VHOST,
         defaults={"vhost": None},
         shown="json",
     ),

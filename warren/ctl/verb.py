@@ -8,6 +8,8 @@ from typing import Any, Final, Literal
 import attrs
 
 from warren.hosting.running_node import RunningNode
+from warren.verbs.steps import Steps, run
+from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs
 
 Arguments = Mapping[str, Any]
 Work = Callable[[RunningNode, Arguments], Any]
@@ -16,21 +18,18 @@ Work = Callable[[RunningNode, Arguments], Any]
 Shown = Literal["rows", "text", "json", "nothing"]
 
 DEFAULT_VHOST: Final = "/"
-VHOST: Final = frozenset({"vhost"})
 
 
 @attrs.frozen(kw_only=True)
 class Verb:
     """A verb."""
 
-    takes: tuple[str, ...] = ()
-    """The names of its arguments, in order: ``name``; ``name?`` may be left out; ``name*`` takes all that are left;
-    ``name:json`` is JSON."""
+    syntax: str = ""
+    """Its arguments, in order: ``name``; ``name?`` may be left out; ``name*`` takes all that are left; ``name:json`` is
+    JSON; ``name:object`` is a JSON object. And the options of the command that apply to it: ``--name``."""
     says: str
     """What is printed before the answer; names in braces stand for arguments."""
     work: Work
-    options: frozenset[str] = frozenset()
-    """The options of the command that apply to it."""
     defaults: Mapping[str, Any] = attrs.Factory(dict)
     """Defaults of options; that of ``vhost`` is ``/`` if it is not given here."""
     shown: Shown = "nothing"
@@ -44,14 +43,29 @@ class Verb:
     """The answer if the vhost does not exist, which then is a warning; ``None``: that is an error."""
 
     @property
+    def takes(self) -> tuple[str, ...]:
+        """Its arguments, with their marks."""
+        return tuple(word for word in self.syntax.split() if not word.startswith("--"))
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names of its options."""
+        return tuple(word.removeprefix("--") for word in self.syntax.split() if word.startswith("--"))
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of its arguments, without marks."""
-        return tuple(argument.rstrip("?*").removesuffix(":json") for argument in self.takes)
+        return tuple(argument.rstrip("?*").partition(":")[0] for argument in self.takes)
 
     @property
     def json_names(self) -> tuple[str, ...]:
         """The names of the arguments that are JSON."""
-        return tuple(name for name, argument in zip(self.names, self.takes, strict=True) if argument.endswith(":json"))
+        return tuple(name for name, argument in zip(self.names, self.takes, strict=True) if ":" in argument)
+
+    @property
+    def object_names(self) -> tuple[str, ...]:
+        """The names of the arguments that are JSON objects."""
+        return tuple(argument.removesuffix(":object") for argument in self.takes if argument.endswith(":object"))
 
     @property
     def usage(self) -> str:
@@ -63,9 +77,44 @@ class Verb:
         return " ".join(words)
 
 
-def text_verb(work: Work, says: str, takes: tuple[str, ...] = (), options: frozenset[str] = frozenset()) -> Verb:
+def performing(
+    verb: Callable[..., Steps[Any]],
+    syntax: str,
+    says: str,
+    columns: str = "",
+    *,
+    of_vhost: bool = False,
+    shape: Callable[[Any], Any] = lambda answer: answer,
+    text: Callable[[Any], str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> Verb:
+    """Return a verb that is one of the node's, or of a vhost's: it gets the arguments in their order, and the options
+    by name.
+
+    ``columns``: if the answer is rows, which ``shape`` makes of it.
+    """
+
+    def work(node: RunningNode, arguments: Arguments) -> Any:
+        options = {name: arguments[name] for name in made.options}
+        performer = VhostVerbs(node, node.vhost(options.pop("vhost")).name) if of_vhost else NodeVerbs(node)
+        return shape(run(verb(performer, *[arguments[name] for name in made.names], **options)))
+
+    shown: Shown = "rows" if columns else "text" if text is not None else "nothing"
+    made = Verb(
+        syntax=syntax,
+        says=says,
+        work=work,
+        defaults=defaults or {},
+        shown=shown,
+        columns=tuple(columns.split()),
+        text=text,
+    )
+    return made
+
+
+def text_verb(work: Work, says: str, syntax: str = "") -> Verb:
     """Return a verb whose answer is printed as text."""
-    return Verb(takes=takes, says=says, work=work, options=options, shown="text", text=str)
+    return Verb(syntax=syntax, says=says, work=work, shown="text", text=str)
 
 
 def list_verb(
@@ -76,10 +125,9 @@ def list_verb(
     ``in_vhost``: whether the rows are those of one vhost.
     """
     return Verb(
-        takes=("columns*",),
+        syntax="columns* --vhost" if in_vhost else "columns*",
         says=says,
         work=work,
-        options=VHOST if in_vhost else frozenset(),
         without_vhost=[] if in_vhost else None,
         shown="rows",
         columns=columns,

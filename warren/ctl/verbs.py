@@ -121,4 +121,7 @@ def _work(node: RunningNode, request: Mapping[str, Any]) -> Any:
     required = [*verb.names, *verb.options]
     if not set(required) <= arguments.keys():
         raise ArgumentsError(f"{name} wants {', '.join(sorted(required))}")
+    for argument in verb.object_names:
+        if not isinstance(arguments[argument], dict):
+            raise ArgumentsError(f"a JSON object is expected, not {arguments[argument]!r:.100}")
     return verb.work(node, arguments)
