@@ -16,7 +16,7 @@ from warren.actors.log_events import log_event, logger
 from warren.aio import bridge
 from warren.management import access, api, prometheus
 from warren.management.call import Call, Managed
-from warren.management.http import Done, Failed, HttpError, Long, bad_request, json_response, not_authorised, refused
+from warren.management.http import HttpError, Long, bad_request, json_response, not_authorised, refused
 from warren.management.lists import columns_of, pick
 from warren.management.page import Page
 from warren.management.routing import Handler, Route, Router
@@ -117,8 +117,6 @@ async def _called(handler: Handler, call: Call) -> Response:
     answer: Any = await handler(call)
     if isinstance(answer, Response):
         return answer
-    if isinstance(answer, Done | Failed):
-        return answer.response()
     if isinstance(answer, Long):
         return await bridge.in_thread(answer.response)
     if isinstance(answer, dict) and "items" not in answer:

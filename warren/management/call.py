@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import attrs
 from starlette.requests import Request
 
+from warren.actors.engines.declared.permissions import Kind, Right
 from warren.actors.engines.declared.users import User, Users
 from warren.actors.node.node_registry import NodeRegistry
 from warren.aio import bridge
@@ -19,6 +20,7 @@ from warren.management.past import Past
 from warren.management.samples import Live, NodeSample, QueueSample, Samples
 from warren.management.settings import ManagementSettings
 from warren.verbs.steps import Steps
+from warren.verbs.vhost_verbs import NodeVerbs
 
 T = TypeVar("T")
 
@@ -92,6 +94,11 @@ class Call:
         return self.managed.node
 
     @property
+    def verbs(self) -> NodeVerbs:
+        """What can be asked of the node."""
+        return NodeVerbs(self.node)
+
+    @property
     def query(self) -> Any:
         """The query's parameters, the last one of each name."""
         return self.request.query_params
@@ -123,6 +130,15 @@ class Call:
     def is_monitor(self) -> bool:
         """Whether the user may see what others do."""
         return self.has_tag(*MONITOR_TAGS)
+
+    def check(self, vhost: str, kind: Kind, name: str, right: Right) -> None:
+        """Raise :class:`AccessRefusedError` if the user lacks the right."""
+        self.managed.users.check(self.user.name, vhost, kind, name, right)
+
+    def check_topic(self, vhost: str, exchange: str, routing_key: str, right: Literal["write", "read"]) -> None:
+        """Raise :class:`AccessRefusedError` if the user may not use this key with a topic exchange."""
+        if self.node.vhost(vhost).definitions.exchange(exchange).type == "topic":
+            self.managed.users.check_topic(self.user.name, vhost, exchange, routing_key, right)
 
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -22,10 +22,6 @@ class Clients(Protocol):
         """By their names."""
 
     @property
-    def addresses(self) -> list[tuple[str, int]]:
-        """The addresses on which the server listens."""
-
-    @property
     def traffic(self) -> Traffic:
         """What goes through channels and exchanges."""
 
@@ -45,11 +41,6 @@ class NoClients:
     def connections(self) -> Mapping[str, ClientConnection]:
         """None."""
         return {}
-
-    @property
-    def addresses(self) -> list[tuple[str, int]]:
-        """None."""
-        return []
 
 
 def connections_of(clients: Clients) -> Iterator[Document]:

@@ -20,10 +20,8 @@ from warren.actors.engines.errors import (
     RefusedError,
     ResourceLockedError,
 )
-from warren.actors.node.node_registry import NodeRegistry
 from warren.aio import bridge
 from warren.storage.errors import WarrenError
-from warren.verbs.steps import Steps
 
 T = TypeVar("T")
 
@@ -96,28 +94,15 @@ def closed_with(error: RefusedError) -> str:
 # ── answers ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen
-class Done:
-    """The answer to a change: 204, or 201 if something was created."""
-
-    new: bool = False
-    location: str | None = None
-
-    def response(self) -> Response:
-        """As it goes out."""
-        headers = {} if self.location is None else {"location": self.location}
-        return Response(status_code=HTTPStatus.CREATED if self.new else HTTPStatus.NO_CONTENT, headers=headers)
+def done(new: bool = False, location: str | None = None) -> Response:
+    """Return the answer to a change: 204, or 201 if something was created."""
+    headers = {} if location is None else {"location": location}
+    return Response(status_code=HTTPStatus.CREATED if new else HTTPStatus.NO_CONTENT, headers=headers)
 
 
-@attrs.frozen
-class Failed:
-    """503: a health check that failed."""
-
-    document: Mapping[str, Any]
-
-    def response(self) -> Response:
-        """As it goes out."""
-        return json_response(self.document, HTTPStatus.SERVICE_UNAVAILABLE)
+def failed(document: Mapping[str, Any]) -> Response:
+    """Return 503: a health check that failed."""
+    return json_response(document, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def escaped(text: str) -> str:
@@ -321,14 +306,12 @@ def required(body: Mapping[str, Any], *names: str) -> list[Any]:
     return [body[name] for name in names]
 
 
-def boolean(value: Any, otherwise: bool = False) -> bool:
-    """Return a truth value, which may be given as text. Raises :class:`HttpError`."""
+def boolean(value: Any) -> bool:
+    """Return a truth value, which may be given as text or missing. Raises :class:`HttpError`."""
     match value:
-        case None:
-            return otherwise
         case True | "true":
             return True
-        case False | "false":
+        case None | False | "false":
             return False
         case _:
             raise bad_request(["not_boolean", value])
@@ -342,12 +325,3 @@ def integer(value: Any) -> int:
         return int(value) if isinstance(value, str) else int(str(value), 10)
     except ValueError:
         raise bad_request(["not_integer", value]) from None
-
-
-# ── the node ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def changed(node: Any, work: Callable[[NodeRegistry], T]) -> T:
-    """Change what is declared."""
-    steps: Steps[T] = node.change(work)
-    return await bridge.run(steps)

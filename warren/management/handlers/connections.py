@@ -9,7 +9,7 @@ from typing import Any
 from warren.management.call import Call
 from warren.management.clients import channels_of, connections_of, consumers_of
 from warren.management.handlers.overview import disable_stats
-from warren.management.http import Done, Long, in_pieces, not_authorised, not_found
+from warren.management.http import Long, done, in_pieces, not_authorised, not_found
 from warren.management.lists import listed
 from warren.management.samples import Document
 
@@ -48,14 +48,18 @@ async def connections(call: Call) -> Any:
     return Long(lambda: listed(shown, call.query, pages=True))
 
 
+def _check_own(call: Call, is_allowed: bool, user: str) -> None:
+    """Raise :class:`HttpError` for what belongs to another user, unless the user has the right to what others have."""
+    if not is_allowed and user != call.user.name:
+        raise not_authorised("User not authorised to access object")
+
+
 def _find(call: Call) -> tuple[Any, Document]:
     connection = call.managed.clients.connections.get(call.parts["connection"])
     if connection is None:
         raise not_found()
     document = connection.info()
-    may = call.is_administrator if call.request.method == "DELETE" else call.is_monitor
-    if not may and document["user"] != call.user.name:
-        raise not_authorised("User not authorised to access object")
+    _check_own(call, call.is_administrator if call.request.method == "DELETE" else call.is_monitor, document["user"])
     return connection, document
 
 
@@ -71,7 +75,7 @@ async def delete_connection(call: Call) -> Any:
     """Close a connection; the header ``x-reason`` says why."""
     connection, _ = _find(call)
     await _close(call, connection)
-    return Done()
+    return done()
 
 
 async def _close(call: Call, connection: Any) -> None:
@@ -90,8 +94,7 @@ async def connection_channels(call: Call) -> Any:
 async def user_connections(call: Call) -> Any:
     """``/api/connections/username/:username``."""
     name = call.parts["username"]
-    if not call.is_monitor and name != call.user.name:
-        raise not_authorised("User not authorised to access object")
+    _check_own(call, call.is_monitor, name)
     documents = connections_of(call.managed.clients)
     names = ("name", "vhost", "user", "node")
     return listed(
@@ -102,12 +105,11 @@ async def user_connections(call: Call) -> Any:
 async def delete_user_connections(call: Call) -> Any:
     """Close all connections of a user."""
     name = call.parts["username"]
-    if not call.is_administrator and name != call.user.name:
-        raise not_authorised("User not authorised to access object")
+    _check_own(call, call.is_administrator, name)
     for connection in list(call.managed.clients.connections.values()):
         if connection.info().get("user") == name:
             await _close(call, connection)
-    return Done()
+    return done()
 
 
 async def channels(call: Call) -> Any:
@@ -121,8 +123,7 @@ async def channel(call: Call) -> Any:
     """``/api/channels/:channel``."""
     for document in channels_of(call.managed.clients):
         if document["name"] == call.parts["channel"]:
-            if not call.is_monitor and document["user"] != call.user.name:
-                raise not_authorised("User not authorised to access object")
+            _check_own(call, call.is_monitor, document["user"])
             consumer_documents = [
                 consumer
                 for consumer in consumers_of(call.managed.clients)

@@ -9,9 +9,8 @@ from warren.actors.engines.declared.definitions_json import BROKER_VERSION
 from warren.actors.engines.errors import RefusedError
 from warren.aio import bridge
 from warren.management.call import Call
-from warren.management.http import Done, bad_request, json_response, not_found, parse_json
+from warren.management.http import bad_request, done, json_response, not_found, parse_json
 from warren.management.lists import columns_of, pick
-from warren.verbs.vhost_verbs import NodeVerbs
 
 
 async def definitions(call: Call) -> Any:
@@ -50,10 +49,10 @@ async def import_definitions(call: Call) -> Any:
     elif vhost not in vhosts:
         raise not_found("vhost_not_found")
     try:
-        await call.managed.run(NodeVerbs(call.managed.node).import_definitions(document, vhost))
+        await call.managed.run(call.verbs.import_definitions(document, vhost))
     except RefusedError as error:
         raise bad_request(str(error)) from error
-    return Done()
+    return done()
 
 
 def _unknown_vhost(document: dict[str, Any], vhosts: Iterable[str]) -> Any:

@@ -21,7 +21,7 @@ from warren.actors.engines.declared.vhost_definitions import VhostDefinitions, i
 from warren.actors.engines.errors import AccessRefusedError, NotFoundError
 from warren.management.call import Call
 from warren.management.handlers.overview import disable_stats
-from warren.management.http import Done, Long, arguments_of, bad_request, boolean, in_pieces, not_found, with_rests
+from warren.management.http import Long, arguments_of, bad_request, boolean, done, in_pieces, not_found, with_rests
 from warren.management.lists import listed
 from warren.management.past import Past
 from warren.management.samples import Document
@@ -94,11 +94,10 @@ async def put_exchange(call: Call) -> Any:
     vhost, name = call.vhost_to_change, call.exchange_part("exchange")
     body = await call.body()
     arguments = arguments_of(body)
-    users, user = call.managed.users, call.user.name
-    users.check(user, vhost, "exchange", name, "configure")
+    call.check(vhost, "exchange", name, "configure")
     if isinstance(alternate := arguments.get("alternate-exchange"), str):
-        users.check(user, vhost, "exchange", name, "read")
-        users.check(user, vhost, "exchange", alternate, "write")
+        call.check(vhost, "exchange", name, "read")
+        call.check(vhost, "exchange", alternate, "write")
     if not name:
         raise AccessRefusedError("operation not permitted on the default exchange")
     definitions = call.node.vhost(vhost).definitions
@@ -116,18 +115,18 @@ async def put_exchange(call: Call) -> Any:
         arguments=arguments,
     )
     await call.managed.change(lambda registry: registry.declare_exchange(declaration))
-    return Done(new)
+    return done(new)
 
 
 async def delete_exchange(call: Call) -> Any:
     """Delete an exchange, with ``if-unused``."""
     declaration = _find(call)
-    call.managed.users.check(call.user.name, declaration.vhost, "exchange", declaration.name, "configure")
+    call.check(declaration.vhost, "exchange", declaration.name, "configure")
     if_unused = call.query.get("if-unused") == "true"
     await call.managed.change(
         lambda registry: registry.delete_exchange(declaration.vhost, declaration.name, if_unused=if_unused)
     )
-    return Done()
+    return done()
 
 
 # ── bindings ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -226,20 +225,18 @@ async def post_binding(call: Call) -> Any:
     _check(call, binding)
     await call.managed.change(lambda registry: registry.bind(binding, call))
     path = f"{quote(name, safe='', errors='surrogateescape')}/{quote(properties_key(binding), safe='~')}"
-    return Done(new=True, location=path)
+    return done(new=True, location=path)
 
 
 def _check(call: Call, binding: Binding) -> None:
-    users, user = call.managed.users, call.user.name
-    if DEFAULT_EXCHANGE in (binding.source, binding.destination):
+    vhost, source = binding.vhost, binding.source
+    if DEFAULT_EXCHANGE in (source, binding.destination):
         raise AccessRefusedError("operation not permitted on the default exchange")
-    users.check(user, binding.vhost, binding.destination_type, binding.destination, "write")
-    users.check(user, binding.vhost, "exchange", binding.source, "read")
-    definitions = definitions_of(call, binding.vhost)
-    if definitions is None or not definitions.has("exchange", binding.source):
-        return
-    if definitions.exchange(binding.source).type == "topic":
-        users.check_topic(user, binding.vhost, binding.source, binding.routing_key, "read")
+    call.check(vhost, binding.destination_type, binding.destination, "write")
+    call.check(vhost, "exchange", source, "read")
+    definitions = definitions_of(call, vhost)
+    if definitions is not None and definitions.has("exchange", source):
+        call.check_topic(vhost, source, binding.routing_key, "read")
 
 
 def _one(call: Call) -> Binding:
@@ -260,4 +257,4 @@ async def delete_binding(call: Call) -> Any:
     binding = _one(call)
     _check(call, binding)
     await call.managed.change(lambda registry: registry.unbind(binding, call))
-    return Done()
+    return done()

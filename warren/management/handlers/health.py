@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from warren.actors.engines.declared.arguments import QueueDeclaration
+from warren.actors.engines.declared.permissions import Right
 from warren.management.call import Call
 from warren.management.handlers.overview import listeners
-from warren.management.http import Done, Failed, bad_request, integer, not_found
+from warren.management.http import bad_request, done, failed, integer, not_found
 from warren.verbs.queue_verbs import QueueVerbs
 
 _OK: Final = {"status": "ok"}
@@ -19,9 +20,8 @@ _PROTOCOLS: Final = {"amqp091": "amqp", "amqp0-9-1": "amqp", "amqp-0-9-1": "amqp
 async def aliveness_test(call: Call) -> Any:
     """Declares a queue, publishes a message to it and gets it."""
     vhost, name = call.vhost, _ALIVENESS_QUEUE
-    users, user = call.managed.users, call.user.name
-    for right in ("configure", "write", "read"):
-        users.check(user, vhost, "queue", name, right)
+    for right in get_args(Right):
+        call.check(vhost, "queue", name, right)
     declaration = QueueDeclaration(vhost=vhost, name=name, durable=False)
     entry = await call.managed.change(lambda registry: registry.declare_queue(declaration, call))
     verbs = QueueVerbs(call.node, entry)
@@ -36,7 +36,7 @@ async def alarms(call: Call) -> Any:
     if not resources:
         return _OK
     node = call.managed.node_name
-    return Failed({
+    return failed({
         "status": "failed",
         "reason": "There are alarms in effect in the cluster",
         "alarms": [{"node": node, "resource": resource} for resource in resources],
@@ -51,7 +51,7 @@ async def node(call: Call) -> Any:
     down = sorted(call.node.registry.down)
     if resources or down:
         reason = f"resource alarm(s) in effect:{resources}" if resources else f"virtual host(s) down: {', '.join(down)}"
-        return Failed({"status": "failed", "reason": reason})
+        return failed({"status": "failed", "reason": reason})
     return _OK
 
 
@@ -72,7 +72,7 @@ async def port_listener(call: Call) -> Any:
     ports = [listener["port"] for listener in listeners(call)]
     if port in ports:
         return {"status": "ok", "port": port}
-    return Failed({"status": "failed", "reason": "No active listener", "missing": port, "ports": ports})
+    return failed({"status": "failed", "reason": "No active listener", "missing": port, "ports": ports})
 
 
 async def protocol_listener(call: Call) -> Any:
@@ -82,7 +82,7 @@ async def protocol_listener(call: Call) -> Any:
     protocols = sorted({listener["protocol"] for listener in listeners(call)})
     if protocol in protocols:
         return {"status": "ok", "protocol": protocol}
-    return Failed({"status": "failed", "reason": "No active listener", "missing": requested, "protocols": protocols})
+    return failed({"status": "failed", "reason": "No active listener", "missing": requested, "protocols": protocols})
 
 
 async def virtual_hosts(call: Call) -> Any:
@@ -90,7 +90,7 @@ async def virtual_hosts(call: Call) -> Any:
     down = sorted(call.node.registry.down)
     if not down:
         return _OK
-    return Failed({"status": "failed", "reason": "Some virtual hosts are down", "virtual-hosts": down})
+    return failed({"status": "failed", "reason": "Some virtual hosts are down", "virtual-hosts": down})
 
 
 async def single_node(call: Call) -> Any:
@@ -100,4 +100,4 @@ async def single_node(call: Call) -> Any:
 
 async def rebalance(call: Call) -> Any:
     """There is nothing to do, because there are no other nodes."""
-    return Done()
+    return done()

@@ -13,7 +13,7 @@ from warren.management.call import Call
 from warren.management.handlers.messages import payload_json, properties_json
 from warren.management.handlers.queues import find, find_classic
 from warren.management.http import ANSWER_BYTES, bad_request, integer, not_found, required, with_rests
-from warren.queue_index.properties import decode_properties
+from warren.queue_index.properties import Properties, decode_properties
 from warren.storage.errors import InvalidValueError, MessageError
 from warren.values.messages import ReceivedMessage
 from warren.verbs.queue_verbs import QueueVerbs
@@ -40,8 +40,7 @@ async def browse(call: Call) -> Any:
     (``next`` of the answer before); ``truncate``: bytes of a body.
     """
     queue = find(call)
-    declaration = queue.declaration
-    call.managed.users.check(call.user.name, declaration.vhost, "queue", declaration.name, "read")
+    call.check(queue.declaration.vhost, "queue", queue.declaration.name, "read")
     count = max(1, min(BROWSE_AT_MOST, integer(call.query.get("count", 50))))
     limit = max(0, integer(call.query.get("truncate", _BROWSED_BYTES)))
     if not isinstance(queue, QueueEntry):
@@ -87,12 +86,15 @@ def _shown(message: BrowsedDelivery, limit: int) -> dict[str, Any]:
 
 
 def _message(message: ReceivedMessage, limit: int) -> dict[str, Any]:
+    content = _content(message.properties, message.body, limit)
+    return {"exchange": message.exchange, "routing_key": message.routing_key, **content}
+
+
+def _content(properties: Properties, body: bytes, limit: int) -> dict[str, Any]:
     return {
-        "exchange": message.exchange,
-        "routing_key": message.routing_key,
-        "properties": properties_json(message.properties),
-        "payload_bytes": len(message.body),
-        **payload_json(message.body, "auto", limit),
+        "properties": properties_json(properties),
+        "payload_bytes": len(body),
+        **payload_json(body, "auto", limit),
     }
 
 
@@ -106,9 +108,7 @@ async def _browse_stream(call: Call, stream: Stream, count: int, limit: int) -> 
             "offset": message.offset,
             "exchange": message.exchange,
             "routing_key": message.routing_key,
-            "properties": properties_json(decode_properties(message.properties)),
-            "payload_bytes": len(message.body),
-            **payload_json(message.body, "auto", limit),
+            **_content(decode_properties(message.properties), message.body, limit),
         }
         for message in page
     ]
@@ -151,15 +151,14 @@ async def move(call: Call) -> Any:
     once it is safe there, so no message is lost; a crash in between leaves it in both.
     """
     verbs, body = _readable(call, "moving"), await call.body()
-    users, user, vhost = call.managed.users, call.user.name, verbs.entry.declaration.vhost
+    vhost = verbs.entry.declaration.vhost
     if "exchange" in body:
         exchange, routing_key = (_text(field) for field in required(body, "exchange", "routing_key"))
     else:
         (to,) = required(body, "to")
         exchange, routing_key = "", str(to)
-    users.check(user, vhost, "exchange", exchange, "write")
-    if exchange and call.node.vhost(vhost).definitions.exchange(exchange).type == "topic":
-        users.check_topic(user, vhost, exchange, routing_key, "write")
+    call.check(vhost, "exchange", exchange, "write")
+    call.check_topic(vhost, exchange, routing_key, "write")
     walk = await _walked(call, lambda: verbs.moving((exchange, routing_key), *_which(body)))
     if walk.done:
         call.managed.clients.traffic.publish(vhost, exchange, walk.done, 1)
@@ -185,7 +184,7 @@ async def requeue(call: Call) -> Any:
     ``where`` or ``ids``; ``count``: the maximum.
     """
     verbs, body = _readable(call, "requeueing"), await call.body()
-    call.managed.users.check(call.user.name, verbs.entry.declaration.vhost, "exchange", "", "write")
+    call.check(verbs.entry.declaration.vhost, "exchange", "", "write")
     walk = await _walked(call, lambda: verbs.requeueing(*_which(body)))
     return {"requeued": walk.done, "stayed": walk.chosen - walk.done}
 
@@ -193,8 +192,7 @@ async def requeue(call: Call) -> Any:
 def _readable(call: Call, action: str) -> QueueVerbs:
     """The verbs of the queue of the path, whose messages the user may read."""
     entry = find_classic(call, action)
-    declaration = entry.declaration
-    call.managed.users.check(call.user.name, declaration.vhost, "queue", declaration.name, "read")
+    call.check(entry.declaration.vhost, "queue", entry.declaration.name, "read")
     return QueueVerbs(call.node, entry)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import attrs
 
@@ -39,9 +39,6 @@ from warren.verbs.consumer_verbs import spread
 from warren.verbs.publishing import Receiver, publishing
 from warren.verbs.queue_verbs import QueueVerbs
 
-if TYPE_CHECKING:
-    pass
-
 ACK_MODES: Final[Mapping[str, str]] = {
     "ack_requeue_true": "requeue",
     "ack_requeue_false": "ack",
@@ -51,7 +48,6 @@ ACK_MODES: Final[Mapping[str, str]] = {
 """What is done with the messages that were got."""
 MAX_GET: Final = 10_000
 """The most messages of one request."""
-MOVED_TOGETHER: Final = 256
 PUBLISH_TIMEOUT_S: Final = 30.0
 _INTEGERS: Final = frozenset({"delivery_mode", "priority", "timestamp"})
 
@@ -146,10 +142,9 @@ def decoded(payload: str, encoding: Any) -> bytes:
 async def _publish(
     call: Call, vhost: str, exchange: str, routing_key: str, *, properties: Properties, body: bytes
 ) -> bool:
-    users, user = call.managed.users, call.user.name
-    users.check(user, vhost, "exchange", exchange, "write")
-    if call.node.vhost(vhost).definitions.exchange(exchange).type == "topic":
-        users.check_topic(user, vhost, exchange, routing_key, "write")
+    user = call.user.name
+    call.check(vhost, "exchange", exchange, "write")
+    call.check_topic(vhost, exchange, routing_key, "write")
     if properties.user_id not in (None, user) and not call.has_tag("impersonator"):
         raise PreconditionFailedError(
             f"user_id property set to '{properties.user_id!s}' but authenticated user was '{user}'"
@@ -199,7 +194,7 @@ async def get(call: Call) -> Any:
     if (outcome := ACK_MODES.get(str(ack_mode))) is None:
         raise bad_request(["unknown", ack_mode])
     try:
-        call.managed.users.check(call.user.name, vhost, "queue", name, "read")
+        call.check(vhost, "queue", name, "read")
         if call.node.registry.streams.find(vhost, name) is not None:
             find_classic(call, "540 basic.get")
         (entry,) = call.node.queues(vhost, [name])

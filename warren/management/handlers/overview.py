@@ -18,11 +18,9 @@ from warren.actors.engines.declared.definitions import Definitions
 from warren.actors.engines.declared.definitions_json import BROKER_VERSION
 from warren.actors.engines.declared.exchanges import DELAYED, EXCHANGE_TYPES
 from warren.actors.engines.declared.vhost_metadata import VhostMetadata
-from warren.actors.engines.node_settings import NodeSettings
 from warren.ctl import checks
 from warren.management.call import Call, Managed
-from warren.management.handlers.users import define
-from warren.management.http import Done, bad_request, boolean, not_found, required
+from warren.management.http import bad_request, boolean, done, not_found, required
 from warren.management.lists import listed
 from warren.management.past import NOTHING, Past
 from warren.management.rates import KEPT_S
@@ -255,7 +253,7 @@ async def _node(call: Call) -> Document:
         "config_files": [],
         "net_ticktime": 60,
         "enabled_plugins": ["rabbitmq_management", "rabbitmq_prometheus"],
-        "mem_calculation_strategy": _strategy(call.node.config.node),
+        "mem_calculation_strategy": call.node.config.node.vm_memory_calculation_strategy,
         "ra_open_file_metrics": {"ra_log_wal": 0, "ra_log_segment_writer": 0},
         "cluster_links": [],
         "metrics_gc_queue_length": dict.fromkeys(_COLLECTED, 0),
@@ -270,7 +268,7 @@ def _node_counters(managed: Managed, sample: NodeSample, process: psutil.Process
         "fd_used": process.num_fds() if hasattr(process, "num_fds") else 0,
         "sockets_used": len(managed.clients.connections),
         "proc_used": process.num_threads(),
-        "disk_free": _free(managed.node.path) if free is None else free,
+        "disk_free": shutil.disk_usage(managed.node.path).free if free is None else free,
         "context_switches": sum(process.num_ctx_switches()),
         "gc_num": sum(generation["collections"] for generation in gc.get_stats()),
         "msg_store_read_count": counted["disk_reads"],
@@ -293,14 +291,6 @@ def io_counters(process: psutil.Process) -> dict[str, int]:
         "io_write_bytes": counters.write_bytes,
         "io_write_count": counters.write_count,
     }
-
-
-def _strategy(settings: NodeSettings) -> str:
-    return settings.vm_memory_calculation_strategy
-
-
-def _free(path: str) -> int:
-    return shutil.disk_usage(path).free
 
 
 # ── vhosts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -367,21 +357,21 @@ async def put_vhost(call: Call) -> Any:
             definitions.describe_vhost(name, metadata)
 
     await call.managed.change(lambda registry: registry.define(describe))
-    return Done(new)
+    return done(new)
 
 
 async def delete_vhost(call: Call) -> Any:
     """Delete a vhost with everything in it."""
     name = call.vhost
     await call.managed.change(lambda registry: registry.delete_vhost(name))
-    return Done()
+    return done()
 
 
 async def start_vhost(call: Call) -> Any:
     """``/api/vhosts/:vhost/start/:node``: it runs, or is tried again by itself."""
     if call.vhost in call.node.registry.down:
         raise bad_request(f"vhost '{call.vhost}' is down: {call.node.registry.down[call.vhost]}")
-    return Done(new=True)
+    return done(new=True)
 
 
 # ── small questions ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -402,8 +392,8 @@ async def put_cluster_name(call: Call) -> Any:
     if not call.is_administrator:
         raise bad_request("Not administrator user")
     (name,) = required(await call.body(), "name")
-    await define(call, lambda definitions: definitions.parameters.set_global("cluster_name", name))
-    return Done()
+    await call.managed.run(call.verbs.set_global_parameter("cluster_name", name))
+    return done()
 
 
 async def extensions(call: Call) -> Any:
@@ -418,9 +408,4 @@ async def auth(call: Call) -> Any:
 
 async def feature_flags(call: Call) -> Any:
     """``/api/feature-flags``: an empty list."""
-    return []
-
-
-async def empty(call: Call) -> Any:
-    """Return an empty list, for things that a node does not have."""
     return []

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from warren.actors.engines.declared.erlang_text import erlang_pairs, erlang_text
-from warren.actors.engines.declared.parameters import LIMITS_COMPONENT, LIMITS_NAME, VHOST_LIMITS
+from warren.actors.engines.declared.parameters import LIMITS_COMPONENT, VHOST_LIMITS
 from warren.actors.engines.declared.policies import Policy, PolicyKind
 from warren.actors.engines.errors import ArgumentsError
 from warren.management.call import Call
-from warren.management.handlers.users import define
-from warren.management.http import Done, HttpError, bad_request, escaped, not_found, required
+from warren.management.http import HttpError, bad_request, done, escaped, not_found, required
 from warren.management.lists import listed
 from warren.management.samples import Document
 
@@ -55,7 +54,7 @@ async def put_policy(call: Call) -> Any:
         raise _invalid(str(error), kind) from error
     new = call.node.vhost(vhost).definitions.policies.get(kind, name) is None
     await call.managed.change(lambda registry: registry.set_policy(policy))
-    return Done(new)
+    return done(new)
 
 
 def _invalid(problem: str, kind: PolicyKind = "operator_policy") -> HttpError:
@@ -67,7 +66,7 @@ async def delete_policy(call: Call) -> Any:
     """Delete a policy."""
     policy = _find(call)
     await call.managed.change(lambda registry: registry.clear_policy(policy.kind, policy.vhost, policy.name))
-    return Done()
+    return done()
 
 
 # ── parameters ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -113,8 +112,8 @@ async def put_parameter(call: Call) -> Any:
     elif component not in KEPT_COMPONENTS:
         raise _invalid(f"component {component} not found")
     existing = call.node.registry.parameters.in_vhost(vhost, component)
-    await define(call, lambda definitions: definitions.set_parameter(vhost, component, name, value))
-    return Done(new=all(parameter["name"] != name for parameter in existing))
+    await call.managed.run(call.verbs.set_parameter(component, name, value, vhost=vhost))
+    return done(new=all(parameter["name"] != name for parameter in existing))
 
 
 async def delete_parameter(call: Call) -> Any:
@@ -123,8 +122,8 @@ async def delete_parameter(call: Call) -> Any:
     vhost, component, name = call.vhost, call.parts["component"], call.parts["name"]
     if component == "operator_policy":
         raise bad_request("an operator policy is deleted by its own path")
-    await define(call, lambda definitions: definitions.parameters.clear(vhost, component, name))
-    return Done()
+    await call.managed.run(call.verbs.clear_parameter(component, name, vhost=vhost))
+    return done()
 
 
 async def global_parameters(call: Call) -> Any:
@@ -145,15 +144,15 @@ async def put_global_parameter(call: Call) -> Any:
     name = call.parts["name"]
     (value,) = required(await call.body(), "value")
     new = all(parameter["name"] != name for parameter in call.node.registry.parameters.of_node())
-    await define(call, lambda definitions: definitions.parameters.set_global(name, value))
-    return Done(new)
+    await call.managed.run(call.verbs.set_global_parameter(name, value))
+    return done(new)
 
 
 async def delete_global_parameter(call: Call) -> Any:
     """Delete a global parameter."""
     await global_parameter(call)
-    await define(call, lambda definitions: definitions.parameters.clear_global(call.parts["name"]))
-    return Done()
+    await call.managed.run(call.verbs.clear_global_parameter(call.parts["name"]))
+    return done()
 
 
 # ── limits ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -172,8 +171,9 @@ async def put_limit(call: Call) -> Any:
     vhost, name = call.vhost_to_change, call.parts["name"]
     (value,) = required(await call.body(), "value")
     _check_limit(name, value)
-    await _set_limits(call, vhost, call.node.registry.parameters.vhost_limits(vhost) | {name: value})
-    return Done()
+    limits = call.node.registry.parameters.vhost_limits(vhost) | {name: value}
+    await call.managed.run(call.verbs.set_vhost_limits(limits, vhost=vhost))
+    return done()
 
 
 def _check_limit(name: str, value: Any, kind: PolicyKind = "operator_policy") -> None:
@@ -189,9 +189,5 @@ async def delete_limit(call: Call) -> Any:
     limits = parameters.vhost_limits(vhost)
     remaining = {name: value for name, value in limits.items() if name != call.parts["name"]}
     if remaining != limits:
-        await _set_limits(call, vhost, remaining)
-    return Done()
-
-
-async def _set_limits(call: Call, vhost: str, limits: dict[str, int]) -> None:
-    await define(call, lambda definitions: definitions.set_parameter(vhost, LIMITS_COMPONENT, LIMITS_NAME, limits))
+        await call.managed.run(call.verbs.set_vhost_limits(remaining, vhost=vhost))
+    return done()

@@ -12,7 +12,7 @@ from warren.hosting.queue_rows import each_queue, find_queue
 from warren.management.call import Call
 from warren.management.clients import consumers_of
 from warren.management.handlers.overview import disable_stats
-from warren.management.http import Done, Long, arguments_of, bad_request, boolean, not_found, required, with_rests
+from warren.management.http import Long, arguments_of, bad_request, boolean, done, not_found, required, with_rests
 from warren.management.lists import listed
 from warren.management.samples import LENGTHS, Document, declared
 from warren.storage.errors import WarrenError
@@ -95,11 +95,10 @@ async def put_queue(call: Call) -> Any:
     arguments = arguments_of(body)
     if (node := body.get("node", call.managed.node_name)) != call.managed.node_name:
         raise bad_request(f"Node {node} could not be contacted")
-    users, user = call.managed.users, call.user.name
-    users.check(user, vhost, "queue", name, "configure")
-    if (exchange := arguments.get("x-dead-letter-exchange")) is not None and isinstance(exchange, str):
-        users.check(user, vhost, "queue", name, "read")
-        users.check(user, vhost, "exchange", exchange, "write")
+    call.check(vhost, "queue", name, "configure")
+    if isinstance(exchange := arguments.get("x-dead-letter-exchange"), str):
+        call.check(vhost, "queue", name, "read")
+        call.check(vhost, "exchange", exchange, "write")
     new = not call.node.vhost(vhost).definitions.has("queue", name)
     declaration = QueueDeclaration(
         vhost=vhost,
@@ -112,28 +111,27 @@ async def put_queue(call: Call) -> Any:
         await call.managed.change(lambda registry: registry.declare_stream(declaration))
     else:
         await call.managed.change(lambda registry: registry.declare_queue(declaration, call))
-    return Done(new)
+    return done(new)
 
 
 async def delete_queue(call: Call) -> Any:
     """Delete a queue, with ``if-empty`` and ``if-unused``."""
     declaration = find(call).declaration
     vhost, name = declaration.vhost, declaration.name
-    call.managed.users.check(call.user.name, vhost, "queue", name, "configure")
+    call.check(vhost, "queue", name, "configure")
     if_empty, if_unused = (call.query.get(flag) == "true" for flag in ("if-empty", "if-unused"))
     await call.managed.change(
         lambda registry: registry.delete_queue(vhost, name, owner=call, if_empty=if_empty, if_unused=if_unused)
     )
-    return Done()
+    return done()
 
 
 async def purge(call: Call) -> Any:
     """Delete all ready messages."""
     entry = find_classic(call, "queue.purge")
-    declaration = entry.declaration
-    call.managed.users.check(call.user.name, declaration.vhost, "queue", declaration.name, "read")
+    call.check(entry.declaration.vhost, "queue", entry.declaration.name, "read")
     await call.managed.run(QueueVerbs(call.node, entry).purge())
-    return Done()
+    return done()
 
 
 async def act(call: Call) -> Any:
@@ -142,4 +140,4 @@ async def act(call: Call) -> Any:
     (action,) = required(await call.body(), "action")
     if action not in ("sync", "cancel_sync"):
         raise bad_request(["unknown", action])
-    return Done()
+    return done()

@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import base64
 import binascii
-import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-import attrs
-
-from warren.actors.engines.declared.definitions import Definitions
-from warren.actors.engines.declared.permissions import Permissions, TopicPermissions
 from warren.actors.engines.declared.users import DEFAULT_HASHING, USER_LIMITS, User
-from warren.actors.engines.errors import ArgumentsError, NotFoundError
+from warren.actors.engines.errors import NotFoundError
 from warren.management.call import Call
-from warren.management.http import Done, bad_request, integer, not_found, required
+from warren.management.http import bad_request, done, integer, not_found, required
 from warren.management.lists import listed
 from warren.management.samples import Document
-from warren.verbs.vhost_verbs import NodeVerbs
+from warren.verbs.steps import Steps
 
-T = TypeVar("T")
-
-
-async def define(call: Call, work: Callable[[Definitions], T]) -> T:
-    """Change the node's definitions."""
-    return await call.managed.change(lambda registry: registry.define(work))
+Rows = list[dict[str, str]]
 
 
-def _find(call: Call, name: str = "user") -> User:
+def _find(call: Call) -> User:
     try:
-        return call.managed.users[call.parts[name]]
+        return call.managed.users[call.parts["user"]]
     except NotFoundError:
         raise not_found() from None
 
@@ -74,8 +64,8 @@ async def put_user(call: Call) -> Any:
     if not new:
         document["limits"] = dict(call.managed.users[name].limits)
     user = call.managed.users.from_json(document)
-    await define(call, lambda definitions: definitions.users.put(user))
-    return Done(new)
+    await call.managed.change(lambda registry: registry.define(lambda definitions: definitions.users.put(user)))
+    return done(new)
 
 
 def _tags(tags: Any) -> list[str]:
@@ -95,9 +85,8 @@ def _hash(password_hash: Any) -> str:
 
 async def delete_user(call: Call) -> Any:
     """Delete a user with all its permissions."""
-    name = _find(call).name
-    await define(call, lambda definitions: definitions.users.delete(name))
-    return Done()
+    await call.managed.run(call.verbs.delete_user(_find(call).name))
+    return done()
 
 
 async def bulk_delete(call: Call) -> Any:
@@ -108,36 +97,27 @@ async def bulk_delete(call: Call) -> Any:
     for name in names:
         if not isinstance(name, str) or name not in call.managed.users:
             raise bad_request(["no_such_user", name])
-        await define(call, functools.partial(_delete, name))
-    return Done()
-
-
-def _delete(name: str, definitions: Definitions) -> None:
-    definitions.users.delete(name)
+        await call.managed.run(call.verbs.delete_user(name))
+    return done()
 
 
 # ── permissions ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+async def _granted(call: Call, verb: Callable[[str | None, str | None], Steps[Rows]]) -> Rows:
+    """Return all permissions, or those of the user and the vhost in the path."""
+    user = _find(call).name if "user" in call.parts else None
+    return await call.managed.run(verb(user, call.vhost if "vhost" in call.parts else None))
+
+
 async def permissions(call: Call) -> Any:
-    """``/api/permissions``."""
-    return listed(await call.managed.run(NodeVerbs(call.node).permissions()), call.query, ("vhost", "user"))
-
-
-async def vhost_permissions(call: Call) -> Any:
-    """``/api/vhosts/:vhost/permissions``."""
-    return listed(await call.managed.run(NodeVerbs(call.node).permissions(vhost=call.vhost)), call.query, ("user",))
-
-
-async def user_permissions(call: Call) -> Any:
-    """``/api/users/:user/permissions``."""
-    rows = await call.managed.run(NodeVerbs(call.node).permissions(_find(call).name))
-    return listed(rows, call.query, ("vhost",))
+    """``/api/permissions``, and those of a vhost or of a user."""
+    return listed(await _granted(call, call.verbs.permissions), call.query, ("vhost", "user"))
 
 
 async def permission(call: Call) -> Any:
     """``/api/permissions/:vhost/:user``."""
-    for row in await call.managed.run(NodeVerbs(call.node).permissions(_find(call).name, call.vhost)):
+    for row in await _granted(call, call.verbs.permissions):
         return row
     raise not_found()
 
@@ -153,44 +133,29 @@ async def put_permission(call: Call) -> Any:
     """``configure``, ``write`` and ``read``: patterns."""
     name, vhost = _both(call)
     patterns = required(await call.body(), "configure", "write", "read")
-    granted = Permissions(*patterns)
     new = vhost not in call.managed.users.permissions(name)
-    await define(call, lambda definitions: definitions.grant(name, vhost, granted))
-    return Done(new)
+    await call.managed.run(call.verbs.set_permissions(name, *patterns, vhost=vhost))
+    return done(new)
 
 
 async def delete_permission(call: Call) -> Any:
     """Delete a user's permissions in a vhost."""
     await permission(call)
-    name, vhost = call.parts["user"], call.parts["vhost"]
-    await define(call, lambda definitions: definitions.users.clear_permissions(name, vhost))
-    return Done()
+    await call.managed.run(call.verbs.clear_permissions(call.parts["user"], vhost=call.parts["vhost"]))
+    return done()
 
 
 # ── topic permissions ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def topic_permissions(call: Call) -> Any:
-    """``/api/topic-permissions``."""
-    rows = await call.managed.run(NodeVerbs(call.node).topic_permissions())
-    return listed(rows, call.query, ("vhost", "user", "exchange"))
-
-
-async def vhost_topic_permissions(call: Call) -> Any:
-    """``/api/vhosts/:vhost/topic-permissions``."""
-    rows = await call.managed.run(NodeVerbs(call.node).topic_permissions(vhost=call.vhost))
-    return listed(rows, call.query, ("user", "exchange"))
-
-
-async def user_topic_permissions(call: Call) -> Any:
-    """``/api/users/:user/topic-permissions``."""
-    rows = await call.managed.run(NodeVerbs(call.node).topic_permissions(_find(call).name))
-    return listed(rows, call.query, ("vhost", "exchange"))
+    """``/api/topic-permissions``, and those of a vhost or of a user."""
+    return listed(await _granted(call, call.verbs.topic_permissions), call.query, ("vhost", "user", "exchange"))
 
 
 async def topic_permission(call: Call) -> Any:
     """``/api/topic-permissions/:vhost/:user``, ``/api/topic-permissions/:vhost/:user/:exchange``."""
-    rows = await call.managed.run(NodeVerbs(call.node).topic_permissions(_find(call).name, call.vhost))
+    rows = await _granted(call, call.verbs.topic_permissions)
     if "exchange" in call.parts:
         rows = [row for row in rows if row["exchange"] == call.parts["exchange"]]
     if not rows:
@@ -202,18 +167,17 @@ async def put_topic_permission(call: Call) -> Any:
     """``exchange``, ``write`` and ``read``."""
     name, vhost = _both(call)
     exchange, write, read = required(await call.body(), "exchange", "write", "read")
-    granted = TopicPermissions(write, read)
-    new = not await call.managed.run(NodeVerbs(call.node).topic_permissions(name, vhost))
-    await define(call, lambda definitions: definitions.grant_topics(name, vhost, str(exchange), granted))
-    return Done(new)
+    new = not await call.managed.run(call.verbs.topic_permissions(name, vhost))
+    await call.managed.run(call.verbs.set_topic_permissions(name, str(exchange), write, read, vhost=vhost))
+    return done(new)
 
 
 async def delete_topic_permission(call: Call) -> Any:
     """Delete a user's topic permissions for one exchange, or for all."""
     await topic_permission(call)
     name, vhost, exchange = call.parts["user"], call.parts["vhost"], call.parts.get("exchange")
-    await define(call, lambda definitions: definitions.users.clear_topic_permissions(name, vhost, exchange))
-    return Done()
+    await call.managed.run(call.verbs.clear_topic_permissions(name, exchange, vhost=vhost))
+    return done()
 
 
 # ── limits ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -233,17 +197,11 @@ async def put_user_limit(call: Call) -> Any:
     (value,) = required(await call.body(), "value")
     if name not in USER_LIMITS:
         raise bad_request(f'Unrecognised terms [{{<<"{name}">>,{value}}}] in user-limits')
-    try:
-        limited = attrs.evolve(user, limits={**user.limits, name: integer(value)})
-    except ArgumentsError as error:
-        raise bad_request(str(error)) from error
-    await define(call, lambda definitions: definitions.users.put(limited))
-    return Done()
+    await call.managed.run(call.verbs.set_user_limits(user.name, {name: integer(value)}))
+    return done()
 
 
 async def delete_user_limit(call: Call) -> Any:
     """Delete a limit of a user."""
-    user, name = _find(call), call.parts["name"]
-    limits = {key: value for key, value in user.limits.items() if key != name}
-    await define(call, lambda definitions: definitions.users.put(attrs.evolve(user, limits=limits)))
-    return Done()
+    await call.managed.run(call.verbs.clear_user_limits(_find(call).name, call.parts["name"]))
+    return done()
