@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.server_tools import served
 from tests.support.waiting import wait_until
 from warren.server import ServerSettings
-from warren.server.channels.unacked_age import UnackedAge
+from warren.server.channels.settlements import UnackedAge
 from warren.storage.errors import SettingsError
 
 WHY = (

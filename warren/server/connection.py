@@ -34,13 +34,12 @@ from warren.server.channels.channel import Ends, ServerChannel
 from warren.server.client_link import ClientLink
 from warren.server.heartbeats import Heartbeats
 from warren.server.login import Login
-from warren.server.peer import Peer
+from warren.server.peer import Peer, set_option
 from warren.server.replies import ACCESS_REFUSED, CONNECTION_FORCED, NOT_ALLOWED, Refusal, closes_channel, reply_of
 from warren.server.sasl import SaslError
 from warren.server.server_context import ServerContext
 from warren.server.settings import ServerSettings
 from warren.server.share import TURN_S, Share
-from warren.server.socket_options import set_option
 from warren.storage.errors import WarrenError
 
 _LOG = logger("server")

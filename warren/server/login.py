@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from pamqp import commands as c
 
@@ -14,11 +14,27 @@ from warren.amqp.own_methods import COMMANDS_PROPERTY, PROTOCOL, PROTOCOL_PROPER
 from warren.server.client_link import ClientLink
 from warren.server.replies import NOT_ALLOWED
 from warren.server.sasl import Credentials, SaslError, credentials, mechanisms
-from warren.server.server_properties import server_properties
 from warren.server.settings import ServerSettings
 from warren.storage.data_version import WARREN_VERSION
 
 _LOG = logger("server")
+
+_PRODUCT: Final = "RabbitMQ"
+_VERSION: Final = "3.10.8"
+_PLATFORM: Final = "Erlang/OTP 25.2.3"
+"""The broker whose behaviour this is, and what it runs on: clients ask for it by name, version and platform."""
+
+_CAPABILITIES: Final = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+    "direct_reply_to": True,
+}
 
 
 class Login:
@@ -33,7 +49,7 @@ class Login:
     def start(self) -> None:
         """Answer the protocol header."""
         link = self._link
-        properties = server_properties(link.node.cluster_name)
+        properties = _server_properties(link.node.cluster_name)
         if link.is_owner:
             properties |= {PROTOCOL_PROPERTY: PROTOCOL, VERSION_PROPERTY: WARREN_VERSION}
         offered = " ".join(mechanisms(link.peer.certificate_name if link.peer else None))
@@ -97,3 +113,16 @@ class Login:
         if limit is not None:
             return NOT_ALLOWED, f"NOT_ALLOWED - {limit}"
         return None if node.registry.users.may_use(link.user, vhost) else (NOT_ALLOWED, f"NOT_ALLOWED - {access}")
+
+
+def _server_properties(cluster_name: str) -> dict[str, Any]:
+    """Return what clients adapt to: so it names the broker that it imitates."""
+    return {
+        "capabilities": _CAPABILITIES,
+        "cluster_name": cluster_name,
+        "copyright": "the developers of warren",
+        "information": "warren: RabbitMQ's classic queues, embedded",
+        "platform": _PLATFORM,
+        "product": _PRODUCT,
+        "version": _VERSION,
+    }

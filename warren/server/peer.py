@@ -1,9 +1,11 @@
-"""Peer: the other end of a socket."""
+"""Peer: the other end of a socket; and the options of sockets that an event loop has."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
+import socket
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -75,3 +77,9 @@ def _name_in(subject: Iterable[Iterable[tuple[str, Any]]], login_from: str) -> s
     if login_from == "common_name":
         return next((str(value) for name, value in parts if name == "commonName"), None)
     return ",".join(f"{_SHORT.get(name, name)}={value}" for name, value in reversed(parts))
+
+
+def set_option(number: int, level: int, option: int, value: int) -> None:
+    """Set an option of the socket with that file descriptor. Raises ``OSError``."""
+    with socket.socket(fileno=os.dup(number)) as duplicate:
+        duplicate.setsockopt(level, option, value)

@@ -19,10 +19,9 @@ from warren.amqp.states import State
 from warren.hosting.running_node import RunningNode
 from warren.server.connection import ClientConnection
 from warren.server.directory_socket import DirectorySocket
-from warren.server.peer import Peer
+from warren.server.peer import Peer, set_option
 from warren.server.server_context import ServerContext
 from warren.server.settings import ListenError, ServerSettings, TlsSettings
-from warren.server.socket_options import set_option
 from warren.server.tls import Handshakes, server_context
 from warren.storage.descriptors import among_last
 

@@ -22,8 +22,7 @@ from warren.server.channels.channel_link import ChannelEvent, ChannelLink, Work
 from warren.server.channels.consuming import ChannelConsumers
 from warren.server.channels.gets import ChannelGets
 from warren.server.channels.publishing import ChannelPublisher
-from warren.server.channels.settlements import ChannelSettlements
-from warren.server.channels.unacked_age import UnackedAge
+from warren.server.channels.settlements import ChannelSettlements, UnackedAge
 from warren.server.client_link import ClientLink
 from warren.server.replies import NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.server.share import Share
@@ -83,8 +82,8 @@ class ServerChannel:
                     self._settle(event)
                     return None
                 case MethodReceived(_, method):
-                    if (change := declarations.METHODS.get(type(method))) is not None:
-                        return change(self.link, method)
+                    if type(method) in declarations.METHODS:
+                        return declarations.perform(self.link, method)
                     return METHODS.get(type(method), _refuse)(self, method)
                 case _:
                     event()

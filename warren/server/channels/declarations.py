@@ -1,4 +1,4 @@
-"""Topology: what clients declare, bind and delete. Each is a coroutine of its channel."""
+"""Topology: what clients declare, bind and delete."""
 
 from __future__ import annotations
 
@@ -22,17 +22,15 @@ from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Future
 from warren.aio import bridge
 from warren.amqp.methods import method_of
-from warren.server.channels import streams
 from warren.server.channels.channel_link import ChannelLink
 from warren.server.channels.direct_reply import check_declared
+from warren.server.channels.streams import find_stream, refuse_stream
 from warren.server.replies import ACCESS_REFUSED, COMMAND_INVALID, PRECONDITION_FAILED, RESOURCE_LOCKED, Refusal
 from warren.server.reply_addresses import is_reply_queue
 from warren.verbs.steps import call
 
 if TYPE_CHECKING:
     from warren.actors.topics.streams import Stream
-
-Change = Callable[[NodeRegistry, Binding, object], None]
 
 
 def find_queue(channel: ChannelLink, name: str) -> QueueEntry:
@@ -48,35 +46,34 @@ def _declared_name(name: str) -> str:
 # ── exchanges ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def declare_exchange(channel: ChannelLink, method: c.Exchange.Declare) -> None:
+async def declare_exchange(channel: ChannelLink, method: c.Exchange.Declare) -> Method:
     name = _declared_name(method.exchange)
     definitions = channel.node.vhost(channel.vhost).definitions
     if method.passive:
         _refuse_default(name)
         definitions.exchange(name)
-    else:
-        if method.exchange_type not in EXCHANGE_TYPES:
-            reason = "unknown" if method.exchange_type else "invalid"  # Erlang has an atom for the empty name
-            raise Refusal(COMMAND_INVALID, f"{reason} exchange type '{method.exchange_type}'")
-        _refuse_default(name)
-        channel.check("exchange", name, "configure")
-        arguments = method.arguments or {}
-        fields: dict[str, Any] = {
-            "type": method.exchange_type,
-            "durable": method.durable,
-            "auto_delete": method.auto_delete,
-            "internal": method.internal,
-        }
-        if definitions.has("exchange", name):
-            if (difference := definitions.exchange(name).differs(arguments=arguments, **fields)) is not None:
-                raise Refusal(PRECONDITION_FAILED, difference)
-        elif isinstance(alternate := arguments.get(ALTERNATE_EXCHANGE), str):
-            channel.check("exchange", name, "read")
-            channel.check("exchange", alternate, "write")
-        declaration = ExchangeDeclaration(vhost=channel.vhost, name=name, arguments=arguments, **fields)
-        await channel.change(lambda registry: registry.declare_exchange(declaration))
-    if not method.nowait:
-        channel.send(c.Exchange.DeclareOk())
+        return c.Exchange.DeclareOk()
+    if method.exchange_type not in EXCHANGE_TYPES:
+        reason = "unknown" if method.exchange_type else "invalid"  # Erlang has an atom for the empty name
+        raise Refusal(COMMAND_INVALID, f"{reason} exchange type '{method.exchange_type}'")
+    _refuse_default(name)
+    channel.check("exchange", name, "configure")
+    arguments = method.arguments or {}
+    fields: dict[str, Any] = {
+        "type": method.exchange_type,
+        "durable": method.durable,
+        "auto_delete": method.auto_delete,
+        "internal": method.internal,
+    }
+    if definitions.has("exchange", name):
+        if (difference := definitions.exchange(name).differs(arguments=arguments, **fields)) is not None:
+            raise Refusal(PRECONDITION_FAILED, difference)
+    elif isinstance(alternate := arguments.get(ALTERNATE_EXCHANGE), str):
+        channel.check("exchange", name, "read")
+        channel.check("exchange", alternate, "write")
+    declaration = ExchangeDeclaration(vhost=channel.vhost, name=name, arguments=arguments, **fields)
+    await channel.change(lambda registry: registry.declare_exchange(declaration))
+    return c.Exchange.DeclareOk()
 
 
 def _refuse_default(name: str) -> None:
@@ -84,105 +81,67 @@ def _refuse_default(name: str) -> None:
         raise Refusal(ACCESS_REFUSED, "operation not permitted on the default exchange")
 
 
-async def delete_exchange(channel: ChannelLink, method: c.Exchange.Delete) -> None:
+async def delete_exchange(channel: ChannelLink, method: c.Exchange.Delete) -> Method:
     name = _declared_name(method.exchange)
     _refuse_default(name)
     channel.node.vhost(channel.vhost).definitions.check_deletable(name)
     channel.check("exchange", name, "configure")
     await channel.change(lambda registry: registry.delete_exchange(channel.vhost, name, if_unused=method.if_unused))
-    if not method.nowait:
-        channel.send(c.Exchange.DeleteOk())
-
-
-async def bind_exchange(channel: ChannelLink, method: c.Exchange.Bind) -> None:
-    await _bind_exchange(channel, method, NodeRegistry.bind)
-    if not method.nowait:
-        channel.send(c.Exchange.BindOk())
-
-
-async def unbind_exchange(channel: ChannelLink, method: c.Exchange.Unbind) -> None:
-    await _bind_exchange(channel, method, NodeRegistry.unbind)
-    if not method.nowait:
-        channel.send(c.Exchange.UnbindOk())
-
-
-async def _bind_exchange(channel: ChannelLink, method: c.Exchange.Bind | c.Exchange.Unbind, change: Change) -> None:
-    destination = _declared_name(method.destination)
-    channel.check("exchange", destination, "write")
-    _refuse_default(destination)
-    binding = Binding(
-        vhost=channel.vhost,
-        source=_declared_name(method.source),
-        destination=destination,
-        destination_type="exchange",
-        routing_key=method.routing_key,
-        arguments=method.arguments or {},
-    )
-    await _change_binding(channel, binding, change)
-
-
-async def _change_binding(channel: ChannelLink, binding: Binding, change: Change) -> None:
-    source = binding.source
-    _refuse_default(source)
-    channel.check("exchange", source, "read")
-    if channel.node.vhost(channel.vhost).definitions.has("exchange", source):
-        channel.check_topic(source, binding.routing_key, "read")
-    await channel.change(lambda registry: change(registry, binding, channel.connection))
+    return c.Exchange.DeleteOk()
 
 
 # ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def declare_queue(channel: ChannelLink, method: c.Queue.Declare) -> None:
+async def declare_queue(channel: ChannelLink, method: c.Queue.Declare) -> Method:
     name = _declared_name(method.queue)
     if is_reply_queue(name):
         check_declared(channel, name)
-        if not method.nowait:
-            channel.send(method_of(c.Queue.DeclareOk, queue=name, message_count=0, consumer_count=1))
-        return
+        return method_of(c.Queue.DeclareOk, queue=name, message_count=0, consumer_count=1)
     if method.passive:
-        entry = streams.find_stream(channel, name) or find_queue(channel, name)
+        entry = find_stream(channel, name) or find_queue(channel, name)
     else:
         entry = await _declare(channel, name, method)
     name = channel.last_queue = entry.declaration.name
     ready, consumers = await _counts(channel, entry)
-    if not method.nowait:
-        channel.send(method_of(c.Queue.DeclareOk, queue=name, message_count=ready, consumer_count=consumers))
+    return method_of(c.Queue.DeclareOk, queue=name, message_count=ready, consumer_count=consumers)
 
 
 async def _declare(channel: ChannelLink, name: str, method: c.Queue.Declare) -> QueueEntry | Stream:
-    wants_stream = (method.arguments or {}).get("x-queue-type") == STREAM
-    if not name and wants_stream:
-        streams.refuse_server_name()
+    arguments = dict(method.arguments or {})
+    is_stream = arguments.get("x-queue-type") == STREAM
+    if not name and is_stream:
+        raise Refusal(PRECONDITION_FAILED, "Cannot declare a server-named queue for type rabbit_stream_queue")
     if not name:
         name = channel.node.new_queue_name()
     elif name.startswith(RESERVED_PREFIX):
         raise Refusal(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
     channel.check("queue", name, "configure")
-    existing = streams.find_stream(channel, name)
-    if existing is not None or (wants_stream and _exists(channel, name)):
-        _check_equivalent((existing or find_queue(channel, name)).declaration, method, method.arguments or {})
-    return await (streams.declare if wants_stream else _declare_queue)(channel, name, method)
+    existing = find_stream(channel, name)
+    if existing is not None or (is_stream and _exists(channel, name)):
+        _check_equivalent((existing or find_queue(channel, name)).declaration, method, arguments)
+    if not is_stream:
+        _check_classic(channel, name, method, arguments)
+    declaration = QueueDeclaration(
+        vhost=channel.vhost,
+        name=name,
+        durable=method.durable and not method.exclusive,
+        exclusive=method.exclusive,
+        auto_delete=method.auto_delete,
+        arguments=arguments,
+    )
+
+    def declare(registry: NodeRegistry) -> QueueEntry | Stream:
+        if is_stream:
+            return registry.declare_stream(declaration)
+        return registry.declare_queue(declaration, channel.connection)
+
+    entry: QueueEntry | Stream = await channel.change(declare)
+    return entry
 
 
-def _exists(channel: ChannelLink, name: str) -> bool:
-    return name in channel.node.vhost(channel.vhost).queues
-
-
-async def _counts(channel: ChannelLink, entry: QueueEntry | Stream) -> tuple[int, int]:
-    """Return the numbers of ready messages and of consumers."""
-    if not isinstance(entry, QueueEntry):
-        return await streams.count(channel, entry), 0  # RabbitMQ reports no consumers of a stream
-    actor = entry.actor
-
-    ready, consumers = await bridge.answer(call(actor, actor.lengths))
-    if isinstance(ready, Future):  # a crash has left many: RabbitMQ counts them before it accepts clients
-        ready = await bridge.answer(ready)
-    return ready, consumers
-
-
-async def _declare_queue(channel: ChannelLink, name: str, method: c.Queue.Declare) -> QueueEntry:
-    arguments = dict(method.arguments or {})
+def _check_classic(channel: ChannelLink, name: str, method: c.Queue.Declare, arguments: dict[str, Any]) -> None:
+    """Check the declaration of a classic queue, or of a quorum queue that becomes a classic one."""
     kind = arguments.get("x-queue-type")
     if kind == "quorum" and channel.server.settings.default_queue_type_for_quorum == "classic":
         arguments["x-queue-type"], method.durable = "classic", True
@@ -197,16 +156,10 @@ async def _declare_queue(channel: ChannelLink, name: str, method: c.Queue.Declar
         if isinstance(exchange := arguments.get("x-dead-letter-exchange"), str):
             channel.check("queue", name, "read")
             channel.check("exchange", exchange, "write")
-    declaration = QueueDeclaration(
-        vhost=channel.vhost,
-        name=name,
-        durable=method.durable and not method.exclusive,
-        exclusive=method.exclusive,
-        auto_delete=method.auto_delete,
-        arguments=arguments,
-    )
-    entry: QueueEntry = await channel.change(lambda registry: registry.declare_queue(declaration, channel.connection))
-    return entry
+
+
+def _exists(channel: ChannelLink, name: str) -> bool:
+    return name in channel.node.vhost(channel.vhost).queues
 
 
 def _check_equivalent(existing: QueueDeclaration, method: c.Queue.Declare, arguments: Mapping[str, Any]) -> None:
@@ -219,7 +172,20 @@ def _check_equivalent(existing: QueueDeclaration, method: c.Queue.Declare, argum
         raise Refusal(PRECONDITION_FAILED, difference)
 
 
-async def delete_queue(channel: ChannelLink, method: c.Queue.Delete) -> None:
+async def _counts(channel: ChannelLink, entry: QueueEntry | Stream) -> tuple[int, int]:
+    """Return the numbers of ready messages and of consumers."""
+    if not isinstance(entry, QueueEntry):  # RabbitMQ reports no consumers of a stream
+        await bridge.run(channel.node.caught_up())
+        return len(await bridge.in_thread(entry.bounds)), 0
+    actor = entry.actor
+
+    ready, consumers = await bridge.answer(call(actor, actor.lengths))
+    if isinstance(ready, Future):  # a crash has left many: RabbitMQ counts them before it accepts clients
+        ready = await bridge.answer(ready)
+    return ready, consumers
+
+
+async def delete_queue(channel: ChannelLink, method: c.Queue.Delete) -> Method:
     name = channel.queue_name(_declared_name(method.queue))
     channel.check("queue", name, "configure")
     deleted: int = await channel.change(
@@ -227,32 +193,45 @@ async def delete_queue(channel: ChannelLink, method: c.Queue.Delete) -> None:
             channel.vhost, name, owner=channel.connection, if_empty=method.if_empty, if_unused=method.if_unused
         )
     )
-    if not method.nowait:
-        channel.send(method_of(c.Queue.DeleteOk, message_count=deleted))
+    return method_of(c.Queue.DeleteOk, message_count=deleted)
 
 
-async def purge_queue(channel: ChannelLink, method: c.Queue.Purge) -> None:
+async def purge_queue(channel: ChannelLink, method: c.Queue.Purge) -> Method:
     name = channel.queue_name(method.queue)
     channel.check("queue", name, "read")
-    streams.refuse_purge(channel, name)
+    refuse_stream(channel, name, "queue.purge")
     actor = find_queue(channel, name).actor
     purged: int = await bridge.answer(call(actor, actor.purge))
-    if not method.nowait:
-        channel.send(method_of(c.Queue.PurgeOk, message_count=purged))
+    return method_of(c.Queue.PurgeOk, message_count=purged)
 
 
-async def bind_queue(channel: ChannelLink, method: c.Queue.Bind) -> None:
-    await _bind_queue(channel, method, NodeRegistry.bind)
-    if not method.nowait:
-        channel.send(c.Queue.BindOk())
+# ── bindings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_BINDING_CHANGES: Final[dict[type[Method], tuple[Callable[[NodeRegistry, Binding, object], None], Method]]] = {
+    c.Exchange.Bind: (NodeRegistry.bind, c.Exchange.BindOk()),
+    c.Exchange.Unbind: (NodeRegistry.unbind, c.Exchange.UnbindOk()),
+    c.Queue.Bind: (NodeRegistry.bind, c.Queue.BindOk()),
+    c.Queue.Unbind: (NodeRegistry.unbind, c.Queue.UnbindOk()),
+}
+"""By method, the change and its answer."""
 
 
-async def unbind_queue(channel: ChannelLink, method: c.Queue.Unbind) -> None:
-    await _bind_queue(channel, method, NodeRegistry.unbind)
-    channel.send(c.Queue.UnbindOk())
+async def change_exchange_binding(channel: ChannelLink, method: c.Exchange.Bind | c.Exchange.Unbind) -> Method:
+    destination = _declared_name(method.destination)
+    channel.check("exchange", destination, "write")
+    _refuse_default(destination)
+    binding = Binding(
+        vhost=channel.vhost,
+        source=_declared_name(method.source),
+        destination=destination,
+        destination_type="exchange",
+        routing_key=method.routing_key,
+        arguments=method.arguments or {},
+    )
+    return await _change_binding(channel, method, binding)
 
 
-async def _bind_queue(channel: ChannelLink, method: c.Queue.Bind | c.Queue.Unbind, change: Change) -> None:
+async def change_queue_binding(channel: ChannelLink, method: c.Queue.Bind | c.Queue.Unbind) -> Method:
     queue = _declared_name(method.queue)
     name = channel.queue_name(queue)
     channel.check("queue", name, "write")
@@ -263,17 +242,36 @@ async def _bind_queue(channel: ChannelLink, method: c.Queue.Bind | c.Queue.Unbin
         routing_key=method.routing_key if queue or method.routing_key else name,
         arguments=method.arguments or {},
     )
-    await _change_binding(channel, binding, change)
+    return await _change_binding(channel, method, binding)
 
 
-METHODS: Final[dict[type[Method], Callable[[ChannelLink, Any], Coroutine[Any, Any, None]]]] = {
+async def _change_binding(channel: ChannelLink, method: Method, binding: Binding) -> Method:
+    source = binding.source
+    _refuse_default(source)
+    channel.check("exchange", source, "read")
+    if channel.node.vhost(channel.vhost).definitions.has("exchange", source):
+        channel.check_topic(source, binding.routing_key, "read")
+    change, answer = _BINDING_CHANGES[type(method)]
+    await channel.change(lambda registry: change(registry, binding, channel.connection))
+    return answer
+
+
+METHODS: Final[dict[type[Method], Callable[[ChannelLink, Any], Coroutine[Any, Any, Method]]]] = {
     c.Exchange.Declare: declare_exchange,
     c.Exchange.Delete: delete_exchange,
-    c.Exchange.Bind: bind_exchange,
-    c.Exchange.Unbind: unbind_exchange,
+    c.Exchange.Bind: change_exchange_binding,
+    c.Exchange.Unbind: change_exchange_binding,
     c.Queue.Declare: declare_queue,
     c.Queue.Delete: delete_queue,
     c.Queue.Purge: purge_queue,
-    c.Queue.Bind: bind_queue,
-    c.Queue.Unbind: unbind_queue,
+    c.Queue.Bind: change_queue_binding,
+    c.Queue.Unbind: change_queue_binding,
 }
+"""By method, what it changes; the answer is returned."""
+
+
+async def perform(channel: ChannelLink, method: Any) -> None:
+    """Make the change that one of :data:`METHODS` asks for, and answer, unless the client waits for no answer."""
+    answer = await METHODS[type(method)](channel, method)
+    if not getattr(method, "nowait", False):  # queue.unbind has no such bit
+        channel.send(answer)

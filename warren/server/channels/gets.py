@@ -20,7 +20,7 @@ from warren.queue_index.queue.fetching import Fetched, FetchedAgain
 from warren.server.channels.channel_link import ChannelLink, Work
 from warren.server.channels.declarations import find_queue
 from warren.server.channels.settlements import OF_GET, ChannelSettlements
-from warren.server.channels.streams import refuse_get
+from warren.server.channels.streams import refuse_stream
 from warren.verbs.steps import asked
 
 
@@ -42,7 +42,7 @@ class ChannelGets:
         channel = self._channel
         name = channel.queue_name(method.queue)
         channel.check("queue", name, "read")
-        refuse_get(channel, name)
+        refuse_stream(channel, name, "basic.get")
         actor = find_queue(channel, name).actor
         through, required = self._settlements.through_for(actor), not method.no_ack
         future = asked(
@@ -83,7 +83,7 @@ class ChannelGets:
     def get_batch(self, name: str, count: int) -> Any:
         """Get at most ``count`` messages, and few once they have a mebibyte, for :func:`warren.client.received.got_of`:
         similar ones together, with the first one's tag. Returns a coroutine if the queue is busy."""
-        refuse_get(self._channel, name)
+        refuse_stream(self._channel, name, "basic.get")
         actor = find_queue(self._channel, name).actor
         through = self._settlements.through_for(actor)
 
@@ -99,7 +99,7 @@ class ChannelGets:
         """Take one message by its id, from wherever it stands, in the form of :meth:`get_batch`."""
         from warren.verbs.moving import take
 
-        refuse_get(self._channel, name)
+        refuse_stream(self._channel, name, "basic.get")
         through = self._settlements.through_for(find_queue(self._channel, name).actor)
         return self._batch_of(through, await bridge.run(take(through, chosen_ids([id]))))
 

@@ -26,7 +26,8 @@ from warren.aio import bridge
 from warren.amqp.methods import method_of
 from warren.queue_index.properties import decode_properties, encode_properties
 from warren.server.channels.channel_link import ChannelLink
-from warren.server.channels.streams import OFFSET, OffsetSpec, refuse_return
+from warren.server.channels.streams import OFFSET, OffsetSpec
+from warren.server.replies import NOT_IMPLEMENTED, Refusal
 from warren.storage.errors import WarrenError
 from warren.verbs.topic_lookup import offsets_at
 
@@ -216,11 +217,12 @@ class StreamConsumer:
     # ── settling: what a channel calls for its deliveries ───────────────────────────────────────────────────────
 
     def settle_ranges(self, outcome: str, offsets: Sequence[range]) -> None:
-        """Add credit for acks, until it ends. Raises :class:`~warren.server.replies.Refusal` for anything else."""
+        """Add credit for acks, until it ends. Raises :class:`Refusal` for anything else."""
         if self.ended:
             return
         if outcome != "ack":
-            refuse_return(self._stream)
+            stream = self._stream.declaration
+            raise Refusal(NOT_IMPLEMENTED, f"basic.nack and basic.reject not supported by stream queues {stream}")
         self._credit += sum(map(len, offsets))
         self._changed.set()
 

@@ -11,11 +11,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
-from pamqp import commands as c
 
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.stream_arguments import period_ms
-from warren.aio import bridge
 from warren.queue_index.message.amqp_tables import Timestamp, type_name
 from warren.server.channels.channel_link import ChannelLink
 from warren.server.replies import NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
@@ -33,49 +31,10 @@ def find_stream(channel: ChannelLink, name: str) -> Stream | None:
     return streams.find(channel.vhost, name) if streams else None
 
 
-async def declare(channel: ChannelLink, name: str, method: c.Queue.Declare) -> Stream:
-    """Declare the stream, if it does not exist."""
-    declaration = QueueDeclaration(
-        vhost=channel.vhost,
-        name=name,
-        durable=method.durable and not method.exclusive,
-        exclusive=method.exclusive,
-        auto_delete=method.auto_delete,
-        arguments=dict(method.arguments or {}),
-    )
-    stream: Stream = await channel.change(lambda registry: registry.declare_stream(declaration))
-    return stream
-
-
-async def count(channel: ChannelLink, stream: Stream) -> int:
-    """Return the number of its messages."""
-    await bridge.run(channel.node.caught_up())
-    return len(await bridge.in_thread(stream.bounds))
-
-
-def refuse_server_name() -> None:
-    """Refuse a stream without a name."""
-    raise Refusal(PRECONDITION_FAILED, "Cannot declare a server-named queue for type rabbit_stream_queue")
-
-
-def refuse_get(channel: ChannelLink, name: str) -> None:
-    """Raise :class:`Refusal` if it is a stream."""
-    _refuse(channel, name, "basic.get")
-
-
-def refuse_purge(channel: ChannelLink, name: str) -> None:
-    """Raise :class:`Refusal` if it is a stream."""
-    _refuse(channel, name, "queue.purge")
-
-
-def refuse_return(stream: Stream) -> None:
-    """Refuse any settlement but an ack."""
-    raise Refusal(NOT_IMPLEMENTED, f"basic.nack and basic.reject not supported by stream queues {stream.declaration}")
-
-
-def _refuse(channel: ChannelLink, name: str, feature: str) -> None:
+def refuse_stream(channel: ChannelLink, name: str, method: str) -> None:
+    """Raise :class:`Refusal` if the queue is a stream, which does not support this method."""
     if (stream := find_stream(channel, name)) is not None:
-        raise Refusal(NOT_IMPLEMENTED, f"{feature} not supported by stream queues {stream.declaration}")
+        raise Refusal(NOT_IMPLEMENTED, f"{method} not supported by stream queues {stream.declaration}")
 
 
 def check_consume(
