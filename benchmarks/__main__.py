@@ -6,32 +6,26 @@ messages, one pair each, nothing written but to the terminal.
 
 from __future__ import annotations
 
-import json
 import tempfile
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.backlog import fill_and_drain
-from benchmarks.classic_v2 import v2_backlog
-from benchmarks.exporting import exporting
-from benchmarks.figures import Figure, Results, day_of, machine_facts
+from benchmarks.exporting import exporting, v2_backlog
+from benchmarks.figures import Figure, Results
 from benchmarks.killed import killed_backlog
 from benchmarks.many_queues import many_queues
 from benchmarks.plot import draw, draw_topics
 from benchmarks.quorum import LOG_BYTES, quorum_log
-from benchmarks.report import markdown, table, write_into
+from benchmarks.report import DOCS, keep, show, wide_console
 from benchmarks.scenarios import PLANS, publish_and_fetch
 from benchmarks.simulation import measure as measure_simulation
 from benchmarks.topic_index import topic_index
 from benchmarks.topics import PLANS as TOPIC_PLANS
 from benchmarks.topics import append_and_read
 
-PROJECT = Path(__file__).parent.parent
 MESSAGES = 1_000_000
 
 
@@ -64,20 +58,14 @@ def measure(directory: str, *, messages: int, scale: float, repeats: int, progre
     step("ten thousand queues", 2)
     figures += many_queues(directory, queues=max(100, int(10_000 * scale)), tick=tick)
     progress.remove_task(task)
-    return Results(
-        date=day_of(datetime.now(UTC)),
-        quick=messages < MESSAGES,
-        machine=machine_facts(),
-        figures=figures,
-        memory=memory,
-    )
+    return Results.of(figures, quick=messages < MESSAGES, memory=memory)
 
 
 def main(
     *, quick: Annotated[bool, typer.Option("--quick", help="A twentieth of everything; writes nothing.")] = False
 ) -> None:
     """Measure warren beside the bare writing and reading of the same bytes."""
-    console = Console(width=None if Console().is_terminal else 160)
+    console = wide_console()
     with tempfile.TemporaryDirectory(prefix="warren-bench-") as directory, Progress(console=console) as progress:
         results = measure(
             directory,
@@ -86,16 +74,11 @@ def main(
             repeats=1 if quick else 5,
             progress=progress,
         )
-    console.print(table(results.figures))
+    show(console, results)
+    keep(results, "latest", "benchmarks.md")
     if not quick:
-        target = PROJECT / "benchmarks" / "results" / "latest.json"
-        target.parent.mkdir(exist_ok=True)
-        target.write_text(json.dumps(results.to_json(), indent=1) + "\n", encoding="utf-8")
-        write_into(PROJECT / "docs" / "benchmarks.md", markdown(results))
-        draw(results, PROJECT / "docs" / "benchmarks.png")
-        draw_topics(results, PROJECT / "docs" / "benchmarks-topics.png")
-    for figure in results.missed:
-        console.print(f"not reached: {figure.title}")
+        draw(results, DOCS / "benchmarks.png")
+        draw_topics(results, DOCS / "benchmarks-topics.png")
     measure_simulation(console, quick=quick)
 
 

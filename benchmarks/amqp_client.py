@@ -24,12 +24,12 @@ _CHANNEL = 1
 class Client:
     """One connection with one channel, over a blocking socket."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1", *, receive_buffer: int | None = None) -> None:
+    def __init__(self, port: int, *, receive_buffer: int | None = None) -> None:
         """``receive_buffer``: bytes that the kernel buffers before they are read; ``None``: as many as it will."""
         self.socket = socket.socket()
         if receive_buffer is not None:  # before it connects: then the other end knows
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.connect((host, port))
+        self.socket.connect(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._engine = Connection(Side.CLIENT)
         self._acked_to = 0
@@ -80,10 +80,10 @@ class Client:
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 
     @staticmethod
-    def window(queue: str, bodies: Sequence[bytes], properties: bytes = PERSISTENT) -> bytes:
+    def window(queue: str, bodies: Sequence[bytes]) -> bytes:
         """The bytes that publish such messages to a queue."""
         publish = encode_arguments(method_of(c.Basic.Publish, exchange="", routing_key=queue))
-        return contents(_CHANNEL, c.Basic.Publish.index, (publish, b""), properties, bodies, frame_max=131_072)
+        return contents(_CHANNEL, c.Basic.Publish.index, (publish, b""), PERSISTENT, bodies, frame_max=131_072)
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from statistics import median
 from typing import Any, Literal
 
@@ -54,6 +54,32 @@ class Figure:
     ratio: Spread | None = None
     bar: Bar | None = None
     note: str = ""
+
+    @classmethod
+    def of_pairs(
+        cls,
+        ours: Sequence[float],
+        counterparts: Sequence[float],
+        counterpart_name: str,
+        *,
+        group: str,
+        title: str,
+        unit: Unit,
+        bar: Bar | None = None,
+        note: str = "",
+    ) -> Figure:
+        """Return a figure of measurements, each with its counterpart."""
+        return cls(
+            group=group,
+            title=title,
+            unit=unit,
+            ours=Spread.of(ours),
+            counterpart=Spread.of(counterparts),
+            counterpart_name=counterpart_name,
+            ratio=ratios(ours, counterparts),
+            bar=bar,
+            note=note,
+        )
 
     @property
     def reached(self) -> bool | None:
@@ -103,7 +129,18 @@ class Results:
     quick: bool
     machine: dict[str, str | int]
     figures: list[Figure]
-    memory: Memory
+    memory: Memory = attrs.Factory(Memory)
+
+    @classmethod
+    def of(cls, figures: list[Figure], *, quick: bool, memory: Memory | None = None) -> Results:
+        """Return the results of a run on this machine that ends now."""
+        return cls(
+            date=day_of(datetime.now(UTC)),
+            quick=quick,
+            machine=machine_facts(),
+            figures=figures,
+            memory=memory or Memory(),
+        )
 
     def to_json(self) -> dict[str, Any]:
         plain = attrs.asdict(self)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import psutil
 
 from benchmarks.figures import Bar, Figure, Spread
-from benchmarks.measure import Tick
+from benchmarks.measure import Tick, answer_of
 
 MESSAGES_EACH = 100
 BODY = bytes(100)
@@ -49,15 +48,8 @@ def many_queues(directory: str, *, queues: int, tick: Tick) -> list[Figure]:
 
 def _act(name: str, path: str, queues: int) -> dict[str, float]:
     """Run one act in a process of its own, which stops cleanly."""
-    command = [sys.executable, "-m", "benchmarks.many_queues", name, path, str(queues)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as process:
-        if process.stdout is None or process.stdin is None:
-            raise RuntimeError("no pipes")
-        line = process.stdout.readline()
-        process.stdin.close()
-        process.wait()
-    found: dict[str, float] = json.loads(line)
-    return found
+    figures: dict[str, float] = answer_of("benchmarks.many_queues", name, path, queues)
+    return figures
 
 
 def _rest(node: Any) -> None:
@@ -97,7 +89,6 @@ def _main(name: str, path: str, queues: int) -> None:
             "files": process.num_fds(),
         }
         print(json.dumps(figures), flush=True)
-        sys.stdin.read()
 
 
 if __name__ == "__main__":

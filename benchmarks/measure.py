@@ -8,15 +8,20 @@ directory of the same file system, with the garbage collected before.
 from __future__ import annotations
 
 import gc
+import json
 import os
+import resource
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import attrs
 
-from benchmarks.figures import Spread, ratios
+from benchmarks.figures import Bar, Figure, Spread, ratios
 from benchmarks.tape import Player, RecordingFileSystem, Tape
 from warren.storage.filesystem import FileSystem, RealFileSystem
 
@@ -57,10 +62,6 @@ class Timed:
         return [self.messages / seconds for seconds in self.bare]
 
     @property
-    def ratio(self) -> Spread | None:
-        return ratios(self.rates, self.bare_rates) if self.bare else None
-
-    @property
     def note(self) -> str:
         """What the system is asked to do in this phase."""
         tape, parts = self.tape, []
@@ -70,6 +71,20 @@ class Timed:
             parts.append(f"{tape.bytes_read / self.messages:,.0f} B read")
         return "; ".join(parts) or "nothing is written"
 
+    def figure(self, group: str, title: str, bare_name: str, bar: Bar | None) -> Figure:
+        """Our rates, beside those of the bare counterpart, if there is one."""
+        return Figure(
+            group=group,
+            title=title,
+            unit="messages/s",
+            ours=Spread.of(self.rates),
+            counterpart=Spread.of(self.bare_rates) if self.bare else None,
+            counterpart_name=bare_name if self.bare else "",
+            ratio=ratios(self.rates, self.bare_rates) if self.bare else None,
+            bar=bar,
+            note=self.note,
+        )
+
 
 def seconds_of(work: Callable[[], object]) -> float:
     """How long it takes."""
@@ -77,6 +92,22 @@ def seconds_of(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
+
+
+def answer_of(module: str, *arguments: object) -> Any:
+    """Run a module in a process of its own; return the JSON in the last line that it prints."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def peak_bytes() -> int:
+    """Return the peak memory of this process; what the system counts for a child may be its parent's."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def in_turn(scenario: Scenario, directory: str, repeats: int, tick: Tick) -> dict[str, Timed]:

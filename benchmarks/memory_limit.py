@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import attrs
 from rich.console import Console
 
 from benchmarks.figures import day_of, machine_facts
-from benchmarks.report import write_into
+from benchmarks.measure import answer_of, peak_bytes
+from benchmarks.report import DOCS, markdown_table, write_into
 
-PROJECT = Path(__file__).parent.parent
 BEGIN, END = "<!-- limit -->\n", "<!-- /limit -->"
 LIMIT_MIB: Final = 200
 MOST: Final = 1.25
@@ -99,15 +97,7 @@ class Outcome:
 
 def run(name: str, directory: str, seconds: float) -> Outcome:
     """One case, in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.memory_limit", name, directory, str(seconds)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=PROJECT)
-    return Outcome(**json.loads(done.stdout))
-
-
-def peak_mib() -> float:
-    """The highest resident memory that this process ever had."""
-    [line] = [line for line in Path("/proc/self/status").read_text("utf-8").splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) / 1024
+    return Outcome(**answer_of("benchmarks.memory_limit", name, directory, seconds))
 
 
 def press_on(case: Case, directory: str, seconds: float) -> Outcome:
@@ -138,7 +128,7 @@ def press_on(case: Case, directory: str, seconds: float) -> Outcome:
         while any(thread.is_alive() for thread in threads):
             time.sleep(min(1.0, seconds / 10))
             alarms += bool(node.memory()["alarms"])
-        outcome = Outcome(peak_mib(), sum(counts) * case.message_bytes / 1e6, max(holds), alarms)
+        outcome = Outcome(peak_bytes() / (1 << 20), sum(counts) * case.message_bytes / 1e6, max(holds), alarms)
         print(json.dumps(attrs.asdict(outcome)), flush=True)
         os._exit(0)  # what was not made safe meanwhile is of no interest
 
@@ -165,18 +155,19 @@ def _publisher(node: Any, case: Case) -> Callable[[int, float], object]:
 def markdown(outcomes: dict[str, Outcome], seconds: float) -> str:
     """For the page."""
     machine = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine_facts().items())
-    lines = [
-        f"Run of {day_of(datetime.now(UTC))}; {machine}. Limit {LIMIT_MIB} MiB, {seconds:g} seconds each.",
-        "",
-        "| what is published | highest resident memory | of the limit | published meanwhile | longest hold |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    lines += [
-        f"| {CASES[name].title} | {outcome.peak_mib:.0f} MiB | {outcome.times_limit:.2f} × "
-        f"| {outcome.published_mb:,.0f} MB | {outcome.longest_hold_s:.1f} s |"
+    first = f"Run of {day_of(datetime.now(UTC))}; {machine}. Limit {LIMIT_MIB} MiB, {seconds:g} seconds each."
+    headings = "what is published", "highest resident memory", "of the limit", "published meanwhile", "longest hold"
+    rows = [
+        (
+            CASES[name].title,
+            f"{outcome.peak_mib:.0f} MiB",
+            f"{outcome.times_limit:.2f} ×",
+            f"{outcome.published_mb:,.0f} MB",
+            f"{outcome.longest_hold_s:.1f} s",
+        )
         for name, outcome in outcomes.items()
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([first, "", *markdown_table(headings, rows), ""])
 
 
 def main() -> None:
@@ -188,7 +179,7 @@ def main() -> None:
             outcome = outcomes[name] = run(name, os.path.join(directory, "node"), SECONDS)
         judged = "" if outcome.times_limit <= MOST else f", more than {MOST} ×"
         console.print(f"{case.title}: {outcome.peak_mib:.0f} MiB, {outcome.times_limit:.2f} ×{judged}")
-    write_into(PROJECT / "docs" / "memory.md", markdown(outcomes, SECONDS), begin=BEGIN, end=END)
+    write_into(DOCS / "memory.md", markdown(outcomes, SECONDS), begin=BEGIN, end=END)
 
 
 if __name__ == "__main__":

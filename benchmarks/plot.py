@@ -17,13 +17,11 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks.figures import Figure, Memory, Results
+from benchmarks.report import DOCS, RESULTS
 from warren.simulation.pictures.panels import STATES
 from warren.simulation.pictures.style import AMBER, BLUE, GREY, INK, PALE, RED, WIDE_INCHES, save_png, style, value_axis
 from warren.simulation.pictures.words import count_text
 
-PROJECT: Final = Path(__file__).parent.parent
-RESULTS: Final = PROJECT / "benchmarks" / "results"
-DOCS: Final = PROJECT / "docs"
 TOPIC: Final = "topic"
 """The prefix of the groups of the topics' figures."""
 

@@ -10,22 +10,18 @@ import cProfile
 import json
 import os
 import pstats
-import resource
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from benchmarks.exporting import export
-from benchmarks.figures import Bar, Figure, Spread, ratios
+from benchmarks.figures import Bar, Figure, Spread
 from benchmarks.killed import files_below, read_bare
-from benchmarks.measure import Tick, seconds_of
+from benchmarks.measure import Tick, answer_of, peak_bytes, seconds_of
 from benchmarks.quorum_log import BODY_BYTES, Written, write_quorum_log
 
 LOG_BYTES = 256 << 20
@@ -50,8 +46,7 @@ def _figures(node: str, written: Written, repeats: int, tick: Tick) -> list[Figu
     memory: list[float] = []
     read_bare(node)
     for _ in range(repeats):
-        command = [sys.executable, "-m", "benchmarks.quorum", "--export", node]
-        said = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        said = answer_of("benchmarks.quorum", "--export", node)
         if said["messages"] != written.left:
             raise RuntimeError(f"export gave {said['messages']} messages, not {written.left}")
         ours.append(size / said["seconds"])
@@ -61,14 +56,13 @@ def _figures(node: str, written: Written, repeats: int, tick: Tick) -> list[Figu
     title = f"a quorum queue's log of {size:,.0f} MB, nearly all acked"
     note = f"{written.published:,} × {BODY_BYTES} B, each acked but for {written.left:,}; {written.entries:,} entries"
     return [
-        Figure(
+        Figure.of_pairs(
+            ours,
+            bare,
+            "bare read",
             group="quorum",
             title=f"export to nowhere: {title}",
             unit="MB/s",
-            ours=Spread.of(ours),
-            counterpart=Spread.of(bare),
-            counterpart_name="bare read",
-            ratio=ratios(ours, bare),
             bar=RATE_BAR,
             note=f"{note}, in the page cache",
         ),
@@ -86,20 +80,11 @@ def _figures(node: str, written: Written, repeats: int, tick: Tick) -> list[Figu
 # ── the process that exports ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _peak_mb() -> float:
-    """The peak memory of this process; what the system counts for a child may be its parent's."""
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
-
-
 def _export(node: str) -> None:
     start = time.perf_counter()
     messages = export(node)
     seconds = time.perf_counter() - start
-    print(json.dumps({"messages": messages, "seconds": seconds, "peak_mb": _peak_mb()}))
+    print(json.dumps({"messages": messages, "seconds": seconds, "peak_mb": peak_bytes() / 1e6}))
 
 
 def main(

@@ -67,9 +67,9 @@ class Written:
     entries: int
 
 
-def write_quorum_log(directory: str, log_bytes: int, body_bytes: int = BODY_BYTES) -> Written:
+def write_quorum_log(directory: str, log_bytes: int) -> Written:
     """Write a node's data directory with one quorum queue, ``bench``, whose log has about ``log_bytes`` bytes."""
-    per_message = body_bytes + 450  # of both entries
+    per_message = BODY_BYTES + 450  # of both entries
     messages = max(2 * LAST, log_bytes // per_message)
     home = os.path.join(directory, "quorum", NODE.decode())
     queue = os.path.join(home, UID.decode())
@@ -77,7 +77,7 @@ def write_quorum_log(directory: str, log_bytes: int, body_bytes: int = BODY_BYTE
     config = _CONFIG.format(node=NODE.decode(), uid=UID.decode(), now=START_MS)
     with open(os.path.join(queue, "config"), "w", encoding="latin-1") as file:
         file.write(config)
-    entries = enumerate(_entries(messages, body_bytes), start=1)
+    entries = enumerate(_entries(messages), start=1)
     count = _write_segments(queue, entries, int(2 * messages * SEGMENT_SHARE) // SEGMENT_ENTRIES)
     count += _write_wal(os.path.join(home, "00000002.wal"), entries)
     return Written(messages, NEVER_ACKED + LAST, count)
@@ -144,10 +144,10 @@ def _notify(number: int, pid: bytes) -> bytes:
     return b"h\3" + _atom(b"notify") + _integer(number) + pid
 
 
-def _entries(messages: int, body_bytes: int) -> Iterator[bytes]:
+def _entries(messages: int) -> Iterator[bytes]:
     """Publish and ack in turn; the first and the last messages stay unacked."""
     draw = random.Random(3)
-    pool = draw.randbytes(body_bytes + (1 << 16))
+    pool = draw.randbytes(BODY_BYTES + (1 << 16))
     consensus, no_id = _atom(b"await_consensus"), bytes(16)
     yield (
         b"\x83h\3"
@@ -166,7 +166,7 @@ def _entries(messages: int, body_bytes: int) -> Iterator[bytes]:
         now_ms = START_MS + number // 10
         at = draw.randrange(1 << 16)
         # As the queue keeps it: without an id, and without the version byte in front.
-        before, _, behind = encode_message(PERSISTENT, no_id, pool[at : at + body_bytes]).rpartition(_binary(no_id))
+        before, _, behind = encode_message(PERSISTENT, no_id, pool[at : at + BODY_BYTES]).rpartition(_binary(no_id))
         message = before[1:] + _binary(b"") + behind
         enqueue = b"h\4" + _atom(b"enqueue") + _PUBLISHER + _integer(number + 1) + message
         yield _user(now_ms, enqueue, _notify(number, _PUBLISHER))

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
+from rich.console import Console
 from rich.table import Table
 
 from benchmarks.figures import Bar, Figure, Results, Spread
 
+PROJECT: Final = Path(__file__).parent.parent
+RESULTS: Final = PROJECT / "benchmarks" / "results"
+DOCS: Final = PROJECT / "docs"
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->"
+
+
+def wide_console() -> Console:
+    """Return a console that is wide enough for a table, also if the output is no terminal."""
+    return Console(width=None if Console().is_terminal else 160)
 
 
 def value_text(spread: Spread | None, unit: str, *, brief: bool) -> str:
@@ -86,3 +97,18 @@ def write_into(page: Path, text: str, *, begin: str = BEGIN, end: str = END) -> 
     before, _, rest = page.read_text(encoding="utf-8").partition(begin)
     _, _, after = rest.partition(end)
     page.write_text(f"{before}{begin}{text}{end}{after}", encoding="utf-8")
+
+
+def keep(results: Results, name: str, page: str) -> None:
+    """Write the results into benchmarks/results and into a page of docs/, unless the run was a quick one."""
+    if not results.quick:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{name}.json").write_text(json.dumps(results.to_json(), indent=1) + "\n", encoding="utf-8")
+        write_into(DOCS / page, markdown(results))
+
+
+def show(console: Console, results: Results) -> None:
+    """Print the results, and which bars were not reached."""
+    console.print(table(results.figures))
+    for figure in results.missed:
+        console.print(f"not reached: {figure.title}")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from benchmarks.bodies import bodies_of_sizes
-from benchmarks.figures import Bar, Figure, Spread, ratios
+from benchmarks.figures import Bar, Figure
 from benchmarks.measure import Phase, Tick, Timed, in_turn
 from warren.actors.vhost import Vhost
 from warren.queue_index.message.message_format import Envelope
@@ -170,30 +170,20 @@ def publish_and_fetch(directory: str, *, scale: float, repeats: int, tick: Tick)
 
 def _figures(plan: Plan, publish: Timed, fetch: Timed) -> list[Figure]:
     return [
-        _against_bare(plan, publish, PUBLISH, "bare write", plan.publish_bar),
-        _against_bare(plan, fetch, FETCH, "bare read and write" if fetch.tape.bytes_read else "bare write", None),
-        Figure(
+        publish.figure(plan.group, f"{PUBLISH}: {plan.title}", "bare write", plan.publish_bar),
+        fetch.figure(
+            plan.group,
+            f"{FETCH}: {plan.title}",
+            "bare read and write" if fetch.tape.bytes_read else "bare write",
+            None,
+        ),
+        Figure.of_pairs(
+            fetch.rates,
+            publish.rates,
+            "publish beside it",
             group=plan.group,
             title=f"{FETCH}, beside publish: {plan.title}",
             unit="messages/s",
-            ours=Spread.of(fetch.rates),
-            counterpart=Spread.of(publish.rates),
-            counterpart_name="publish beside it",
-            ratio=ratios(fetch.rates, publish.rates),
             bar=plan.fetch_bar,
         ),
     ]
-
-
-def _against_bare(plan: Plan, timed: Timed, phase: str, bare_name: str, bar: Bar | None) -> Figure:
-    return Figure(
-        group=plan.group,
-        title=f"{phase}: {plan.title}",
-        unit="messages/s",
-        ours=Spread.of(timed.rates),
-        counterpart=Spread.of(timed.bare_rates) if timed.bare else None,
-        counterpart_name=bare_name if timed.bare else "",
-        ratio=timed.ratio,
-        bar=bar,
-        note=timed.note,
-    )

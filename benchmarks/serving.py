@@ -6,7 +6,6 @@ Both run in processes of their own and take turns, case by case. The client cost
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Final, Protocol
@@ -24,17 +22,12 @@ import attrs
 import psutil
 import typer
 from pamqp import commands as c
-from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.amqp_client import Client, until_answered
-from benchmarks.figures import Bar, Figure, Memory, Results, Spread, Unit, day_of, machine_facts, ratios
-from benchmarks.report import markdown, table, write_into
+from benchmarks.figures import Bar, Figure, Results, Unit
+from benchmarks.report import PROJECT, keep, show, wide_console
 from warren.amqp.methods import method_of
-
-PROJECT: Final = Path(__file__).parent.parent
-PAGE: Final = PROJECT / "docs" / "serving-benchmarks.md"
-OUT: Final = PROJECT / "benchmarks" / "results" / "serving.json"
 
 SIZES: Final = {12: 100_000, 1024: 60_000, 16_384: 10_000}
 """Bytes of a body, and how many messages."""
@@ -319,21 +312,10 @@ def measure(scale: float, repeats: int, progress: Progress) -> Results:
             for name, (title, unit, bar) in case.figures.items():
                 mine, other = [pair[0][name] for pair in pairs], [pair[1][name] for pair in pairs]
                 figures.append(
-                    Figure(
-                        group=case.group,
-                        title=title,
-                        unit=unit,
-                        ours=Spread.of(mine),
-                        counterpart=Spread.of(other),
-                        counterpart_name="RabbitMQ",
-                        ratio=ratios(mine, other),
-                        bar=bar,
-                    )
+                    Figure.of_pairs(mine, other, "RabbitMQ", group=case.group, title=title, unit=unit, bar=bar)
                 )
         progress.remove_task(task)
-    return Results(
-        date=day_of(datetime.now(UTC)), quick=scale < 1, machine=machine_facts(), figures=figures, memory=Memory()
-    )
+    return Results.of(figures, quick=scale < 1)
 
 
 @contextmanager
@@ -356,15 +338,11 @@ def main(
 ) -> None:
     """Measure warren's server beside a real RabbitMQ."""
     sys.path.insert(0, str(PROJECT))
-    console = Console(width=None if Console().is_terminal else 160)
+    console = wide_console()
     with Progress(console=console) as progress:
         results = measure(0.05 if quick else 1.0, 1 if quick else 3, progress)
-    console.print(table(results.figures))
-    if not quick:
-        OUT.write_text(json.dumps(results.to_json(), indent=1) + "\n", encoding="utf-8")
-        write_into(PAGE, markdown(results))
-    for figure in results.missed:
-        console.print(f"not reached: {figure.title}")
+    show(console, results)
+    keep(results, "serving", "serving-benchmarks.md")
 
 
 if __name__ == "__main__":

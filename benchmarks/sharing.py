@@ -16,21 +16,17 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
-from rich.console import Console
 from rich.progress import track
 
 import warren
-from benchmarks.figures import Bar, Figure, Memory, Results, Spread, day_of, machine_facts, ratios
+from benchmarks.figures import Bar, Figure, Results
 from benchmarks.measure import seconds_of
-from benchmarks.report import markdown, table, write_into
+from benchmarks.report import DOCS, markdown, table, wide_console, write_into
 
-PAGE: Final = Path(__file__).parent.parent / "docs" / "sharing.md"
 BODY: Final = bytes(128)
 ONE_BY_ONE: Final = 2000
 TOGETHER: Final = 100_000
@@ -173,21 +169,18 @@ def measure(scale: float, repeats: int) -> Results:
                 ours[name].append(guests[name])
                 beside[name].append(echoed if counterpart == "an echo" else hosts[name])
     figures = [
-        Figure(
+        Figure.of_pairs(
+            ours[name],
+            beside[name],
+            counterpart,
             group="sharing",
             title=title,
             unit="µs",
-            ours=Spread.of(ours[name]),
-            counterpart=Spread.of(beside[name]),
-            counterpart_name=counterpart,
-            ratio=ratios(ours[name], beside[name]),
             bar=Bar("at most", LIMITS[counterpart]),
         )
         for name, (title, counterpart) in TITLES.items()
     ]
-    return Results(
-        date=day_of(datetime.now(UTC)), quick=scale < 1, machine=machine_facts(), figures=figures, memory=Memory()
-    )
+    return Results.of(figures, quick=scale < 1)
 
 
 def main(
@@ -195,9 +188,9 @@ def main(
 ) -> None:
     """Measure a guest beside the host's own handles."""
     results = measure(0.05 if quick else 1.0, 1 if quick else REPEATS)
-    Console(width=None if Console().is_terminal else 160).print(table(results.figures))
+    wide_console().print(table(results.figures))
     if not quick:
-        write_into(PAGE, markdown(results))
+        write_into(DOCS / "sharing.md", markdown(results))
 
 
 if __name__ == "__main__":

@@ -8,21 +8,15 @@ page docs/simulation-benchmarks.md says what is compared with what.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from benchmarks.figures import Bar, Figure, Memory, Results, Spread, Unit, day_of, machine_facts, ratios
-from benchmarks.measure import Tick
-from benchmarks.report import markdown, table, write_into
+from benchmarks.figures import Bar, Figure, Results, Spread, Unit
+from benchmarks.measure import Tick, answer_of
+from benchmarks.report import keep, show, wide_console
 
-PROJECT = Path(__file__).parent.parent
 MESSAGES = 10_000_000
 RATES = (20_000, 10_000, 2_000)
 """Messages a second; at the first two, the simulation is to take at most ten times as long as the engine."""
@@ -35,10 +29,8 @@ STORED = (100_000, 50, 100_000)
 
 def case(name: str, *numbers: int) -> dict[str, float]:
     """What a case says, run in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.simulation_cases", name, *map(str, numbers)]
-    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    said: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])
-    return said
+    answer: dict[str, float] = answer_of("benchmarks.simulation_cases", name, *numbers)
+    return answer
 
 
 def simulating(*, scale: float, repeats: int, tick: Tick) -> list[Figure]:
@@ -66,14 +58,13 @@ def _backlog(messages: int, rate: int, repeats: int, tick: Tick) -> list[Figure]
     what = f"{messages:,} messages through one queue, {rate:,} a second"
     in_time = rate > RATES[-1]
     return [
-        Figure(
+        Figure.of_pairs(
+            ours,
+            theirs,
+            "publish_many(1000) of the real engine",
             group="simulation",
             title=f"simulated: {what}",
             unit="messages/s",
-            ours=Spread.of(ours),
-            counterpart=Spread.of(theirs),
-            counterpart_name="publish_many(1000) of the real engine",
-            ratio=ratios(ours, theirs),
             bar=Bar("at least", 1 / AT_MOST) if in_time else None,
             note="128 B; half of them are taken and acked, the rest is a backlog that is paged",
         ),
@@ -128,42 +119,32 @@ def _sweep(count: int, repeats: int, tick: Tick) -> Figure:
         tick()
         ours.append(count / case("points", count, 2)["seconds"])
         tick()
-    return Figure(
+    return Figure.of_pairs(
+        ours,
+        theirs,
+        "one process",
         group="simulation",
         title=f"sweep of {count:,} small scenarios, two processes",
         unit="scenarios/s",
-        ours=Spread.of(ours),
-        counterpart=Spread.of(theirs),
-        counterpart_name="one process",
-        ratio=ratios(ours, theirs),
         bar=Bar("at least", 1.6),
         note="15,000 messages of 5 kB each; starting the processes is in the figure",
     )
 
 
-def measure(console: Console, *, quick: bool) -> Results:
+def measure(console: Console, *, quick: bool) -> None:
     """Measure everything and say it; unless ``quick``, keep it: the JSON, and the page in docs/."""
     with console.status("the simulation"):
         figures = simulating(scale=0.01 if quick else 1.0, repeats=1 if quick else 3, tick=lambda: None)
-    results = Results(
-        date=day_of(datetime.now(UTC)), quick=quick, machine=machine_facts(), figures=figures, memory=Memory()
-    )
-    console.print(table(results.figures))
-    if not quick:
-        target = PROJECT / "benchmarks" / "results" / "simulation.json"
-        plain = {name: value for name, value in results.to_json().items() if name != "memory"}
-        target.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
-        write_into(PROJECT / "docs" / "simulation-benchmarks.md", markdown(results))
-    for figure in results.missed:
-        console.print(f"not reached: {figure.title}")
-    return results
+    results = Results.of(figures, quick=quick)
+    show(console, results)
+    keep(results, "simulation", "simulation-benchmarks.md")
 
 
 def main(
     *, quick: Annotated[bool, typer.Option("--quick", help="A hundredth of everything; writes nothing.")] = False
 ) -> None:
     """Measure the simulation beside the real engine."""
-    measure(Console(width=None if Console().is_terminal else 160), quick=quick)
+    measure(wide_console(), quick=quick)
 
 
 if __name__ == "__main__":

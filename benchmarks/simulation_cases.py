@@ -6,12 +6,9 @@ while it simulated.
 
 from __future__ import annotations
 
-import gc
 import json
-import resource
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +16,7 @@ import psutil
 
 from benchmarks.backlog import fill
 from benchmarks.bodies import bodies_of_sizes
+from benchmarks.measure import peak_bytes, seconds_of
 from benchmarks.scenarios import BATCH, open_vhost
 from warren.simulation import ConsumerSpec, NodeSpec, PublisherSpec, QueueSpec, Scenario, Simulation, simulate
 from warren.simulation.sweep import sweep
@@ -34,20 +32,20 @@ def real(messages: int) -> Said:
     with tempfile.TemporaryDirectory(prefix="warren-bench-") as directory:
         vhost = open_vhost(RealFileSystem(), str(Path(directory, "real")))
         queue = vhost.queue(b"bench")
-        seconds = _seconds(lambda: fill(vhost, queue, messages, bodies))
+        seconds = seconds_of(lambda: fill(vhost, queue, messages, bodies))
         done = len(queue)
         vhost.abandon()
     return {"messages": done, "seconds": seconds}
 
 
-def backlog(messages: int, rate: int, size: int = SIZE) -> Said:
+def backlog(messages: int, rate: int) -> Said:
     """A queue whose publisher is twice as fast as its consumer; it pages, and goes on."""
     return _simulated(
         Scenario(
             length=messages / rate,
             node=NodeSpec(memory="2GB"),
             queues=[QueueSpec(name="backlog")],
-            publishers=[PublisherSpec(queue="backlog", rate=rate, arrivals="constant", body=size)],
+            publishers=[PublisherSpec(queue="backlog", rate=rate, arrivals="constant", body=SIZE)],
             consumers=[ConsumerSpec(queue="backlog", rate=rate / 2)],
         )
     )
@@ -68,7 +66,7 @@ def stored(messages: int, rate: int, size: int) -> Said:
 def _simulated(scenario: Scenario) -> Said:
     before = psutil.Process().memory_info().rss
     summaries: list[Said] = []
-    seconds = _seconds(lambda: summaries.extend(simulate(scenario).summary["queues"].values()))
+    seconds = seconds_of(lambda: summaries.extend(simulate(scenario).summary["queues"].values()))
     said = {name: summaries[0][name] for name in ("published", "ready")}
     return {"messages": said["published"], "ready": said["ready"], "seconds": seconds, "grown_mb": _peak_mb(before)}
 
@@ -87,8 +85,8 @@ def queues(count: int, length_s: int) -> Said:
         )
         made.append(Simulation(scenario))
 
-    built = _seconds(build)
-    return {"built_s": built, "ran_s": _seconds(made[0].run), "grown_mb": _peak_mb(before)}
+    built = seconds_of(build)
+    return {"built_s": built, "ran_s": seconds_of(made[0].run), "grown_mb": _peak_mb(before)}
 
 
 def points(count: int, processes: int) -> Said:
@@ -107,21 +105,14 @@ def points(count: int, processes: int) -> Said:
         frame = sweep(scenario, {"node.paging_ratio": ratios}, processes=processes)
         failed.extend(frame["error"].notna())
 
-    seconds = _seconds(run)
+    seconds = seconds_of(run)
     if len(failed) != count or any(failed):
         raise RuntimeError(f"{sum(failed)} of {len(failed)} points failed")
     return {"seconds": seconds}
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    gc.collect()
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 def _peak_mb(before: int) -> float:
-    return max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before, 0) / 1e6
+    return max(peak_bytes() - before, 0) / 1e6
 
 
 CASES: dict[str, Callable[..., Said]] = {

@@ -13,22 +13,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import attrs
 import psutil
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.figures import Bar, Figure, Memory, Results, Spread, day_of, machine_facts, ratios
+from benchmarks.figures import Bar, Figure, Results
 from benchmarks.plot import draw_spark
-from benchmarks.report import markdown, table, write_into
+from benchmarks.report import DOCS, keep, show, wide_console
 from benchmarks.spark_nodes import fleet_of, queue_nodes, size_of, topic_store
 
-PROJECT = Path(__file__).parent.parent
 GIB = 1 << 30
 _SAMPLE_S = 0.2
 _CASE = "import sys; from benchmarks.spark_cases import main; main(*sys.argv[1:])"
@@ -106,17 +103,7 @@ class Bench:
         mine = [size / 1e6 / seconds for seconds in ran.times[ours]]
         theirs = [size / 1e6 / seconds for seconds in ran.times[other]]
         self.say(
-            Figure(
-                group="spark",
-                title=f"spark, {title}",
-                unit="MB/s",
-                ours=Spread.of(mine),
-                counterpart=Spread.of(theirs),
-                counterpart_name=name,
-                ratio=ratios(mine, theirs),
-                bar=bar,
-                note=note,
-            )
+            Figure.of_pairs(mine, theirs, name, group="spark", title=f"spark, {title}", unit="MB/s", bar=bar, note=note)
         )
 
 
@@ -155,14 +142,13 @@ def memory(bench: Bench, store: str, log: int) -> None:
     fleet = fleet_of(store, bench.place("fleet"), 16)
     alone, many = (run("local[2]", "only", 1, "records", *paths) for paths in ([store], fleet))
     bench.say(
-        Figure(
+        Figure.of_pairs(
+            [many.worker_mb],
+            [alone.worker_mb],
+            f"{log / GIB:.3g} GiB",
             group="spark",
             title=f"spark, memory of a Python worker, {16 * log / GIB:.3g} GiB of input",
             unit="MB",
-            ours=Spread.of([many.worker_mb]),
-            counterpart=Spread.of([alone.worker_mb]),
-            counterpart_name=f"{log / GIB:.3g} GiB",
-            ratio=ratios([many.worker_mb], [alone.worker_mb]),
             bar=Bar("at most", 1.1),
             note="the largest resident memory of any worker",
         )
@@ -207,28 +193,18 @@ def main(
     *, quick: Annotated[bool, typer.Option("--quick", help="A sixteenth of everything; writes nothing.")] = False
 ) -> None:
     """Measure the pipeline."""
-    console = Console(width=None if Console().is_terminal else 160)
+    console = wide_console()
     with tempfile.TemporaryDirectory(prefix="warren-bench-") as directory, Progress(console=console) as progress:
         bench = Bench(directory, 1 / 16 if quick else 1.0, 1 if quick else 3, progress)
         for part in (scans, jobs):
             task = progress.add_task(part.__name__, total=None)
             part(bench)
             progress.remove_task(task)
-    results = Results(
-        date=day_of(datetime.now(UTC)),
-        quick=quick,
-        machine=machine_facts(),
-        figures=bench.figures,
-        memory=Memory(),
-    )
-    console.print(table(results.figures))
+    results = Results.of(bench.figures, quick=quick)
+    show(console, results)
+    keep(results, "spark", "spark-benchmarks.md")
     if not quick:
-        target = PROJECT / "benchmarks" / "results" / "spark.json"
-        target.write_text(json.dumps(results.to_json(), indent=1) + "\n", encoding="utf-8")
-        write_into(PROJECT / "docs" / "spark-benchmarks.md", markdown(results))
-        draw_spark(results, PROJECT / "docs" / "benchmarks-spark.png")
-    for figure in results.missed:
-        console.print(f"not reached: {figure.title}")
+        draw_spark(results, DOCS / "benchmarks-spark.png")
 
 
 if __name__ == "__main__":

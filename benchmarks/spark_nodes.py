@@ -15,8 +15,6 @@ import warren
 from benchmarks.scenarios import BATCH, PERSISTENT, open_vhost
 from warren.storage.filesystem import RealFileSystem
 
-COMMIT_LOG_FILE = "0" * 20
-
 
 def queue_nodes(directory: str, *, nodes: int, queues: int, bytes_each: int, size: int) -> list[str]:
     """``nodes`` directories of ``queues`` queues, each node with ``bytes_each`` of bodies of ``size`` bytes."""
@@ -37,12 +35,12 @@ def queue_nodes(directory: str, *, nodes: int, queues: int, bytes_each: int, siz
     return paths
 
 
-def topic_store(directory: str, *, log_bytes: int, file_bytes: int, size: int, keyed: bool, queues: int = 4) -> str:
+def topic_store(directory: str, *, log_bytes: int, file_bytes: int, size: int, keyed: bool) -> str:
     """A topic store with ``log_bytes`` of CommitLog in files of ``file_bytes``; returns its folder."""
     path = os.path.join(directory, "topic-node")
     fresh = random.Random(1)
     with warren.open(path, sync="os", attach=False, mapped_file_size_commit_log=file_bytes) as node:
-        topic, written, number = node.topic("bench", queues=queues), 0, 0
+        topic, written, number = node.topic("bench", queues=4), 0, 0
         while written + 2 * BATCH * (size + 200) < log_bytes:
             keys = [f"order-{number + one:09d}" for one in range(BATCH)] if keyed else None
             last = topic.append_many(_bodies(fresh, size), keys=keys).wait()[-1]

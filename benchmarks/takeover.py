@@ -17,10 +17,10 @@ from typing import Annotated, Final, Self
 
 import attrs
 import typer
-from rich.console import Console
 from rich.table import Table
 
 import warren
+from benchmarks.report import wide_console
 from warren.storage.lock_file import LOCK_FILE, lock_holder
 
 KILLS: Final = 20
@@ -106,7 +106,7 @@ def main(
     *, quick: Annotated[bool, typer.Option("--quick", help="Three kills; a twentieth of the backlog.")] = False
 ) -> None:
     """Measure how long a takeover takes."""
-    console = Console(width=None if Console().is_terminal else 160)
+    console = wide_console()
     shown = Table("waiting", "kills", "first confirm: median s", "worst s", "all confirms: median s", "worst s")
     for messages in (0, BACKLOG // 20 if quick else BACKLOG):
         with tempfile.TemporaryDirectory(prefix="warren-bench-") as directory:

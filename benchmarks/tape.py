@@ -63,9 +63,9 @@ class Tape:
 class RecordingFileSystem:
     """A :class:`warren.storage.filesystem.FileSystem` that lets another one do the work and keeps a tape of it."""
 
-    def __init__(self, root: str, files: FileSystem | None = None) -> None:
+    def __init__(self, root: str) -> None:
         self._root = root.rstrip("/") + "/"
-        self._files: FileSystem = files or RealFileSystem()
+        self._files: FileSystem = RealFileSystem()
         self._tape = Tape()
         self._handles = 0
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from benchmarks.bodies import bodies_of_sizes, mixed_sizes
-from benchmarks.figures import Bar, Figure, Spread, ratios
-from benchmarks.measure import Phase, Tick, Timed, in_turn
+from benchmarks.figures import Bar, Figure
+from benchmarks.measure import Phase, Tick, in_turn
 from benchmarks.scenarios import BATCH
 from warren.msg_store.commit_log.commit_log import Batch, CommitLog
 from warren.msg_store.commit_log.commit_log_format import Host
@@ -133,22 +133,11 @@ def append_and_read(directory: str, *, scale: float, repeats: int, tick: Tick) -
         messages = max(2 * BATCH, round(plan.messages * scale / BATCH) * BATCH)
         timed = in_turn(plan.make(messages), directory, repeats, tick)
         figures += [
-            _figure(plan, timed[APPEND], APPEND, "bare write", plan.append_bar),
-            _figure(plan, timed[COLUMNS], COLUMNS, "bare read", None),
-            _figure(plan, timed[BODIES], BODIES, "bare read", plan.read_bar),
+            timed[phase].figure(f"topic: {plan.group}", f"topic, {phase}: {plan.title}", bare_name, bar)
+            for phase, bare_name, bar in (
+                (APPEND, "bare write", plan.append_bar),
+                (COLUMNS, "bare read", None),
+                (BODIES, "bare read", plan.read_bar),
+            )
         ]
     return figures
-
-
-def _figure(plan: Plan, timed: Timed, phase: str, bare_name: str, bar: Bar | None) -> Figure:
-    return Figure(
-        group=f"topic: {plan.group}",
-        title=f"topic, {phase}: {plan.title}",
-        unit="messages/s",
-        ours=Spread.of(timed.rates),
-        counterpart=Spread.of(timed.bare_rates),
-        counterpart_name=bare_name,
-        ratio=ratios(timed.rates, timed.bare_rates),
-        bar=bar,
-        note=timed.note,
-    )

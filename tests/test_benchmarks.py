@@ -107,8 +107,8 @@ def test_the_kept_results_are_the_table_and_the_pictures_of_the_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A figure's name stands in the benchmark, in the kept results and on the page: it is the same one."""
-    latest = Results.from_json(json.loads((plot.RESULTS / "latest.json").read_text(encoding="utf-8")))
-    page = (plot.DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    latest = Results.from_json(json.loads((report.RESULTS / "latest.json").read_text(encoding="utf-8")))
+    page = (report.DOCS / "benchmarks.md").read_text(encoding="utf-8")
     table = page[page.index(report.BEGIN) : page.index(report.END)]
     assert report.markdown(latest).strip() == table.removeprefix(report.BEGIN).strip()
     titles = {figure.title for figure in latest.figures}

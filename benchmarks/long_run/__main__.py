@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.long_run.watching import LongRun
-from benchmarks.plot import DOCS, RESULTS, draw_long_run
+from benchmarks.plot import draw_long_run
+from benchmarks.report import DOCS, RESULTS
 
 
 def main(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.figures import day_of, machine_facts
@@ -22,6 +21,7 @@ from benchmarks.peers.growth import GROWTHS
 from benchmarks.peers.outcome import OUT, Outcome, Points, WorkResult
 from benchmarks.peers.running import Runner
 from benchmarks.peers.works import WORKS
+from benchmarks.report import wide_console
 
 QUICK = 0.02
 QUICK_POINT = 10_000
@@ -55,7 +55,7 @@ def main(
     ] = False,
 ) -> None:
     """Measure warren and its peers on the same work."""
-    console = Console(width=None if Console().is_terminal else 160)
+    console = wide_console()
     if draw:
         page.write(Outcome.kept())
         pictures.write(Outcome.kept())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 
 from diskcache import Cache, Deque
 
@@ -16,6 +15,7 @@ class DiskcacheDeque(Peer):
     """``Deque``."""
 
     title = "diskcache.Deque"
+    distribution = "diskcache"
     promises = frozenset({Promise.WRITTEN, Promise.FSYNCED})
     most = 5_000
     note = "no acks"
@@ -23,10 +23,6 @@ class DiskcacheDeque(Peer):
     def queue(self, name: str) -> Queue:
         settings = {"sqlite_synchronous": _SYNCHRONOUS[self.place.promise], "eviction_policy": "none"}
         return _Deque(Deque.fromcache(Cache(str(self.place.directory), size_limit=1 << 40, **settings)))
-
-    @classmethod
-    def version(cls) -> str:
-        return version("diskcache")
 
 
 class _Deque(Queue):

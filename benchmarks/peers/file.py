@@ -9,7 +9,7 @@ import os
 import platform
 from collections.abc import Sequence
 
-from benchmarks.peers.peer import Load, Peer, Place, Promise, Queue, Token
+from benchmarks.peers.peer import Peer, Promise, Queue, Token
 
 
 class BareFile(Peer):
@@ -18,10 +18,6 @@ class BareFile(Peer):
     title = "a file of the bodies, bare"
     promises = frozenset({Promise.WRITTEN, Promise.FSYNCED})
     note = "system calls and nothing else"
-
-    def __init__(self, place: Place, load: Load) -> None:
-        super().__init__(place, load)
-        place.directory.mkdir(parents=True, exist_ok=True)
 
     def queue(self, name: str) -> Queue:
         return _File(self.place.directory / name, fsync=self.place.promise is Promise.FSYNCED)

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 from huey.storage import SqliteStorage
 
-from benchmarks.peers.peer import Load, Peer, Place, Promise, Queue, Token
+from benchmarks.peers.peer import Peer, Promise, Queue, Token
 
 
 class HueyStorage(Peer):
     """``SqliteStorage``."""
 
     title = "huey, SqliteStorage"
+    distribution = "huey"
     promises = frozenset({Promise.WRITTEN, Promise.FSYNCED})
     most = 5_000
     note = "no acks"
 
-    def __init__(self, place: Place, load: Load) -> None:
-        super().__init__(place, load)
-        place.directory.mkdir(parents=True, exist_ok=True)
-
     def queue(self, name: str) -> Queue:
         fsync = self.place.promise is Promise.FSYNCED
         return _Storage(SqliteStorage(name, filename=str(self.place.directory / "huey.db"), fsync=fsync))
-
-    @classmethod
-    def version(cls) -> str:
-        return version("huey")
 
 
 class _Storage(Queue):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 
 from litequeue import LiteQueue
 
-from benchmarks.peers.peer import Load, Peer, Place, Promise, Queue, Token
+from benchmarks.peers.peer import Peer, Promise, Queue, Token
 from benchmarks.peers.sqlite import _SYNCHRONOUS
 
 
@@ -15,21 +14,14 @@ class LiteQueues(Peer):
     """``LiteQueue``."""
 
     title = "litequeue"
+    distribution = "litequeue"
     promises = frozenset({Promise.WRITTEN, Promise.FSYNCED})
     most = 1500
-
-    def __init__(self, place: Place, load: Load) -> None:
-        super().__init__(place, load)
-        place.directory.mkdir(parents=True, exist_ok=True)
 
     def queue(self, name: str) -> Queue:
         inner = LiteQueue(str(self.place.directory / f"{name}.db"))
         inner.conn.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self.place.promise]}")
         return _LiteQueue(inner)
-
-    @classmethod
-    def version(cls) -> str:
-        return version("litequeue")
 
 
 class _LiteQueue(Queue):

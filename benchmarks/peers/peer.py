@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
+from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -174,9 +175,13 @@ class Peer(ABC):
     inspects: ClassVar[tuple[str, ...]] = ()
     """What Python is to run to say what is in the directory whose path follows."""
 
+    distribution: ClassVar[str] = ""
+    """The distribution that it is installed by, whose version is the peer's."""
+
     def __init__(self, place: Place, load: Load) -> None:
         self.place = place
         self.load = load
+        place.directory.mkdir(parents=True, exist_ok=True)
 
     @abstractmethod
     def queue(self, name: str) -> Queue: ...
@@ -190,7 +195,7 @@ class Peer(ABC):
     @classmethod
     def version(cls) -> str:
         """The version of the measured peer."""
-        raise NotImplementedError
+        return metadata.version(cls.distribution)
 
     @classmethod
     def server(cls, directory: Path) -> AbstractContextManager[str]:

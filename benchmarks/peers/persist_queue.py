@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 from persistqueue import Empty, SQLiteAckQueue, SQLiteQueue
@@ -17,6 +16,7 @@ class PersistAckQueue(Peer):
     """``SQLiteAckQueue``."""
 
     title = "persist-queue, SQLiteAckQueue"
+    distribution = "persist-queue"
     promises = frozenset({Promise.WRITTEN, Promise.FSYNCED})
     most = 1500
 
@@ -27,10 +27,6 @@ class PersistAckQueue(Peer):
 
     def queue(self, name: str) -> Queue:
         return _AckQueue(self._inner)
-
-    @classmethod
-    def version(cls) -> str:
-        return version("persist-queue")
 
 
 class PersistQueue(PersistAckQueue):

@@ -12,7 +12,8 @@ from benchmarks.peers.growth import GROWTHS, Growth
 from benchmarks.peers.outcome import Outcome, Points
 from benchmarks.peers.page import GROWTH_PICTURE, PICTURE, title_of
 from benchmarks.peers.works import WORKS_BY_NAME
-from benchmarks.plot import DOCS, FOOT, HEAD, RIGHT, Page, legend, named_rows
+from benchmarks.plot import FOOT, HEAD, RIGHT, Page, legend, named_rows
+from benchmarks.report import DOCS
 from warren.simulation.pictures.style import (
     AMBER,
     BLUE,

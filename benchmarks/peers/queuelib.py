@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 from queuelib import FifoDiskQueue
 
 from benchmarks.peers.peer import Peer, Promise, Queue, Token
@@ -13,15 +11,12 @@ class Queuelib(Peer):
     """``FifoDiskQueue``."""
 
     title = "queuelib"
+    distribution = "queuelib"
     promises = frozenset({Promise.VOLATILE})
     note = "no acks"
 
     def queue(self, name: str) -> Queue:
         return _Fifo(FifoDiskQueue(str(self.place.directory / name)))
-
-    @classmethod
-    def version(cls) -> str:
-        return version("queuelib")
 
 
 class _Fifo(Queue):

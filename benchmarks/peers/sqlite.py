@@ -39,7 +39,6 @@ connection.close()
 
     def __init__(self, place: Place, load: Load) -> None:
         super().__init__(place, load)
-        place.directory.mkdir(parents=True, exist_ok=True)
         self._own = threading.local()
         self._opened: list[sqlite3.Connection] = []
         self._queues: dict[str, Queue] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Any, Literal
 
 import numpy as np  # noqa: F401 - which warren imports with its first batch: a rate is not one of imports
@@ -24,6 +23,7 @@ class WarrenNode(Peer):
     """``warren.open``."""
 
     title = "warren"
+    distribution = "warrenmq"
     promises = frozenset(Promise)
     does = frozenset(Can)
     imports = "import warren"
@@ -48,10 +48,6 @@ with warren.open({path!r}, sync="os") as node:
 
     def close(self) -> None:
         self.node.close()
-
-    @classmethod
-    def version(cls) -> str:
-        return version("warrenmq")
 
 
 class _NodeQueue(Queue):

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 
 from benchmarks.peers.peer import Load, Peer, Place, Promise, Queue, Token, Topic
-from benchmarks.peers.warren_node import WarrenNode
 from benchmarks.scenarios import open_vhost
 from warren.actors.vhost import Vhost
 from warren.msg_store.commit_log.commit_log import Batch, CommitLog
@@ -25,6 +24,7 @@ class PlainObject(Peer):
     """``warren.engine.open_vhost``."""
 
     title = "warren, the plain object"
+    distribution = "warrenmq"
     promises = frozenset({Promise.WRITTEN, Promise.FSYNCED})
     note = "without threads, confirms and credit"
 
@@ -41,10 +41,6 @@ class PlainObject(Peer):
 
     def close(self) -> None:
         self.vhost.abandon()
-
-    @classmethod
-    def version(cls) -> str:
-        return WarrenNode.version()
 
 
 class _EngineQueue(Queue):
