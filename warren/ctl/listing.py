@@ -14,6 +14,7 @@ from warren.ctl.verb import Arguments, Verb, list_verb
 from warren.hosting.queue_rows import each_queue, queue_row
 from warren.hosting.running_node import RunningNode
 from warren.storage.errors import WarrenError
+from warren.verbs.queue_host import LocalQueue
 from warren.verbs.queue_verbs import QueueVerbs
 from warren.verbs.steps import run
 
@@ -119,7 +120,7 @@ def list_bindings(node: RunningNode, arguments: Arguments) -> Rows:
 def purge_queue(node: RunningNode, arguments: Arguments) -> dict[str, int]:
     if (stream := node.registry.streams.find(arguments["vhost"], arguments["queue"])) is not None:
         raise ArgumentsError(f"{stream.declaration} is a stream, which cannot be purged")
-    queue = QueueVerbs(node, _entry(node, arguments))
+    queue = QueueVerbs(LocalQueue(node, _entry(node, arguments)))
     purged = run(queue.purge())
     run(queue.sync())
     return {"purged": purged}

@@ -9,6 +9,7 @@ from warren.actors.engines.declared.permissions import Right
 from warren.management.call import Call
 from warren.management.handlers.overview import listeners
 from warren.management.http import bad_request, done, failed, integer, not_found
+from warren.verbs.queue_host import LocalQueue
 from warren.verbs.queue_verbs import QueueVerbs
 
 _OK: Final = {"status": "ok"}
@@ -24,7 +25,7 @@ async def aliveness_test(call: Call) -> Any:
         call.check(vhost, "queue", name, right)
     declaration = QueueDeclaration(vhost=vhost, name=name, durable=False)
     entry = await call.managed.change(lambda registry: registry.declare_queue(declaration, call))
-    verbs = QueueVerbs(call.node, entry)
+    verbs = QueueVerbs(LocalQueue(call.node, entry))
     await call.managed.run(verbs.publish(b"test_message", persistent=False, timeout=10.0))
     await call.managed.run(verbs.get_many(1, auto_ack=True))
     return _OK

@@ -16,6 +16,7 @@ from warren.management.http import ANSWER_BYTES, bad_request, integer, not_found
 from warren.queue_index.properties import Properties, decode_properties
 from warren.storage.errors import InvalidValueError, MessageError
 from warren.values.messages import ReceivedMessage
+from warren.verbs.queue_host import LocalQueue
 from warren.verbs.queue_verbs import QueueVerbs
 from warren.verbs.selecting import PAGE, BrowsedDelivery, NotMovedError, Place, Walk
 from warren.where import WhereError
@@ -45,7 +46,7 @@ async def browse(call: Call) -> Any:
     limit = max(0, integer(call.query.get("truncate", _BROWSED_BYTES)))
     if not isinstance(queue, QueueEntry):
         return await _browse_stream(call, queue, count, limit)
-    verbs, where = QueueVerbs(call.node, find_classic(call, "browsing")), call.query.get("where") or None
+    verbs, where = QueueVerbs(LocalQueue(call.node, find_classic(call, "browsing"))), call.query.get("where") or None
     after, messages, scanned = _place(call.query.get("after")), list[dict[str, Any]](), 0
     left_bytes = ANSWER_BYTES
     try:
@@ -193,7 +194,7 @@ def _readable(call: Call, action: str) -> QueueVerbs:
     """The verbs of the queue of the path, whose messages the user may read."""
     entry = find_classic(call, action)
     call.check(entry.declaration.vhost, "queue", entry.declaration.name, "read")
-    return QueueVerbs(call.node, entry)
+    return QueueVerbs(LocalQueue(call.node, entry))
 
 
 def _which(body: Mapping[str, Any]) -> tuple[str | None, list[str] | None, int | None]:

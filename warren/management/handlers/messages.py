@@ -18,7 +18,7 @@ from warren.actors.node.node_context import BlockedError
 from warren.actors.queue.intake import PublishRefusedError
 from warren.actors.runtime.future import Confirm
 from warren.aio import bridge
-from warren.handles.channel import Channel, DeliveredMessage
+from warren.handles.channel import DeliveredMessage, SettlingChannel
 from warren.management.call import Call
 from warren.management.handlers.queues import find_classic
 from warren.management.http import (
@@ -37,6 +37,7 @@ from warren.queue_index.properties import NAMES, Properties
 from warren.verbs.addressing import address, delay_in
 from warren.verbs.consumer_verbs import spread
 from warren.verbs.publishing import Receiver, publishing
+from warren.verbs.queue_host import LocalQueue
 from warren.verbs.queue_verbs import QueueVerbs
 
 ACK_MODES: Final[Mapping[str, str]] = {
@@ -203,8 +204,8 @@ async def get(call: Call) -> Any:
         raise not_found(f"NOT_FOUND - {error}") from error
     except RefusedError as error:
         raise refused_in_channel(error) from error
-    verbs = QueueVerbs(call.node, entry)
-    channel, batches = await call.managed.run(verbs.get_some(min(MAX_GET, max(0, at_most)), ANSWER_BYTES))
+    verbs = QueueVerbs(LocalQueue(call.node, entry))
+    channel, batches = await call.managed.run(verbs.local.get_some(min(MAX_GET, max(0, at_most)), ANSWER_BYTES))
     settled = "requeue"
     try:
         left = (await call.managed.run(verbs.stats()))["messages_ready"] + sum(batch.count for batch in batches)
@@ -219,7 +220,7 @@ async def get(call: Call) -> Any:
     return answer
 
 
-async def _settle(call: Call, channel: Channel, batches: list[Any], outcome: str) -> None:
+async def _settle(call: Call, channel: SettlingChannel, batches: list[Any], outcome: str) -> None:
     for batch in batches:
         if outcome != "requeue":
             channel.settle_all(outcome, batch.tags)

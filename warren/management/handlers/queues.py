@@ -16,6 +16,7 @@ from warren.management.http import Long, arguments_of, bad_request, boolean, don
 from warren.management.lists import listed
 from warren.management.samples import LENGTHS, Document, declared
 from warren.storage.errors import WarrenError
+from warren.verbs.queue_host import LocalQueue
 from warren.verbs.queue_verbs import QueueVerbs
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ async def purge(call: Call) -> Any:
     """Delete all ready messages."""
     entry = find_classic(call, "queue.purge")
     call.check(entry.declaration.vhost, "queue", entry.declaration.name, "read")
-    await call.managed.run(QueueVerbs(call.node, entry).purge())
+    await call.managed.run(QueueVerbs(LocalQueue(call.node, entry)).purge())
     return done()
 
 
