@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -75,6 +75,14 @@ def publish(queue: str, body: str, **properties: Any) -> Call:
 
 def get(queue: str, then: Call = ACK, count: int = 1) -> list[Call]:
     return [("basic.get", {"queue": queue, "no_ack": False}), then] * count
+
+
+def check(own: Side, real: Side, calls: list[Call]) -> None:
+    """Play them on one channel with confirms."""
+    where = {"connection": 0, "channel": 1}
+    steps = enumerate([("confirm.select", {}), *calls])
+    difference = differs(own, real, tuple(Step(at, verb, where | given) for at, (verb, given) in steps))
+    assert difference is None, str(difference)
 
 
 COPIED = {"CC": ["@copy"], "BCC": ["@blind"], "other": True}
@@ -176,10 +184,92 @@ SCENARIOS: dict[str, list[Call]] = {
 @requires_broker
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_dead_are_where_a_broker_has_them_and_say_the_same(own: Side, real: Side, name: str) -> None:
-    calls: list[Call] = [("confirm.select", {}), *SCENARIOS[name]]
-    where = {"connection": 0, "channel": 1}
-    difference = differs(own, real, tuple(Step(at, verb, where | given) for at, (verb, given) in enumerate(calls)))
-    assert difference is None, str(difference)
+    check(own, real, SCENARIOS[name])
+
+
+# ── policies ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Case(NamedTuple):
+    """A queue, and what holds for it before some messages and after them, as (policy, operator policy)."""
+
+    arguments: Mapping[str, Any] = {}
+    before: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
+    after: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
+
+
+CASES = [
+    Case(),
+    Case(before=({"max-length": 4}, {})),
+    Case(before=({}, {"max-length": 4})),
+    Case(before=({"max-length": 4}, {"max-length": 2}), after=({"max-length": 4}, {})),
+    Case(after=({"max-length": 3}, {})),
+    Case(before=({"max-length": 3}, {}), after=({"max-length": 12}, {})),
+    Case({"x-max-length": 5}, ({"max-length": 4}, {"max-length": 6})),
+    Case({"x-max-length": 3}, ({"max-length": 4}, {"max-length": 6})),
+    Case({"x-max-length": 3}, ({"max-length": 4}, {"max-length": 6}), ({}, {"max-length": 1})),
+    Case(before=({"max-length-bytes": 7}, {})),
+    Case(after=({"max-length-bytes": 7}, {"max-length-bytes": 5})),
+    Case(before=({"max-length": 4, "overflow": "reject-publish"}, {})),
+    Case(after=({"max-length": 4, "overflow": "reject-publish"}, {})),
+    Case(before=({"overflow": "reject-publish"}, {}), after=({"max-length": 4, "overflow": "reject-publish"}, {})),
+    Case(before=({"overflow": "reject-publish"}, {}), after=({"max-length": 4}, {})),
+    Case(before=({"overflow": "reject-publish-dlx", "max-length": 9}, {}), after=({"max-length": 4}, {})),
+    Case({"x-overflow": "reject-publish"}, ({"max-length": 4, "overflow": "drop-head"}, {})),
+    Case({"x-overflow": "drop-head"}, ({"max-length": 4, "overflow": "reject-publish"}, {})),
+    Case({"x-max-length": 4}, ({"overflow": "reject-publish-dlx", "dead-letter-exchange": ""}, {})),
+    Case({"x-max-length": 4}, after=({"dead-letter-exchange": "", "dead-letter-routing-key": "@dead"}, {})),
+    Case({"x-max-length": 4, "x-dead-letter-exchange": ""}, ({"dead-letter-routing-key": "@dead"}, {})),
+    Case(
+        {"x-max-length": 4, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "@dead"},
+        ({"dead-letter-exchange": "amq.fanout", "dead-letter-routing-key": "nowhere"}, {}),
+    ),
+    Case(before=({"max-length": 4, "dead-letter-exchange": "", "dead-letter-routing-key": "@dead"}, {})),
+    Case(after=({"max-length": 2, "dead-letter-exchange": "", "dead-letter-routing-key": "@dead"}, {})),
+    Case(
+        before=({"max-length": 4, "dead-letter-exchange": "", "dead-letter-routing-key": "@dead"}, {}),
+        after=({"max-length": 2}, {}),
+    ),
+    Case(before=({"message-ttl": 0}, {})),
+    Case(before=({"max-length": 4}, {}), after=({"max-length": 7, "message-ttl": 0}, {})),
+    Case(after=({"message-ttl": 0}, {})),
+    Case(after=({"message-ttl": 0, "dead-letter-exchange": "", "dead-letter-routing-key": "@dead"}, {})),
+    Case(after=({"message-ttl": 0, "max-length": 3, "overflow": "reject-publish"}, {})),
+    Case(before=({"message-ttl": SHORT_MS, "dead-letter-exchange": "", "dead-letter-routing-key": "@dead"}, {})),
+    Case(before=({}, {"message-ttl": SHORT_MS})),
+    Case(before=({"message-ttl": FAR_MS}, {}), after=({"message-ttl": SHORT_MS}, {})),
+    Case(
+        before=({"message-ttl": FAR_MS}, {"message-ttl": SHORT_MS}),
+        after=({"message-ttl": SHORT_MS}, {"message-ttl": FAR_MS}),
+    ),
+    Case({"x-message-ttl": SHORT_MS}, ({"message-ttl": FAR_MS}, {})),
+    Case({"x-message-ttl": FAR_MS}, ({"message-ttl": SHORT_MS}, {})),
+    Case({"x-max-priority": 3}, ({"max-length": 4}, {}), ({"max-length": 3, "queue-mode": "lazy"}, {})),
+    Case(before=({"queue-mode": "lazy"}, {})),
+    Case({"x-queue-mode": "default"}, after=({"queue-mode": "lazy", "max-length": 7}, {})),
+    Case({"x-queue-mode": "lazy"}, ({"queue-mode": "default"}, {})),
+]
+MESSAGES = 6
+
+
+def program_of_case(case: Case) -> list[Call]:
+    """Some messages under the first policies, as many under the second ones, and all that is left of them."""
+    calls = [declare("@dead"), ("queue.declare", {"queue": "@q", "durable": True, "arguments": case.arguments})]
+    for phase, policies in (("a", case.before), ("b", case.after)):
+        for kind, definition in zip(("policies", "operator-policies"), policies, strict=True):
+            path = f"/{kind}/%2F/@p"
+            policy = {"pattern": "^@q$", "definition": definition, "priority": 1, "apply-to": "queues"}
+            calls.append(("administer", {"method": "PUT" if definition else "DELETE", "path": path, "body": policy}))
+        calls += [publish("@q", f"{phase}{number}", priority=number % 3) for number in range(MESSAGES)]
+        if SHORT_MS in {**policies[0], **policies[1], **case.arguments}.values():
+            calls.append(WAIT)
+    return [*calls, *get("@q", count=2 * MESSAGES), *get("@dead", count=2 * MESSAGES)]
+
+
+@requires_broker
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_queues_do_what_a_brokers_do_as_policies_come_change_and_go(own: Side, real: Side, case: Case) -> None:
+    check(own, real, program_of_case(case))
 
 
 # ── the tool itself ──────────────────────────────────────────────────────────────────────────────────────────────────
