@@ -16,7 +16,7 @@ import attrs
 from warren.actors.clock import HandClock
 from warren.actors.engines.queue.queue_log import EVENTS, Event, SeenMessage
 from warren.actors.node.node_actor import Probes
-from warren.actors.node.node_context import memory_files, shared_files
+from warren.actors.node.node_context import NodeContext, memory_files, shared_files
 from warren.actors.queue.message_log import MessageLog
 from warren.actors.runtime.settling_pool import SettlingPool
 from warren.config import Config
@@ -105,17 +105,22 @@ class TestNode(Node):
     def _start(self) -> RunningNode:
         self._pool = SettlingPool(self._chosen.node.threads)
         files: FileSystem | None = self._memory
-        return RunningNode(
-            self._where,
-            self._chosen,
+        context = NodeContext(
             files=shared_files(sync_evicted=self._chosen.node.sync != "os") if files is None else files,
             pool=self._pool,
             clock=self.clock,
             random=os.urandom,
+            settings=self._chosen.node,
+            engine=self._chosen.engine,
+            queue_log_of=self._log.of,
+        )
+        return RunningNode(
+            context,
+            self._where,
+            self._chosen,
             probes=attrs.evolve(
                 self.machine.probes(), polled=False, reading=memory_reading(self._chosen, self.machine)
             ),
-            queue_log_of=self._log.of,
         )
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────

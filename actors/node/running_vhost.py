@@ -402,6 +402,11 @@ class RunningVhost:
         """The number of delayed messages."""
         return 0 if self.delays is None else len(self.delays)
 
+    @property
+    def failed_queues(self) -> dict[str, str]:
+        """The queues that cannot be used, and why."""
+        return {name: entry.reason for name, entry in list(self.queues.items()) if entry.running is None}
+
     def waiting_of_queue(self, queue: str) -> int:
         """Return how many delayed messages were published to the queue itself."""
         return 0 if self.delays is None else self.delays.waiting_of(queue, "")

@@ -25,6 +25,7 @@ from tests.schedules.shrinking import shrunk
 from tests.schedules.strategies import Choices, Chosen, Strategy, drawn
 from tests.support.runtime_tools import DATA, forget_actors, hand_node
 from warren import Queue
+from warren.actors.node.node_context import NodeContext
 from warren.actors.queue.intake import QueueDownError
 from warren.actors.runtime.pool import ThreadPool
 from warren.config import Config
@@ -139,16 +140,17 @@ class NodeSchedule:
         handles: dict[str, Queue] = {}
 
         def open_node() -> None:
-            self._running = RunningNode(
-                DATA,
-                Config.of(None, sync=program.sync, attach=False, **SMALL),
+            config = Config.of(None, sync=program.sync, attach=False, **SMALL)
+            context = NodeContext(
                 files=self._files,
                 pool=ThreadPool(program.threads),
                 clock=clock,
                 random=random.Random(1).randbytes,
-                probes=machine.probes(),
+                settings=config.node,
+                engine=config.engine,
                 check_invariants=True,
             )
+            self._running = RunningNode(context, DATA, config, probes=machine.probes())
             self._running.gate._lock = Lock(scheduler)  # type: ignore[assignment]
             nodes.append(Node(self._running))
             for name in QUEUES:

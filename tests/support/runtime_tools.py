@@ -17,6 +17,7 @@ from pykka import ActorRef, ActorRegistry
 
 from warren import Config, Delivery, Node, Queue
 from warren.actors.clock import HandClock
+from warren.actors.node.node_context import NodeContext
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.runtime.inbox import PendingBatch
 from warren.actors.runtime.pool import HandPool, Pool
@@ -91,21 +92,18 @@ def hand_node(
     pool = HandPool()
     time = HandClock() if clock is None else clock
     computer = Machine() if machine is None else machine
-    opening = Opening()
+    opening, chosen = Opening(), Config.of(config, **settings)
+    context = NodeContext(
+        files=disk,
+        pool=pool,
+        clock=time,
+        random=random.Random(seed).randbytes,
+        settings=chosen.node,
+        engine=chosen.engine,
+        check_invariants=check_invariants,
+    )
     try:
-        running = opening.start(
-            lambda: RunningNode(
-                path,
-                Config.of(config, **settings),
-                files=disk,
-                pool=pool,
-                clock=time,
-                random=random.Random(seed).randbytes,
-                probes=computer.probes(),
-                adopt=adopt,
-                check_invariants=check_invariants,
-            )
-        )
+        running = opening.start(lambda: RunningNode(context, path, chosen, probes=computer.probes(), adopt=adopt))
         node = Node(running)
     except BaseException:
         opening.undo()

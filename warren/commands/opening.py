@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from warren.actors.clock import HandClock
 from warren.actors.engines.errors import NotFoundError
+from warren.actors.node.node_context import NodeContext
 from warren.actors.node.node_errors import ForeignDirectoryError
 from warren.actors.runtime.pool import HandPool
 from warren.config import Config
@@ -131,15 +132,16 @@ def _overlaid(path: str) -> Iterator[RunningNode]:
     refuse_running_broker(path)
     files = OverlayFileSystem(RealFileSystem())
     try:
-        yield RunningNode(
-            os.path.abspath(path),
-            Config.of(None),
+        config = Config.of(None)
+        context = NodeContext(
             files=files,
             pool=HandPool(),
             clock=HandClock(time.time_ns() // 1000),
             random=os.urandom,
-            adopt=True,
+            settings=config.node,
+            engine=config.engine,
         )
+        yield RunningNode(context, os.path.abspath(path), config, adopt=True)
     finally:
         files.close()
 

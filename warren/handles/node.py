@@ -18,7 +18,7 @@ import attrs
 from warren.actors.clock import SystemClock
 from warren.actors.engines.memory_readings import keep_one_heap
 from warren.actors.node.guest_listener import GuestListener
-from warren.actors.node.node_context import shared_files
+from warren.actors.node.node_context import NodeContext, shared_files
 from warren.actors.runtime.pool import ThreadPool
 from warren.config import Config, check_names
 from warren.handles.exchange import Exchange
@@ -256,17 +256,16 @@ def is_shared(path: str | os.PathLike[str]) -> bool:
 
 
 def _start(path: str, config: Config, adopt: bool, *, shared: bool = False) -> RunningNode:
-    return RunningNode(
-        path,
-        config,
+    context = NodeContext(
         files=shared_files(sync_evicted=config.node.sync != "os"),
         pool=ThreadPool(config.node.threads),
         clock=SystemClock(),
         random=os.urandom,
-        adopt=adopt,
-        start_listener=_start_listener if config.node.attach and not shared else None,
-        shared=shared,
+        settings=config.node,
+        engine=config.engine,
     )
+    start_listener = _start_listener if config.node.attach and not shared else None
+    return RunningNode(context, path, config, adopt=adopt, start_listener=start_listener, shared=shared)
 
 
 def _start_listener(running: RunningNode) -> GuestListener | None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from warren.actors.clock import SystemClock
-from warren.actors.node.node_context import memory_files
+from warren.actors.node.node_context import NodeContext, memory_files
 from warren.actors.runtime.pool import ThreadPool
 from warren.config import Config
 from warren.hosting.running_node import RunningNode, machine_probes
@@ -47,12 +47,12 @@ def start_in_memory(
     no_disk = attrs.evolve(
         machine_probes(chosen, path), free_disk_bytes=lambda: sys.maxsize, used_disk_percent=lambda: 0.0
     )
-    return RunningNode(
-        path,
-        chosen,
+    context = NodeContext(
         files=memory_files(clock, volatile=True),
         pool=ThreadPool(chosen.node.threads),
         clock=clock,
         random=os.urandom,
-        probes=no_disk,
+        settings=chosen.node,
+        engine=chosen.engine,
     )
+    return RunningNode(context, path, chosen, probes=no_disk)

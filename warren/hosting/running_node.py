@@ -14,10 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-import attrs
-
 from warren.actors import messages as m
-from warren.actors.clock import Clock
 from warren.actors.engines.errors import NotFoundError
 from warren.actors.engines.memory_readings import (
     MemoryReading,
@@ -41,17 +38,14 @@ from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Future
 from warren.actors.runtime.interrupts import Closing, uninterrupted
-from warren.actors.runtime.pool import Pool
 from warren.actors.runtime.pooled_actor import WrongProcessError, actor_of_ref
 from warren.config import Config
 from warren.hosting import open_nodes
 from warren.storage.errors import WarrenError
-from warren.storage.filesystem import FileSystem
 from warren.storage.lock_file import SHARED
 from warren.verbs.steps import Reading, Steps, call
 
 if TYPE_CHECKING:
-    from warren.actors.engines.queue.queue_log import QueueLog
     from warren.actors.node.recorder_actor import Record
     from warren.actors.topics.running_topics import RunningTopics
     from warren.actors.topics.streams import Stream
@@ -73,28 +67,22 @@ class RunningNode:
 
     def __init__(
         self,
+        context: NodeContext,
         path: str,
         config: Config,
         *,
-        files: FileSystem,
-        pool: Pool,
-        clock: Clock,
-        random: Callable[[int], bytes],
         probes: Probes | None = None,
         adopt: bool = False,
         start_listener: Callable[[RunningNode], GuestListener | None] | None = None,
         shared: bool = False,
-        check_invariants: bool = False,
-        queue_log_of: Callable[[str, str], QueueLog | None] = lambda vhost, queue: None,
     ) -> None:
         """``probes``: what measures the machine; ``None``: the default. ``start_listener``: listens at the
-        node's socket. ``shared``: the lock file says that others are let in; the caller then serves them.
-        ``queue_log_of``: :class:`NodeContext`."""
+        node's socket. ``shared``: the lock file says that others are let in; the caller then serves them."""
         self.path = path
         self.config = config
-        self.pool = pool
+        self.pool = context.pool
         """The pool that runs the actors' turns."""
-        self._clock = clock
+        self._context = context
         self._forked: WrongProcessError | None = None
         self._closed = self._failed = False
         self.on_deleted: list[Callable[[Literal["vhost", "user"], str], None]] = []
@@ -106,43 +94,34 @@ class RunningNode:
         self._closing = Closing()
         self._ending: Future | None = None
         """The end of the node's actor, once requested."""
-        self._context = NodeContext(
-            files=files,
-            pool=pool,
-            clock=clock,
-            random=random,
-            settings=config.node,
-            engine=config.engine,
-            check_invariants=check_invariants,
-            on_deleted=self._tell_deleted,
-            on_failed=self._tell_failed,
-            queue_log_of=queue_log_of,
-        )
-        owner = f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}{SHARED if shared else ''}"
+        context.on_deleted, context.on_failed = self._tell_deleted, self._tell_failed
         ref = NodeActor.start(
-            self._context,
+            context,
             path,
             probes=machine_probes(config, path) if probes is None else probes,
-            owner=owner,
+            owner=f"process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}{SHARED if shared else ''}",
             adopt=adopt,
             topic_settings=config.topics,
-            record=_record_file(config, files, clock),
+            record=_record_file(config, context),
         )
         self.actor = actor_of_ref(ref, NodeActor)
         self.registry = self.actor.registry
         """What is declared. Any thread may read it."""
+        self._wait_until_open()
+        self.opened_s = time.monotonic()
+        """When it was opened, in seconds of the monotonic clock."""
+        self._listener = None if start_listener is None else start_listener(self)
+        open_nodes.opened(self)
+
+    def _wait_until_open(self) -> None:
         try:
             self._asked(lambda _: None).get()
         except BaseException:
             with contextlib.suppress(Exception):  # it may be open: an interrupt may come after the turn that opens it
                 call(self.actor, self.actor.close).get()
-            pool.stop()
-            clock.close()
+            self.pool.stop()
+            self._context.clock.close()
             raise
-        self.opened_s = time.monotonic()
-        """When it was opened, in seconds of the monotonic clock."""
-        self._listener = None if start_listener is None else start_listener(self)
-        open_nodes.opened(self)
 
     def _tell_deleted(self, kind: Literal["vhost", "user"], name: str) -> None:
         for tell in list(self.on_deleted):
@@ -201,7 +180,7 @@ class RunningNode:
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, by the node's clock."""
-        return self._clock.wall_us() // 1000
+        return self._context.clock.wall_us() // 1000
 
     def check_process(self) -> None:
         """Raise if the node cannot be used: it is closed, has failed, or was opened by a process that this one was
@@ -341,49 +320,10 @@ class RunningNode:
                 yield from self.caught_up()
                 of_vhost = streams.setdefault(stream.declaration.vhost, {})
                 of_vhost[stream.declaration.name] = yield Reading(stream.stats)
-        stats: dict[str, Any] = yield Reading(lambda: self._stats(memory, streams, asked or {}))
-        return stats
+        from warren.hosting.node_stats import node_stats
 
-    def _stats(
-        self,
-        memory: dict[str, Any],
-        streams: dict[str, dict[str, Any]],
-        asked: Mapping[tuple[str, str], Mapping[str, Any]],
-    ) -> dict[str, Any]:
-        vhosts: dict[str, Any] = {}
-        for name, running in list(self.registry.vhosts.items()):
-            queues: dict[str, Any] = {}
-            for queue, entry in list(running.queues.items()):
-                with contextlib.suppress(WarrenError):
-                    stats = asked.get((name, queue)) or call(entry.actor, entry.actor.stats).get()
-                    queues[queue] = {**stats, "messages_delayed": running.waiting_of_queue(queue)}
-            try:
-                stores = {kind: attrs.asdict(status) for kind, status in running.store_statuses()}
-            except WarrenError:
-                continue  # the vhost is being deleted or reopened
-            of_streams = streams.get(name, {})
-            vhosts[name] = {"queues": queues, "streams": of_streams, "down": failed_queues(running), "stores": stores}
-            vhosts[name]["messages_delayed"] = running.messages_delayed
-            delays = running.delays
-            vhosts[name]["delayed_down"] = None if delays is None or delays.error is None else str(delays.error)
-        down = {name: str(error) for name, error in list(self.registry.down.items())}
-        return {
-            "path": self.path,
-            "memory": memory,
-            "vhosts": vhosts,
-            "down_vhosts": down,
-            "topics": self._topic_stats(),
-        }
-
-    def _topic_stats(self) -> dict[str, Any] | None:
-        try:
-            if (running := self.registry.topics) is None:
-                return None
-            from warren.hosting.topic_stats import topic_stats
-
-            return topic_stats(running)
-        except WarrenError as error:
-            return {"down": str(error), "no_room": None, "commit_log": {}, "topics": {}}
+        stats: dict[str, Any] = yield Reading(lambda: node_stats(self.registry, streams, asked or {}))
+        return {"path": self.path, "memory": memory, **stats}
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -421,7 +361,7 @@ class RunningNode:
     def _let_go(self) -> None:
         self._context.gate.end()  # nothing could open it any more
         self.pool.stop()
-        self._clock.close()
+        self._context.clock.close()
         open_nodes.closed(self)
         self._closing.is_over = True
 
@@ -448,17 +388,12 @@ class RunningNode:
         self.actor.forget(self._forked)
 
 
-def failed_queues(running: RunningVhost) -> dict[str, str]:
-    """Return the queues of a vhost that cannot be used, and why."""
-    return {name: entry.reason for name, entry in list(running.queues.items()) if entry.running is None}
-
-
-def _record_file(config: Config, files: FileSystem, clock: Clock) -> Record | None:
+def _record_file(config: Config, context: NodeContext) -> Record | None:
     if config.record is None:
         return None
     from warren.recording import RecordFile
 
-    return RecordFile(files, os.path.abspath(config.record), clock.wall_us)
+    return RecordFile(context.files, os.path.abspath(config.record), context.clock.wall_us)
 
 
 def memory_reading(config: Config, rss: MemoryReading) -> Callable[[NodeContext], MemoryReading]:

@@ -14,7 +14,7 @@ from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.node.node_registry import NodeRegistry
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Confirm, CountDown
-from warren.hosting.running_node import RunningNode, failed_queues
+from warren.hosting.running_node import RunningNode
 from warren.storage.call_arguments import as_texts, checked
 from warren.storage.topic_settings import TopicSettings
 from warren.values.messages import LATER, PublishArguments, as_body, publish_key
@@ -167,7 +167,7 @@ class VhostVerbs(Performer):
     @operation("vhost")
     def failed_queues(self) -> Steps[dict[str, str]]:
         """The queues that cannot be used, and why."""
-        return answered(failed_queues(self.node.vhost(self.name)))
+        return answered(self.node.vhost(self.name).failed_queues)
 
     def queue_identity(self, name: str) -> object:
         """Return an object that identifies the queue: another queue of that name has another one. Raises
