@@ -25,9 +25,11 @@ from warren.actors.engines.topics.errors import (
 from warren.actors.runtime.pooled_actor import Turns
 from warren.actors.topics import topic_messages as tm
 from warren.actors.topics.dispatch_actor import Arrivals
+from warren.hosting.running_node import RunningNode
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.real_file import RealFile
 from warren.verbs.reader_verbs import ReaderVerbs
+from warren.verbs.topic_host import LocalTopic
 from warren.verbs.topic_verbs import TopicVerbs
 
 SMALL: dict[str, Any] = {
@@ -50,6 +52,10 @@ def hand() -> Iterator[HandNode]:
     made = hand_node(**SMALL, credit_flow_default_credit=(200, 100))
     yield made
     made.node.close()
+
+
+def _topic_verbs(node: RunningNode, name: str) -> TopicVerbs:
+    return TopicVerbs(LocalTopic(node, name), node.config.topics)
 
 
 def opened(path: str, **settings: Any) -> warren.aio.Opening:
@@ -100,7 +106,7 @@ async def test_nobody_who_awaits_waits_for_the_timer_that_groups_syncs(path: str
 async def test_a_cancelled_prepare_and_a_cancelled_commit_are_done(hand: HandNode) -> None:
     hand.node.topic("events")
     node = warren.aio.Node(hand.node)
-    events = warren.aio.Topic(TopicVerbs(hand.node._running, "events"))
+    events = warren.aio.Topic(_topic_verbs(hand.node._running, "events"))
     preparing = asyncio.create_task(events.prepare(b"x"))
     await breathe()
     preparing.cancel()
@@ -140,7 +146,7 @@ async def test_a_delayed_message_comes_when_it_is_due_and_wakes_a_reader(hand: H
 async def test_errors_come_to_whoever_awaits(path: str) -> None:
     async with opened(path) as node:
         with pytest.raises(warren.errors.NotFoundError):
-            await warren.aio.Topic(TopicVerbs(node.blocking._running, "none yet")).append(b"")
+            await warren.aio.Topic(_topic_verbs(node.blocking._running, "none yet")).append(b"")
         events = await node.topic("events")
         with pytest.raises(warren.errors.MessageError):
             events.append_nowait(b"", key="no spaces")
@@ -255,7 +261,7 @@ async def test_an_alarm_holds_producers_and_lets_readers_go_on(hand: HandNode) -
 async def test_a_log_that_is_behind_holds_producers() -> None:
     hand = hand_node(**SMALL, credit_flow_default_credit=(2, 1))
     hand.node.topic("events", queues=1)
-    events = warren.aio.Topic(TopicVerbs(hand.node._running, "events"))
+    events = warren.aio.Topic(_topic_verbs(hand.node._running, "events"))
     hand.run()
     tasks = [asyncio.create_task(events.append(b"%d" % n)) for n in range(9)]
     await breathe()
@@ -279,7 +285,7 @@ async def test_a_log_that_is_behind_holds_producers() -> None:
 @in_a_loop
 async def test_a_cancelled_append_that_was_handed_over_is_appended(hand: HandNode) -> None:
     hand.node.topic("events")
-    events = warren.aio.Topic(TopicVerbs(hand.node._running, "events"))
+    events = warren.aio.Topic(_topic_verbs(hand.node._running, "events"))
     appending = [asyncio.create_task(events.append(b"1")), asyncio.create_task(events.append_many([b"2"]))]
     await breathe()
     for task in appending:
@@ -294,7 +300,7 @@ async def test_a_cancelled_append_that_was_handed_over_is_appended(hand: HandNod
 @in_a_loop
 async def test_what_a_cancelled_read_has_asked_for_is_the_next_ones(hand: HandNode, answered: bool) -> None:
     hand.node.topic("events", queues=1).append_many(numbers(5)).wait()
-    events = warren.aio.Topic(TopicVerbs(hand.node._running, "events"))
+    events = warren.aio.Topic(_topic_verbs(hand.node._running, "events"))
     reader = events.reader("g")
     async with driven(hand):
         await reader.begin()
@@ -369,7 +375,7 @@ async def test_a_cancelled_join_leaves_no_member(hand: HandNode, monkeypatch: py
     join = ConsumerGroups.join
     monkeypatch.setattr(ConsumerGroups, "join", lambda groups, *whom: (joins.append(whom), join(groups, *whom))[1])
     hand.node.topic("events")
-    events = warren.aio.Topic(TopicVerbs(hand.node._running, "events"))
+    events = warren.aio.Topic(_topic_verbs(hand.node._running, "events"))
     reader = events.reader("g")
     joining = asyncio.create_task(reader.begin())
     inbox = hand.node._running.topics_now().groups.actor_inbox
@@ -391,7 +397,7 @@ async def test_a_cancelled_join_leaves_no_member(hand: HandNode, monkeypatch: py
 @in_a_loop
 async def test_a_cancelled_close_leaves_the_group(hand: HandNode) -> None:
     hand.node.topic("events", queues=1).append_many(numbers(3)).wait()
-    events = warren.aio.Topic(TopicVerbs(hand.node._running, "events"))
+    events = warren.aio.Topic(_topic_verbs(hand.node._running, "events"))
     reader = events.reader("g")
     async with driven(hand):
         await reader.read(2)
@@ -408,7 +414,7 @@ async def test_a_cancelled_close_leaves_the_group(hand: HandNode) -> None:
 @in_a_loop
 async def test_a_reader_that_is_forgotten_while_another_thread_is_at_the_groups_leaves(hand: HandNode) -> None:
     hand.node.topic("events")
-    events = warren.aio.Topic(TopicVerbs(hand.node._running, "events"))
+    events = warren.aio.Topic(_topic_verbs(hand.node._running, "events"))
     reader: Any = events.reader("g")
     async with driven(hand):
         await reader.begin()
@@ -594,7 +600,7 @@ def test_an_iteration_with_a_backlog_lets_others_run(path: str) -> None:
 def test_several_loops_and_threads_share_a_topic(path: str) -> None:
     plain = warren.open(path, **SMALL, **SLOW_SYNC)
     topic = plain.topic("events", queues=4)
-    events = warren.aio.Topic(TopicVerbs(plain._running, "events"))
+    events = warren.aio.Topic(_topic_verbs(plain._running, "events"))
     got: list[bytes] = []
     lock = threading.Lock()
 

@@ -107,7 +107,7 @@ def guest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[warren.N
 def refused(guest: warren.Node, verb: str, /, **arguments: Any) -> Exception:
     """The error that a call brings."""
     try:
-        result = run(call(guest._verbs.remote, verb, **arguments))  # type: ignore[attr-defined]
+        result = run(call(guest._verbs.host.remote, verb, **arguments))  # type: ignore[attr-defined]
     except (WarrenError, ValueError, TypeError, LookupError) as error:
         return error
     raise AssertionError(f"{verb} {arguments!r:.200} returned {result!r:.100}")
@@ -148,7 +148,7 @@ def test_no_argument_of_another_type_reaches_an_actor(guest: warren.Node) -> Non
 
 
 def _reader(guest: warren.Node, **arguments: Any) -> ReaderChannel:
-    channel = ReaderChannel(guest._verbs.remote.link)  # type: ignore[attr-defined]
+    channel = ReaderChannel(guest._verbs.host.remote.link)  # type: ignore[attr-defined]
     channel.open().get()
     channel.join(topic="t", group="g", name="n", **arguments).get()
     return channel
@@ -206,7 +206,7 @@ def test_a_reader_of_a_stranger_changes_nothing(guest: warren.Node, verb: str, a
 
 @pytest.mark.slow
 def test_no_verb_stops_an_actor_whatever_it_is_called_with(guest: warren.Node) -> None:
-    remote = guest._verbs.remote  # type: ignore[attr-defined]
+    remote = guest._verbs.host.remote  # type: ignore[attr-defined]
 
     def attempt(verb: str, /, **arguments: Any) -> None:
         with contextlib.suppress(WarrenError, ValueError, TypeError, LookupError):
@@ -221,7 +221,7 @@ def test_no_verb_stops_an_actor_whatever_it_is_called_with(guest: warren.Node) -
             if verb == "topic.append":
                 for name in BATCH:
                     attempt(verb, batches=[BATCH | {name: strange}])
-    of = {"node": "", "vhost": "/", "queue": "q", "topic": "t"}
+    of = {"node": "", "users": "", "vhost": "/", "queue": "q", "topic": "t"}
     for name in sorted(DEFINITIONS.keys() - {"node.delete_vhost", "queue.purge"}):
         definition = DEFINITIONS[name]
         parameters = list(inspect.signature(definition.body).parameters.values())[1:]

@@ -42,6 +42,7 @@ from warren.storage.filesystem import RealFileSystem
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.own_files import DEFINITIONS_FILE, DEFINITIONS_LOG
 from warren.verbs.steps import Steps
+from warren.verbs.vhost_host import LocalVhost
 from warren.verbs.vhost_verbs import NodeVerbs
 
 T = TypeVar("T")
@@ -1107,7 +1108,7 @@ def run_with_turns(steps: Steps[T], other: Callable[[], None]) -> T:
 def test_a_long_import_lets_others_declare_between_its_slices() -> None:
     """40,000 queues were one turn of the node's actor, for which everybody else waited."""
     scene = hand_node()
-    steps = NodeVerbs(scene.node._running).import_definitions(LONG)
+    steps = NodeVerbs(LocalVhost(scene.node._running)).import_definitions(LONG)
     seen = list[int]()
 
     def look() -> None:

@@ -24,16 +24,17 @@ from warren.actors.node.gate import Reservation
 from warren.actors.runtime.future import Confirm, Future
 from warren.actors.runtime.pooled_actor import Asked
 from warren.storage.call_arguments import signature
+from warren.verbs.operation import Host
 from warren.verbs.steps import Has, Reading, Steps, Wait, Within, answer_of
 
 if TYPE_CHECKING:
-    from warren.hosting.running_node import RunningNode
     from warren.values.scheduling import Scheduled
 
 P = ParamSpec("P")
 A = TypeVar("A")
 T = TypeVar("T")
 V = TypeVar("V")
+W = TypeVar("W")
 
 
 class Bridge:
@@ -99,18 +100,18 @@ async def answer(future: Future) -> Any:
     return future.get()
 
 
-async def safe(confirm: Confirm, node: RunningNode | None = None, timeout: float | None = None) -> None:
+async def safe(confirm: Confirm, host: Host | None = None, timeout: float | None = None) -> None:
     """Wait until a message is safe, and request a sync at once.
 
-    ``node``: what it was published to, with this ``timeout``: the wait ends then if another process hosts the node and
+    ``host``: what it was published to, with this ``timeout``: the wait ends then if another process hosts the node and
     is silent.
     """
     if not confirm.done:
         confirm.hurry()
-    if node is None or timeout is None:
+    if host is None or timeout is None:
         await answer(confirm)
     else:
-        await run(node.within(timeout, answer_of(confirm)))
+        await run(host.within(timeout, answer_of(confirm)))
 
 
 async def run(steps: Steps[T]) -> T:
@@ -195,17 +196,27 @@ def awaited(
 ) -> Callable[Concatenate[Has[V], P], Coroutine[Any, Any, T]]: ...
 
 
+@overload
 def awaited(
-    verb: Callable[..., Steps[Any]], becomes: Callable[[Any], Any] | None = None
+    verb: Callable[Concatenate[W, P], Steps[T]], *, of: Callable[[V], W]
+) -> Callable[Concatenate[Has[V], P], Coroutine[Any, Any, T]]: ...
+
+
+def awaited(
+    verb: Callable[..., Steps[Any]],
+    becomes: Callable[[Any], Any] | None = None,
+    *,
+    of: Callable[[Any], Any] | None = None,
 ) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Return a method that awaits a verb. ``becomes``: makes a handle of what the verb returns."""
+    """Return a method that awaits a verb; the arguments are those of :func:`warren.verbs.steps.blocking`."""
 
     name = verb.__name__
 
     @functools.wraps(verb)
     async def method(self: Has[Any], *args: Any, **kwargs: Any) -> Any:
         signature(verb, 1).check(args, kwargs)
-        result = await run(getattr(self._verbs, name)(*args, **kwargs))
+        verbs = self._verbs if of is None else of(self._verbs)
+        result = await run(getattr(verbs, name)(*args, **kwargs))
         return result if becomes is None else becomes(result)
 
     return method
@@ -224,7 +235,7 @@ def awaited_safe(
         verbs: Any = self._verbs
         timeout: Any = kwargs.get("timeout")
         confirm = await run(getattr(verbs, name)(*args, **kwargs))
-        await safe(confirm, None if timeout is None else verbs.node, timeout)
+        await safe(confirm, None if timeout is None else verbs.host.host, timeout)
         return confirm if hasattr(confirm, "message_ids") else None
 
     functools.update_wrapper(method, verb)

@@ -54,13 +54,13 @@ class Topic(TopicHandle):
         :class:`BlockedError`, and the message was not taken.
         """
         appended = await run(self._verbs.append(body, timeout=timeout, **arguments))
-        await safe(appended.confirm, self._verbs.node, timeout)
+        await safe(appended.confirm, self._verbs.host.host, timeout)
         return appended.position()
 
     @checked
     def append_nowait(self, body: bytes, **arguments: Unpack[AppendArguments]) -> AppendConfirm[AppendResult]:
         """Hand over a message; await the result to know it safe. Never waits: raises :class:`BlockedError`."""
-        self._verbs.check_now()
+        self._verbs.host.check_now()
         appended = run_now(self._verbs.append(body, block=False, **arguments))
         return AppendConfirm(appended.confirm, appended.position)
 
@@ -73,7 +73,7 @@ class Topic(TopicHandle):
         Arguments: those of :meth:`warren.Topic.append_many`.
         """
         appended = await run(self._verbs.append_many(bodies, timeout=timeout, **arguments))
-        await safe(appended.confirm, self._verbs.node, timeout)
+        await safe(appended.confirm, self._verbs.host.host, timeout)
         return appended.positions()
 
     @checked
@@ -112,7 +112,7 @@ class Topic(TopicHandle):
         event loop's next round, or in an :func:`contextlib.aclosing` until that ends.
         """
         verbs = self._verbs.reader(group, tags=tags, auto_commit=auto_commit, consume_from=consume_from)
-        await run(self._verbs.node.within(timeout or None, verbs.begin()))
+        await run(self._verbs.host.host.within(timeout or None, verbs.begin()))
         async with Reader(verbs) as reader:
             async for record in reader.records(max_records, timeout):
                 yield record
@@ -121,7 +121,7 @@ class Topic(TopicHandle):
     async def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> AsyncGenerator[TopicRecord, None]:
         """Read the last messages of all queues together, then new ones, until none comes for ``timeout``
         seconds (``None``: for ever). This joins no group, and stores no position."""
-        verbs, read, bounds = await run(self._verbs.node.within(timeout or None, read_last(self._verbs, last)))
+        verbs, read, bounds = await run(self._verbs.host.host.within(timeout or None, read_last(self._verbs, last)))
         async with Reader(verbs) as reader:
             for record in last_of(RecordBatch(TopicRecord, read), bounds, last):
                 yield record

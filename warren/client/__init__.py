@@ -5,6 +5,6 @@ From the socket up:
 - :mod:`~warren.client.link` is the socket: who reads it, what goes out in one write, and what happens when it is lost;
 - :mod:`~warren.client.channels` and :mod:`~warren.client.publishing` are channels: questions and answers, and messages
   that wait for their confirms, to be sent again over the next socket;
-- :mod:`~warren.client.verbs` and its neighbours are what handles ask for, with the names and errors of
-  :mod:`warren.verbs.queue_verbs` and the others, which work in the process of the node.
+- :mod:`~warren.client.link_queue`, :mod:`~warren.client.link_vhost` and :mod:`~warren.client.link_topic` are the hosts
+  that the handles' verbs (:mod:`warren.verbs`) have here, in place of those in the process of the node.
 """

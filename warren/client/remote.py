@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 from pamqp.base import Frame as Method
@@ -22,7 +22,7 @@ from warren.client.link import Link
 from warren.client.publishing import PublishChannel
 from warren.client.resending import ResendingChannel, Window
 from warren.storage.errors import WarrenError
-from warren.verbs.operation import NotFromOutsideError, Operation
+from warren.verbs.operation import Operation
 from warren.verbs.steps import Steps, Within, bounded, run
 
 _DEFAULT_EXCHANGE: Final = ""
@@ -80,9 +80,8 @@ class RemoteVhost:
         if self.link.closed is not None:
             raise self.link.closed.with_traceback(None)  # each raise would add to it
 
-    def vhost(self, _: str) -> NoReturn:
-        """Raise: only nodes of this process have vhosts to look up."""
-        raise NotFromOutsideError("another process hosts the node, and this cannot be asked from here")
+    def move_at_fork(self, verbs: Any, new_host: Callable[[], Any]) -> None:
+        """Do nothing: a forked child makes a connection of its own."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""

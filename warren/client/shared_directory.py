@@ -26,7 +26,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from warren.actors.node.node_errors import ClosedError
@@ -37,6 +37,7 @@ from warren.actors.runtime.pooled_actor import WrongProcessError
 from warren.client.errors import HostUnresponsiveError, LinkLostError, unresponsive_host
 from warren.client.handshake import Login
 from warren.client.link import Link
+from warren.client.link_vhost import LinkVhost
 from warren.client.remote import RemoteVhost
 from warren.config import Config
 from warren.hosting import open_nodes
@@ -46,6 +47,8 @@ from warren.storage.lock_file import LOCK_FILE, SHARED, RealLock, identity_of, l
 from warren.storage.real_file import refused
 from warren.verbs.operation import NotFromOutsideError
 from warren.verbs.steps import run
+from warren.verbs.vhost_host import LocalVhost
+from warren.verbs.vhost_verbs import NodeVerbs
 
 ELECTION_FILE: Final = "warren.election"
 """The lock file of the process that is opening the node."""
@@ -103,11 +106,21 @@ class SharedDirectory:
     def _begin(self) -> None:
         self._hosting = new_lock()
         self._remotes: list[RemoteVhost] = []
-        self.moves: WeakKeyDictionary[Any, Callable[[], Any]] = WeakKeyDictionary()
-        """Verbs that work on the node directly, and what makes their hosts in a forked child."""
         self._closing = Closing()
         self._met: list[RemoteVhost] = []
         """For a guest of a process that does not share: the remotes that have connected."""
+
+    def verbs(self) -> NodeVerbs:
+        """Return the verbs of the node. In a forked child they, and all that come from them, become a client's."""
+        if self.local is None:
+            return NodeVerbs(self._link())
+        self.local.moves = WeakKeyDictionary()
+        verbs = NodeVerbs(LocalVhost(self.local))
+        self.local.move_at_fork(verbs, self._link)
+        return verbs
+
+    def _link(self) -> LinkVhost:
+        return LinkVhost(self.node, self.new_remote)
 
     # ── host or client ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -274,14 +287,14 @@ class SharedDirectory:
         if self._closed:
             return
         error = WrongProcessError(f"{self.path}: requested by the parent process, before a fork")
-        remotes, moves = self._remotes, self.moves
+        remotes, moves = self._remotes, None if self.local is None else self.local.moves
         self._begin()
         self._running = self.local = None
         for remote in remotes:
             remote.link.forget(error)
             remote.forget()
         self._remotes = remotes
-        for verbs, new_host in moves.items():
+        for verbs, new_host in (moves or {}).items():
             verbs.host = new_host()
 
 

@@ -19,6 +19,7 @@ from warren.ctl.verb import Arguments, Verb, text_verb
 from warren.hosting.running_node import RunningNode
 from warren.storage.errors import StorageError
 from warren.verbs.steps import run
+from warren.verbs.vhost_host import LocalVhost
 from warren.verbs.vhost_verbs import NodeVerbs
 
 
@@ -69,7 +70,7 @@ def cluster_status(node: RunningNode, _: Arguments) -> dict[str, Any]:
 
 
 def set_cluster_name(node: RunningNode, arguments: Arguments) -> None:
-    run(NodeVerbs(node).set_global_parameter("cluster_name", arguments["name"]))
+    run(NodeVerbs(LocalVhost(node)).users.set_global_parameter("cluster_name", arguments["name"]))
 
 
 def _version() -> str:
@@ -102,7 +103,7 @@ def ping(node: RunningNode, _: Arguments) -> None:
 
 
 def export_definitions(node: RunningNode, arguments: Arguments) -> dict[str, Any]:
-    return run(NodeVerbs(node).definitions(arguments["vhost"]))
+    return run(NodeVerbs(LocalVhost(node)).definitions(arguments["vhost"]))
 
 
 def import_definitions(node: RunningNode, arguments: Arguments) -> dict[str, Any]:
@@ -114,7 +115,7 @@ def import_definitions(node: RunningNode, arguments: Arguments) -> dict[str, Any
         raise StorageError(f"{arguments['file']}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise ArgumentsError(f"{arguments['file']}: not JSON: {error}") from error
-    imported = run(NodeVerbs(node).import_definitions(document, arguments["vhost"]))
+    imported = run(NodeVerbs(LocalVhost(node)).import_definitions(document, arguments["vhost"]))
     counts: dict[str, Any] = {
         field.name: len(getattr(imported, field.name))
         for field in attrs.fields(type(imported))

@@ -9,6 +9,8 @@ import attrs
 
 from warren.hosting.running_node import RunningNode
 from warren.verbs.steps import Steps, run
+from warren.verbs.user_verbs import UserVerbs
+from warren.verbs.vhost_host import LocalVhost
 from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs
 
 Arguments = Mapping[str, Any]
@@ -83,7 +85,7 @@ def performing(
     says: str,
     columns: str = "",
     *,
-    of_vhost: bool = False,
+    of: type[VhostVerbs | UserVerbs] = NodeVerbs,
     shape: Callable[[Any], Any] = lambda answer: answer,
     text: Callable[[Any], str] | None = None,
     defaults: Mapping[str, Any] | None = None,
@@ -96,7 +98,7 @@ def performing(
 
     def work(node: RunningNode, arguments: Arguments) -> Any:
         options = {name: arguments[name] for name in made.options}
-        performer = VhostVerbs(node, node.vhost(options.pop("vhost")).name) if of_vhost else NodeVerbs(node)
+        performer = of(LocalVhost(node, node.vhost(options.pop("vhost")).name if of is VhostVerbs else "/"))
         return shape(run(verb(performer, *[arguments[name] for name in made.names], **options)))
 
     shown: Shown = "rows" if columns else "text" if text is not None else "nothing"

@@ -34,6 +34,7 @@ from warren.storage.lock_file import LOCK_FILE, SHARED, lock_holder
 from warren.values.messages import delayed_messages
 from warren.values.setting_keywords import SettingKeywords
 from warren.verbs.steps import blocking, run
+from warren.verbs.vhost_host import LocalVhost
 from warren.verbs.vhost_verbs import NodeVerbs, VhostHandle, VhostVerbs
 
 if TYPE_CHECKING:
@@ -103,10 +104,8 @@ def _transactions(pending: list[TransactionVerbs]) -> list[Transaction]:
 
 def _verbs_of(opened: RunningNode | SharedDirectory) -> NodeVerbs:
     if isinstance(opened, RunningNode):
-        return NodeVerbs(opened)
-    from warren.client.shared_verbs import node_verbs
-
-    return node_verbs(opened)
+        return NodeVerbs(LocalVhost(opened))
+    return opened.verbs()
 
 
 _delete_queue = blocking(NodeVerbs.delete_queue)

@@ -50,7 +50,7 @@ class Topic(TopicHandle):
             check_wait(block, timeout)
         if arguments and (len(arguments) > 1 or type(arguments.get("key")) is not str):  # most have a key or nothing
             signature(Topic.append, 1).check((body,), arguments)
-        return self._verbs.append_here(body, block, timeout, arguments)
+        return self._verbs.host.append_here(self._verbs, body, block, timeout, arguments)
 
     append_many = blocking(TopicVerbs.append_many)
     prepare = blocking(TopicVerbs.prepare, Transaction)
@@ -88,7 +88,7 @@ class Topic(TopicHandle):
         the middle of a message gets that one again. A member of the group while it lasts.
         """
         verbs = self._verbs.reader(group, tags=tags, auto_commit=auto_commit, consume_from=consume_from)
-        run(self._verbs.node.within(timeout or None, verbs.begin()))
+        run(self._verbs.host.host.within(timeout or None, verbs.begin()))
         with Reader(verbs) as reader:
             yield from reader.records(max_records, timeout)
 
@@ -96,7 +96,7 @@ class Topic(TopicHandle):
     def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> Iterator[TopicRecord]:
         """Read the last messages of all queues together, then new ones, until none comes for ``timeout``
         seconds (``None``: for ever). This joins no group, and stores no position."""
-        verbs, read, bounds = run(self._verbs.node.within(timeout or None, read_last(self._verbs, last)))
+        verbs, read, bounds = run(self._verbs.host.host.within(timeout or None, read_last(self._verbs, last)))
         with Reader(verbs) as reader:
             yield from last_of(RecordBatch(TopicRecord, read), bounds, last)
             yield from reader.records(timeout=timeout)
@@ -118,7 +118,7 @@ class Topic(TopicHandle):
         is_usual = type(limit) is int and limit in _USUAL_LIMITS and exact is True
         if not is_usual or type(key) is not str or begin is not None or end is not None:
             signature(Topic.find, 1).check((key,), {"begin": begin, "end": end, "limit": limit, "exact": exact})
-        return _records(self._verbs.find_here(key, begin, end, limit, exact))
+        return _records(self._verbs.host.find_here(self._verbs, key, begin=begin, end=end, limit=limit, exact=exact))
 
     get = blocking(TopicVerbs.get, TopicRecord)
     pull = blocking(TopicVerbs.pull, _records)

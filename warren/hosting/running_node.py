@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from warren.actors import messages as m
@@ -89,6 +89,8 @@ class RunningNode:
         """Called, in the node's actor, with a vhost or a user that was deleted."""
         self.on_failed: list[Callable[[], None]] = []
         """Called, in the node's actor, when the node has failed."""
+        self.moves: MutableMapping[Any, Callable[[], Any]] | None = None
+        """In a shared directory: verbs of handles, and what makes the hosts that they have in a forked child."""
         self.hosted: list[Hosted] = []
         """The servers that use it."""
         self._closing = Closing()
@@ -177,6 +179,11 @@ class RunningNode:
     def within(self, timeout: float | None, steps: Steps[T]) -> Steps[T]:
         """Return ``steps``. In a guest they end after ``timeout`` seconds if the host is silent."""
         return steps
+
+    def move_at_fork(self, verbs: Any, new_host: Callable[[], Any]) -> None:
+        """Let ``new_host`` make the host of these verbs in a forked child, if the directory is shared."""
+        if self.moves is not None:
+            self.moves[verbs] = new_host
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, by the node's clock."""

@@ -202,7 +202,7 @@ class Channel(base.StdChannel):
     def _queue(self, name: str) -> Queue:
         """Return a cached handle, which has its unsettled messages; a new one if the queue was deleted since."""
         vhost = self._open_connection.vhost
-        identity = vhost._verbs.queue_identity(name)
+        identity = vhost._verbs.host.identity_of(name)
         cached = self._handles.get(name)
         if cached is None or cached[0] is not identity:
             cached = self._handles[name] = identity, vhost.queue(name, passive=True)

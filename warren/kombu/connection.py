@@ -91,7 +91,7 @@ class Connection:
 
     def run(self, steps: Steps[T], timeout: float | None) -> T:
         """Run a verb; ``timeout``: as for :meth:`exchange`."""
-        return run(self.vhost._verbs.node.within(timeout, steps))
+        return run(self.vhost._verbs.host.host.within(timeout, steps))
 
     def add(self, subscription: Subscription) -> None:
         """Start to drain a consumer's messages."""

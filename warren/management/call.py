@@ -20,6 +20,7 @@ from warren.management.past import Past
 from warren.management.samples import Live, NodeSample, QueueSample, Samples
 from warren.management.settings import ManagementSettings
 from warren.verbs.steps import Steps
+from warren.verbs.vhost_host import LocalVhost
 from warren.verbs.vhost_verbs import NodeVerbs
 
 T = TypeVar("T")
@@ -96,7 +97,7 @@ class Call:
     @property
     def verbs(self) -> NodeVerbs:
         """What can be asked of the node."""
-        return NodeVerbs(self.node)
+        return NodeVerbs(LocalVhost(self.node))
 
     @property
     def query(self) -> Any:

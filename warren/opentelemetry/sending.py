@@ -186,13 +186,13 @@ def _many_by_queue(handle: Any, args: list[Any], keywords: dict[str, Any]) -> De
 
 
 def _by_exchange(handle: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
-    address = handle.name, _key(args, keywords), handle._verbs.declaration.vhost
+    address = handle.name, _key(args, keywords), handle._verbs.host.declaration.vhost
     return _one(*address, _first(args, keywords, "body"), keywords), args, keywords
 
 
 def _many_by_exchange(handle: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
     bodies = _listed(args, keywords)
-    return _many(handle.name, _key(args, keywords), handle._verbs.declaration.vhost, bodies), args, keywords
+    return _many(handle.name, _key(args, keywords), handle._verbs.host.declaration.vhost, bodies), args, keywords
 
 
 def _to_queues(handle: Any, args: list[Any], keywords: dict[str, Any]) -> Described:

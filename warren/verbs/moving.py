@@ -33,7 +33,7 @@ from warren.queue_index.message.message_format import MAX_FRAGMENT_BYTES, conten
 from warren.queue_index.properties import Properties, decode_properties
 from warren.storage.errors import MessageError, WarrenError
 from warren.verbs.addressing import address
-from warren.verbs.exchange_verbs import ExchangeVerbs, UnroutableError
+from warren.verbs.exchange_verbs import LocalExchange, UnroutableError
 from warren.verbs.publishing import Receiver, publishing
 from warren.verbs.selecting import Done, Target
 from warren.verbs.steps import Steps, call
@@ -199,7 +199,7 @@ class Move:
     ) -> _Route:
         vhost = self._queue.declaration.vhost
         key, _, headers = address(vhost, exchange, routing_key, properties, encoded)
-        through = ExchangeVerbs(self._node, self._node.vhost(vhost).definitions.exchange(exchange))
+        through = LocalExchange(self._node, self._node.vhost(vhost).definitions.exchange(exchange))
         return _Route(key, lambda: through.route(routing_key, headers))
 
     def _route_home(self, properties: Properties) -> _Route | None:

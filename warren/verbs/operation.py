@@ -22,7 +22,7 @@ P = ParamSpec("P")
 S = TypeVar("S", bound="Performer")
 T = TypeVar("T")
 
-Target = Literal["node", "vhost", "queue", "topic"]
+Target = Literal["node", "users", "vhost", "queue", "topic"]
 
 
 @attrs.frozen
@@ -66,8 +66,16 @@ class Host(Protocol):
     """What hosts a vhost, as its handles see it: a node in this process, or a link to the process that has it."""
 
     @property
+    def path(self) -> str:
+        """The data directory."""
+
+    @property
     def identity(self) -> object:
         """An object that is equal for all handles on the node."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the handle on the node was closed."""
 
     @property
     def gate(self) -> Limited:
@@ -78,6 +86,9 @@ class Host(Protocol):
 
     def within(self, timeout: float | None, steps: Steps[T]) -> Steps[T]:
         """Run ``steps``; end them after ``timeout`` seconds if another process hosts the node and is silent."""
+
+    def move_at_fork(self, verbs: Any, new_host: Callable[[], Any]) -> None:
+        """Give these verbs the host that ``new_host`` makes in a forked child, if that can use the directory."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""

@@ -30,6 +30,7 @@ P = ParamSpec("P")
 A = TypeVar("A")
 T = TypeVar("T")
 V = TypeVar("V")
+W = TypeVar("W")
 V_co = TypeVar("V_co", covariant=True)
 
 
@@ -201,18 +202,31 @@ def blocking(
 ) -> Callable[Concatenate[Has[V], P], T]: ...
 
 
-def blocking(verb: Callable[..., Steps[Any]], becomes: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
-    """A method that runs a verb in the calling thread. ``becomes``: makes a handle of what the verb returns.
+@overload
+def blocking(
+    verb: Callable[Concatenate[W, P], Steps[T]], *, of: Callable[[V], W]
+) -> Callable[Concatenate[Has[V], P], T]: ...
 
-    Arguments are checked by the verb's annotations. The verb is then looked up by its name: those of a node that
-    another process hosts have the same.
+
+def blocking(
+    verb: Callable[..., Steps[Any]],
+    becomes: Callable[[Any], Any] | None = None,
+    *,
+    of: Callable[[Any], Any] | None = None,
+) -> Callable[..., Any]:
+    """A method that runs a verb in the calling thread. ``becomes``: makes a handle of what the verb returns.
+    ``of``: finds the object that has the verb, if it is a part of the handle's verbs.
+
+    Arguments are checked by the verb's annotations. The verb is then looked up by its name: a derived class may have
+    its own.
     """
     name = verb.__name__
 
     @functools.wraps(verb)
     def method(self: Has[Any], *args: Any, **kwargs: Any) -> Any:
         signature(verb, 1).check(args, kwargs)
-        result = run(getattr(self._verbs, name)(*args, **kwargs))
+        verbs = self._verbs if of is None else of(self._verbs)
+        result = run(getattr(verbs, name)(*args, **kwargs))
         return result if becomes is None else becomes(result)
 
     return method

@@ -7,7 +7,7 @@ Messages are appended to one of the topic's queues and stay there, in order; gro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 import attrs
 
@@ -16,10 +16,7 @@ from warren.actors.engines.topics.consumer_groups import ConsumerGroups
 from warren.actors.engines.topics.routing import Part, Router, queue_of_key
 from warren.actors.engines.topics.schedule import level_of_delay, to_scheduled
 from warren.actors.engines.topics.transactions import prepare
-from warren.actors.node.admission import Admission
-from warren.actors.node.node_errors import TopicsDownError
-from warren.actors.runtime.future import Confirm
-from warren.actors.topics.log_intake import AppendConfirm, AppendKey, LogIntake, size_of
+from warren.actors.topics.log_intake import AppendConfirm, AppendKey
 from warren.hosting.running_node import RunningNode
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import FIXED_BYTES, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES, Host
@@ -30,13 +27,15 @@ from warren.storage.topic_settings import TopicSettings
 from warren.values.messages import as_bodies, as_body
 from warren.values.topic_record import HERE, Moment, Origin, encode_message_properties, properties_of_keys
 from warren.verbs.broadcast import group_key
-from warren.verbs.operation import Performer, operation
-from warren.verbs.publishing import room
+from warren.verbs.operation import NotFromOutsideError, Operation, Performer, operation
 from warren.verbs.reader_verbs import ReaderArguments, ReaderVerbs
-from warren.verbs.steps import NamedHandle, Reading, Steps, call, run
+from warren.verbs.steps import NamedHandle, Reading, Steps, answered, call, run
 from warren.verbs.topic_append import AppendManyConfirm
+from warren.verbs.topic_host import LocalTopic, TopicHost
 from warren.verbs.topic_lookup import find, message_at, message_of_id, offsets_at, offsets_of, record_at, records_from
-from warren.verbs.transaction_verbs import TransactionVerbs
+from warren.verbs.transaction_verbs import HalfPlace, TransactionVerbs
+
+T = TypeVar("T")
 
 Chooser = Callable[[bytes], int]
 """Chooses the queue of a body."""
@@ -105,35 +104,38 @@ def _bounds_of(answer: dict[int, list[int]]) -> dict[int, tuple[int, int]]:
 class TopicVerbs(Performer):
     """The verbs of one topic."""
 
-    def __init__(self, node: RunningNode, name: str) -> None:
-        self.node = node
-        self.name = name
-        self._begin(node.config.topics)
-
-    def _begin(self, settings: TopicSettings) -> None:
+    def __init__(self, host: TopicHost, settings: TopicSettings) -> None:
+        """``settings``: those of the node."""
+        self.host = host
+        self.name = host.name
         self._settings = settings
         self._store_host = Host.parse(f"{settings.broker_ip1}:{settings.listen_port}")
         self._most_bytes = min(settings.max_message_size, settings.mapped_file_size_commit_log - _BLANK_BYTES)
         self._key = AppendKey(self.name, HERE, self._store_host)
-        self._router = Router(self._queues_now())
+        self._router = Router(host.queues_now())
 
     def __str__(self) -> str:
         return repr(self.name)
 
+    def perform(self, operation: Operation[T]) -> Steps[T]:
+        return self.host.perform(self, operation)
+
+    @property
+    def node(self) -> RunningNode:
+        """The node in this process, which performs the operations."""
+        if not isinstance(self.host, LocalTopic):
+            raise NotFromOutsideError("another process hosts the node, and this cannot be asked from here")
+        return self.host.node
+
     @property
     def queues(self) -> int:
         """How many it has."""
-        return self._queues_now()
+        return run(self.count_queues())
 
     @operation("topic")
     def count_queues(self) -> Steps[int]:
         """Return how many queues it has."""
-        return self.queues
-        yield
-
-    def _queues_now(self) -> int:
-        """Return it from the table of topics, without a request."""
-        return self.node.topics_now().table.queues(self.name) or 1
+        return answered(self.host.queues_now())
 
     # ── appending ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -150,39 +152,8 @@ class TopicVerbs(Performer):
         While the disk lags, or an alarm is set, this waits (``block``, ``timeout``), then raises :class:`BlockedError`;
         the message was not taken.
         """
-        yield from self._ready()
-        return (yield from self._append(self._message(body, self._queues_now(), **arguments), block, timeout))
-
-    def _ready(self) -> Steps[None]:
-        """Raise why nothing can be appended now."""
-        yield from self.node.topics()
-
-    def check_now(self) -> None:
-        """Raise why nothing can be appended now, without waiting for topics that are being reopened."""
-        self.node.topics_now()
-
-    def append_here(self, body: bytes, block: bool, timeout: float | None, arguments: AppendArguments) -> AppendConfirm:
-        """:meth:`append` for a thread: the message joins those that are waiting, if there is room."""
-        try:
-            topics = self.node.topics_now()
-        except TopicsDownError:
-            return run(self.append(body, block=block, timeout=timeout, **arguments))
-        log = topics.log.intake
-        message = self._message(body, topics.table.queues(self.name) or 1, **arguments)
-        if log.inbox.weight < log.gate.limit and log.join(message):
-            return message
-        appended: AppendConfirm = self._admission(message, block, timeout).get()
-        return appended
-
-    def _append(self, message: AppendConfirm, block: bool, timeout: float | None) -> Steps[AppendConfirm]:
-        appended: AppendConfirm = yield self._admission(message, block, timeout)
-        return appended
-
-    def _admission(self, message: AppendConfirm, block: bool, timeout: float | None) -> Admission:
-        def give(logs: Sequence[LogIntake], reserved_bytes: int, _: bool) -> AppendConfirm:
-            return logs[0].append(message, reserved_bytes)
-
-        return Admission(self.logs, lambda _: message.size_bytes, give, block, timeout, ahead=True)
+        yield from self.host.ready()
+        return (yield from self.host.append(self.message(body, self.host.queues_now(), **arguments), block, timeout))
 
     def append_many(
         self,
@@ -196,9 +167,9 @@ class TopicVerbs(Performer):
 
         Without ``keys`` and ``queue`` all (up to 1024) go to one queue, those of the next call to the next one.
         """
-        yield from self._ready()
+        yield from self.host.ready()
         parts, batches = self._batches(bodies, **arguments)
-        confirm = yield from self._hand_over(batches, block, timeout)
+        confirm = yield from self.host.hand_over(batches, block, timeout)
         return AppendManyConfirm(self.name, parts, confirm)
 
     def prepare(
@@ -215,21 +186,22 @@ class TopicVerbs(Performer):
         ``group``: the producer's; it is stored with the message. If this is cancelled after there was room, the message
         is prepared, and listed in :meth:`warren.Node.pending_transactions`.
         """
-        yield from self._ready()
-        confirm = yield from self._hand_over([self._half(body, group, **arguments)], block, timeout)
-        [appended] = yield confirm
-        return self._transaction(appended.queue_offset, int(appended.physical_offsets[0]), int(appended.sizes[0]))
+        return self.host.host.within(timeout, self._prepare(body, group, block, timeout, arguments))
 
-    def _transaction(self, half_offset: int, physical_offset: int, size: int) -> TransactionVerbs:
-        return TransactionVerbs(self.node, self.name, half_offset, physical_offset, size)
+    def _prepare(
+        self, body: bytes, group: str, block: bool, timeout: float | None, arguments: PrepareArguments
+    ) -> Steps[TransactionVerbs]:
+        yield from self.host.ready()
+        confirm = yield from self.host.hand_over([self._half(body, group, **arguments)], block, timeout)
+        [half] = yield confirm
+        place = HalfPlace(self.name, half.queue_offset, int(half.physical_offsets[0]), int(half.sizes[0]))
+        verbs = TransactionVerbs(self.host.transaction(place))
+        self.host.host.move_at_fork(verbs, lambda: self.host.transaction(place))
+        return verbs
 
     def room(self, timeout: float | None = None) -> Steps[None]:
         """Wait until a message would be taken at once; raise :class:`BlockedError` after ``timeout`` seconds."""
-        yield room(self.logs, timeout)
-
-    def logs(self) -> list[LogIntake]:
-        """Return the intake of the CommitLog. Raises the reason if it is not running."""
-        return [self.node.topics_now().log.intake]
+        return self.host.room(timeout)
 
     @operation("topic", flushes=True)
     def sync(self) -> Steps[None]:
@@ -237,12 +209,9 @@ class TopicVerbs(Performer):
         running = yield from self.node.topics()
         yield call(running.log, running.log.sync)
 
-    def _hand_over(self, batches: list[Batch], block: bool, timeout: float | None) -> Steps[Confirm]:
-        return hand_over(self.node, batches, block, timeout)
-
     # ── what is handed over ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _message(
+    def message(
         self,
         body: bytes,
         queues: int,
@@ -255,6 +224,7 @@ class TopicVerbs(Performer):
         delay_level: int | None = None,
         **origin: Unpack[OriginArguments],
     ) -> AppendConfirm:
+        """Return a message that can be appended. ``queues``: how many the topic has."""
         body = as_body(body)
         if key is not None and not isinstance(key, str):
             key = as_texts(key, "key")
@@ -315,13 +285,13 @@ class TopicVerbs(Performer):
         if key is not None and not isinstance(key, str):
             key = as_texts(key, "key")
         encoded = encode_message_properties(key, tag, properties)
-        part = Part(self._route_one(body, self._queues_now(), key, queue), range(1))
+        part = Part(self._route_one(body, self.host.queues_now(), key, queue), range(1))
         half = prepare(self.batch(part, [body], encoded, Origin.of(**origin)), group)
         self._check([body], [_only(half.properties)], half.topic)
         return half
 
     def _route(self, bodies: Sequence[bytes], keys: Sequence[str] | None, queue: int | Chooser | None) -> list[Part]:
-        if (queues := self._queues_now()) != self._router.queues:  # queues were added meanwhile
+        if (queues := self.host.queues_now()) != self._router.queues:  # queues were added meanwhile
             self._router.queues = queues
         if queue is None:
             return self._router.in_turn(len(bodies)) if keys is None else self._router.by_keys(keys)
@@ -348,7 +318,7 @@ class TopicVerbs(Performer):
             queue_id=part.queue_id,
             bodies=part.of(bodies),
             properties=properties if isinstance(properties, bytes) else part.of(properties),
-            born_timestamp=self.node.now_ms() if born_ms is None else born_ms,
+            born_timestamp=self.host.host.now_ms() if born_ms is None else born_ms,
             born_host=origin.born_host,
             store_host=self._store_host,
             flag=origin.flag,
@@ -378,7 +348,7 @@ class TopicVerbs(Performer):
 
     def reader(self, group: str, **arguments: Unpack[ReaderArguments]) -> ReaderVerbs:
         """Return the verbs of a reader, which joins its group when it begins."""
-        return ReaderVerbs(self.node, self.name, group, **arguments)
+        return self.host.reader(group, arguments)
 
     # ── looking messages up ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -402,15 +372,6 @@ class TopicVerbs(Performer):
             lambda: find(running, self.name, key, begin=begin, end=end, limit=limit, exact=exact)
         )
         return matches
-
-    def find_here(
-        self, key: str, begin: Moment | None, end: Moment | None, limit: int, exact: bool
-    ) -> list[PackedRecords]:
-        """:meth:`find` for a thread, which reads the files itself."""
-        running = self.node.caught_up_now(with_index=True)
-        if running is None:
-            return run(self.find(key, begin=begin, end=end, limit=limit, exact=exact))
-        return find(running, self.name, key, begin=begin, end=end, limit=limit, exact=exact)
 
     @operation("topic", encode=PackedRecords.data, decode=packed)
     def get(self, queue_id: int, queue_offset: int) -> Steps[PackedRecords]:
@@ -453,13 +414,13 @@ class TopicVerbs(Performer):
     def offsets(self) -> Steps[dict[int, tuple[int, int]]]:
         """Return, by queue, the number of the first message, and that of the next one to be stored."""
         running = yield from self.node.caught_up()
-        return offsets_of(running, self.name, self.queues)
+        return offsets_of(running, self.name, self.host.queues_now())
 
     @operation("topic")
     def offset_at(self, moment: Moment) -> Steps[dict[int, int]]:
         """Return, by queue, the number of the first message stored at this time or later, or of the next if none."""
         running = yield from self.node.caught_up()
-        queues = self.queues
+        queues = self.host.queues_now()
         offsets: dict[int, int] = yield Reading(lambda: offsets_at(running, self.name, queues, moment))
         return offsets
 
@@ -504,36 +465,13 @@ class TopicVerbs(Performer):
         return (yield call(running.groups, lambda: work(running.groups.consumer_groups)))
 
 
-def hand_over(
-    node: RunningNode, batches: list[Batch], block: bool, timeout: float | None, *, passes_alarms: bool | None = None
-) -> Steps[Confirm]:
-    """Hand messages of any topics to the CommitLog; the confirm's result lists what was appended."""
-
-    def give(logs: Sequence[LogIntake], reserved_bytes: int, _: bool) -> Confirm:
-        [log] = logs
-        confirm = Confirm(log)
-        if batches:
-            log.hand_over(batches, confirm, reserved_bytes)
-        else:
-            log.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
-            confirm.set([])
-        return confirm
-
-    def logs() -> list[LogIntake]:
-        return [node.topics_now().log.intake]
-
-    admission = Admission(logs, lambda _: size_of(batches), give, block, timeout, passes_alarms=passes_alarms)
-    handed_over: Confirm = yield admission
-    return handed_over
-
-
 class TopicHandle(NamedHandle[TopicVerbs]):
     """The properties of a topic that need no request."""
 
     made_by = "node.topic(name)"
 
     def _identity(self) -> tuple[object, str, str]:
-        return self._verbs.node.identity, "", self.name
+        return self._verbs.host.host.identity, "", self.name
 
     @property
     def name(self) -> str:

@@ -17,16 +17,26 @@ from warren.actors.engines.declared.permissions import Permissions, TopicPermiss
 from warren.actors.engines.declared.vhost_metadata import VhostMetadata
 from warren.actors.engines.errors import ArgumentsError
 from warren.hosting.running_node import RunningNode
-from warren.verbs.operation import Performer, operation
+from warren.verbs.operation import Operation, Performer, operation
 from warren.verbs.steps import Steps
+from warren.verbs.vhost_host import VhostHost, local_vhost
 
 T = TypeVar("T")
 
 
 class UserVerbs(Performer):
-    """Those verbs of a node."""
+    """The verbs of a node's users."""
 
-    node: RunningNode
+    def __init__(self, host: VhostHost) -> None:
+        self.host = host
+
+    def perform(self, operation: Operation[T]) -> Steps[T]:
+        return self.host.perform(self, operation)
+
+    @property
+    def node(self) -> RunningNode:
+        """The node in this process, which performs the operations."""
+        return local_vhost(self.host).node
 
     def _asked(self, work: Callable[[Definitions], T]) -> Steps[T]:
         return self.node.change(lambda registry: work(registry.definitions))
@@ -36,12 +46,12 @@ class UserVerbs(Performer):
 
     # ── users ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @operation("node")
+    @operation("users")
     def users(self) -> Steps[list[dict[str, Any]]]:
         """Return all users, by name: ``name``, ``tags``, ``limits``, ``password_hash`` and ``hashing_algorithm``."""
         return self._asked(lambda definitions: definitions.users.to_json()["users"])
 
-    @operation("node")
+    @operation("users")
     def add_user(self, name: str, password: str | bytes, tags: Iterable[str] = ()) -> Steps[None]:
         """Add a user without access to any vhost. Raises :class:`PreconditionFailedError` if the user exists.
 
@@ -50,25 +60,25 @@ class UserVerbs(Performer):
         tag_names = tuple(tags)
         yield from self._define(lambda definitions: definitions.users.add(name, _as_bytes(password), tag_names))
 
-    @operation("node")
+    @operation("users")
     def delete_user(self, name: str) -> Steps[None]:
         """Delete a user with all permissions, and close its connections. Raises :class:`NotFoundError`, as the other
         methods for users do."""
         yield from self._define(lambda definitions: definitions.users.delete(name))
 
-    @operation("node")
+    @operation("users")
     def change_password(self, name: str, password: str | bytes | None) -> Steps[None]:
         """Change a password. ``None``: no password is valid from now on."""
         new = None if password is None else _as_bytes(password)
         yield from self._define(lambda definitions: definitions.users.change_password(name, new))
 
-    @operation("node")
+    @operation("users")
     def set_user_tags(self, name: str, tags: Iterable[str]) -> Steps[None]:
         """Replace the user's tags."""
         tag_names = tuple(tags)
         yield from self._define(lambda definitions: definitions.users.set_tags(name, tag_names))
 
-    @operation("node")
+    @operation("users")
     def authenticate(self, name: str, password: str | bytes) -> Steps[dict[str, Any]]:
         """Return the user's ``name`` and ``tags``. Raises :class:`AccessRefusedError` if the password is wrong.
 
@@ -77,7 +87,7 @@ class UserVerbs(Performer):
         user = yield from self._asked(lambda definitions: definitions.users.authenticate(name, _as_bytes(password)))
         return {"name": user.name, "tags": list(user.tags)}
 
-    @operation("node")
+    @operation("users")
     def set_user_limits(self, name: str, limits: Mapping[str, int]) -> Steps[None]:
         """Set ``max-connections`` or ``max-channels``; a number below 0: no limit. Other limits stay."""
         new_limits = dict(limits)
@@ -89,7 +99,7 @@ class UserVerbs(Performer):
         """Remove the limits with these names; without names, all."""
         return self.remove_user_limits(name, limits)
 
-    @operation("node")
+    @operation("users")
     def remove_user_limits(self, name: str, limits: Iterable[str]) -> Steps[None]:
         """Do what :meth:`clear_user_limits` does."""
 
@@ -102,12 +112,12 @@ class UserVerbs(Performer):
 
     # ── permissions ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    @operation("node")
+    @operation("users")
     def permissions(self, user: str | None = None, vhost: str | None = None) -> Steps[list[dict[str, str]]]:
         """Return permissions: ``user``, ``vhost``, ``configure``, ``write``, ``read``; of a user, of a vhost."""
         return self._permissions("permissions", user, vhost)
 
-    @operation("node")
+    @operation("users")
     def set_permissions(self, user: str, configure: str, write: str, read: str, *, vhost: str = "/") -> Steps[None]:
         """Let a user use a vhost, and in it the names that the patterns match.
 
@@ -118,7 +128,7 @@ class UserVerbs(Performer):
         granted = Permissions(configure, write, read)
         yield from self._define(lambda definitions: definitions.grant(user, vhost, granted))
 
-    @operation("node")
+    @operation("users")
     def clear_permissions(self, user: str, *, vhost: str = "/") -> Steps[None]:
         """Revoke a user's access to a vhost."""
 
@@ -127,12 +137,12 @@ class UserVerbs(Performer):
 
         yield from self._define(clear)
 
-    @operation("node")
+    @operation("users")
     def topic_permissions(self, user: str | None = None, vhost: str | None = None) -> Steps[list[dict[str, str]]]:
         """Return the restrictions of routing keys: ``user``, ``vhost``, ``exchange``, ``write``, ``read``."""
         return self._permissions("topic_permissions", user, vhost)
 
-    @operation("node")
+    @operation("users")
     def set_topic_permissions(
         self, user: str, exchange: str, write: str, read: str, *, vhost: str = "/"
     ) -> Steps[None]:
@@ -144,7 +154,7 @@ class UserVerbs(Performer):
         granted = TopicPermissions(write, read)
         yield from self._define(lambda definitions: definitions.grant_topics(user, vhost, exchange, granted))
 
-    @operation("node")
+    @operation("users")
     def clear_topic_permissions(self, user: str, exchange: str | None = None, *, vhost: str = "/") -> Steps[None]:
         """Remove the restrictions for one exchange, or for all of the vhost."""
 
@@ -166,12 +176,12 @@ class UserVerbs(Performer):
 
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @operation("node")
+    @operation("users")
     def vhost_metadata(self, vhost: str = "/") -> Steps[dict[str, Any]]:
         """Return a vhost's ``description``, ``tags``, and ``default_queue_type`` if set."""
         return self._asked(lambda definitions: definitions.metadata(vhost).to_json())
 
-    @operation("node")
+    @operation("users")
     def set_vhost_metadata(
         self,
         vhost: str = "/",
@@ -194,12 +204,12 @@ class UserVerbs(Performer):
 
         yield from self._define(describe)
 
-    @operation("node")
+    @operation("users")
     def vhost_limits(self, vhost: str = "/") -> Steps[dict[str, int]]:
         """Return a vhost's ``max-connections`` and ``max-queues``, if set."""
         return self._asked(lambda definitions: dict(definitions.parameters.vhost_limits(definitions.vhost(vhost).name)))
 
-    @operation("node")
+    @operation("users")
     def set_vhost_limits(self, limits: Mapping[str, int], *, vhost: str = "/") -> Steps[None]:
         """Replace the limits ``max-connections`` and ``max-queues``; a number below 0: no limit.
 
@@ -207,7 +217,7 @@ class UserVerbs(Performer):
         """
         yield from self.set_parameter(LIMITS_COMPONENT, LIMITS_NAME, dict(limits), vhost=vhost)
 
-    @operation("node")
+    @operation("users")
     def clear_vhost_limits(self, *, vhost: str = "/") -> Steps[None]:
         """Remove all limits."""
 
@@ -219,12 +229,12 @@ class UserVerbs(Performer):
 
     # ── parameters ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    @operation("node")
+    @operation("users")
     def parameters(self, vhost: str | None = None, component: str | None = None) -> Steps[list[dict[str, Any]]]:
         """Return runtime parameters: ``vhost``, ``component``, ``name``, ``value``. They include limits of vhosts."""
         return self._asked(lambda definitions: definitions.parameters.in_vhost(vhost, component))
 
-    @operation("node")
+    @operation("users")
     def set_parameter(self, component: str, name: str, value: Any, *, vhost: str = "/") -> Steps[None]:
         """Keep a runtime parameter; ``value`` is JSON. Those of ``shovel``, ``federation`` and so on have no effect.
 
@@ -232,22 +242,22 @@ class UserVerbs(Performer):
         """
         yield from self._define(lambda definitions: definitions.set_parameter(vhost, component, name, value))
 
-    @operation("node")
+    @operation("users")
     def clear_parameter(self, component: str, name: str, *, vhost: str = "/") -> Steps[None]:
         """Raises :class:`NotFoundError`."""
         yield from self._define(lambda definitions: definitions.parameters.clear(vhost, component, name))
 
-    @operation("node")
+    @operation("users")
     def global_parameters(self) -> Steps[list[dict[str, Any]]]:
         """Return the node's global parameters: ``name``, ``value``. They have no effect."""
         return self._asked(lambda definitions: definitions.parameters.of_node())
 
-    @operation("node")
+    @operation("users")
     def set_global_parameter(self, name: str, value: Any) -> Steps[None]:
         """Keep a global parameter; ``value`` is JSON."""
         yield from self._define(lambda definitions: definitions.parameters.set_global(name, value))
 
-    @operation("node")
+    @operation("users")
     def clear_global_parameter(self, name: str) -> Steps[None]:
         """Raises :class:`NotFoundError`."""
         yield from self._define(lambda definitions: definitions.parameters.clear_global(name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import attrs
 
@@ -17,20 +17,20 @@ from warren.actors.runtime.future import Confirm, CountDown
 from warren.hosting.running_node import RunningNode
 from warren.storage.call_arguments import as_texts, checked
 from warren.storage.topic_settings import TopicSettings
-from warren.values.messages import LATER, PublishArguments, as_body, publish_key
+from warren.values.messages import LATER, PublishArguments, as_body
 from warren.verbs.exchange_verbs import ExchangeHandle, ExchangeVerbs
-from warren.verbs.operation import Performer, operation
-from warren.verbs.publishing import publishing, settled_confirm
-from warren.verbs.queue_host import LocalQueue
+from warren.verbs.operation import Operation, Performer, operation
+from warren.verbs.publishing import settled_confirm
 from warren.verbs.queue_verbs import QueueHandle, QueueVerbs
 from warren.verbs.steps import Handle, Steps, answered, run
 from warren.verbs.user_verbs import UserVerbs
+from warren.verbs.vhost_host import VhostHost, local_vhost
 
 if TYPE_CHECKING:
     from warren.actors.engines.declared.definitions_json import Imported
     from warren.values.retry import Retry
     from warren.verbs.topic_verbs import TopicVerbs
-    from warren.verbs.transaction_verbs import TransactionVerbs
+    from warren.verbs.transaction_verbs import HalfPlace, TransactionVerbs
 
 
 def _fields_of_queue(entry: QueueEntry) -> dict[str, Any]:
@@ -69,21 +69,47 @@ def _declared_topic_of(answer: list[Any]) -> tuple[int, TopicSettings]:
     return queues, TopicSettings(**settings)
 
 
-class VhostVerbs(Performer):
-    """The verbs of one vhost; the owner of the exclusive queues that are declared through it."""
+def _fields_of_places(places: list[HalfPlace]) -> list[dict[str, Any]]:
+    return [attrs.asdict(place) for place in places]
 
-    def __init__(self, node: RunningNode, name: str, owner: object = None) -> None:
-        """``owner``: the connection of another process, which owns the exclusive queues instead."""
-        self.node = node
-        self.name = name
-        self._owner = self if owner is None else owner
+
+def _places_of(each: list[dict[str, Any]]) -> list[HalfPlace]:
+    from warren.verbs.transaction_verbs import HalfPlace
+
+    return [HalfPlace(**fields) for fields in each]
+
+
+T = TypeVar("T")
+
+
+class VhostVerbs(Performer):
+    """The verbs of one vhost."""
+
+    def __init__(self, host: VhostHost) -> None:
+        self.host = host
 
     def __str__(self) -> str:
         return repr(self.name)
 
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+    def perform(self, operation: Operation[T]) -> Steps[T]:
+        return self.host.perform(self, operation)
+
+    @property
+    def node(self) -> RunningNode:
+        """The node in this process, which performs the operations."""
+        return local_vhost(self.host).node
+
+    @property
+    def _owner(self) -> object:
+        return local_vhost(self.host).owner
+
     def release(self) -> Steps[None]:
         """Delete the exclusive queues that were declared through this object."""
-        yield from self.node.change(lambda registry: registry.release(self._owner))
+        return self.host.release()
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -113,7 +139,10 @@ class VhostVerbs(Performer):
         return self._queue((yield from self.declare_queue(name, properties, passive=passive)))
 
     def _queue(self, entry: QueueEntry) -> QueueVerbs:
-        return QueueVerbs(LocalQueue(self.node, entry))
+        host = self.host.queue(entry)
+        verbs = QueueVerbs(host)
+        self.host.host.move_at_fork(verbs, lambda: self.host.queue(entry, host.take_channel()))
+        return verbs
 
     @operation("vhost", encode=_fields_of_queue, decode=_queue_of)
     def declare_queue(self, name: str, properties: Mapping[str, Any], *, passive: bool = False) -> Steps[QueueEntry]:
@@ -155,7 +184,7 @@ class VhostVerbs(Performer):
     def queue_entries(self) -> Steps[list[QueueEntry]]:
         """Return the entries of all queues; for another process, without those exclusive to others."""
         entries = list(self.node.vhost(self.name).queues.values())
-        if self._owner is not self:
+        if self._owner is not self.host:
             entries = [entry for entry in entries if entry.owner in (None, self._owner)]
         return answered(entries)
 
@@ -168,12 +197,6 @@ class VhostVerbs(Performer):
     def failed_queues(self) -> Steps[dict[str, str]]:
         """The queues that cannot be used, and why."""
         return answered(self.node.vhost(self.name).failed_queues)
-
-    def queue_identity(self, name: str) -> object:
-        """Return an object that identifies the queue: another queue of that name has another one. Raises
-        :class:`NotFoundError` if the queue is known not to exist."""
-        [entry] = self.node.queues(self.name, [name])
-        return entry
 
     # ── exchanges and bindings ──────────────────────────────────────────────────────────────────────────────────
 
@@ -200,7 +223,9 @@ class VhostVerbs(Performer):
         return self._exchange(declaration)
 
     def _exchange(self, declaration: ExchangeDeclaration) -> ExchangeVerbs:
-        return ExchangeVerbs(self.node, declaration)
+        verbs = ExchangeVerbs(self.host.exchange(declaration))
+        self.host.host.move_at_fork(verbs, lambda: self.host.exchange(declaration))
+        return verbs
 
     @operation("vhost", decode=_exchange_of)
     def find_exchange(self, name: str) -> Steps[ExchangeDeclaration]:
@@ -395,35 +420,21 @@ class VhostVerbs(Performer):
         **properties: Unpack[PublishArguments],
     ) -> Steps[Confirm]:
         """Publish one message to several queues: each gets it once, and a large body is stored once."""
-        queue_names = list(dict.fromkeys(as_texts(names, "names")))
-        if not LATER.isdisjoint(properties):
-            queues = [self._queue(entry) for entry in self.node.queues(self.name, queue_names)]
-            return (yield from self._publish_to_later(queues, as_body(body), properties, block, timeout))
-        key = publish_key(self.name, "", queue_names, properties)
-        node = self.node
-        sent: Confirm | None = yield publishing(
-            node,
-            lambda: [entry.actor.intake for entry in node.queues(self.name, queue_names)],
-            key,
-            [as_body(body)],
-            block=block,
-            timeout=timeout,
-        )
-        return settled_confirm() if sent is None else sent
+        queue_names, body = list(dict.fromkeys(as_texts(names, "names"))), as_body(body)
+        if LATER.isdisjoint(properties):
+            return self.host.publish_to(queue_names, body, properties, block, timeout)
+        return self._publish_to_later(queue_names, body, properties, block, timeout)
 
     def _publish_to_later(
-        self,
-        queues: Iterable[QueueVerbs],
-        body: bytes,
-        properties: Mapping[str, Any],
-        block: bool,
-        timeout: float | None,
+        self, names: list[str], body: bytes, properties: Mapping[str, Any], block: bool, timeout: float | None
     ) -> Steps[Confirm]:
         """The same with ``delay`` or ``at``: the message waits for each queue separately, with the same id."""
-        rest = {**properties, "message_id": properties.get("message_id") or self.node.new_message_id()}
+        host = self.host.host
+        entries = yield from host.within(timeout, self.host.entries(names))
+        rest = {**properties, "message_id": properties.get("message_id") or host.new_message_id()}
         confirms: list[Confirm] = []
-        for queue in queues:
-            confirms.append((yield from queue.publish(body, block=block, timeout=timeout, **rest)))
+        for entry in entries:
+            confirms.append((yield from self._queue(entry).publish(body, block=block, timeout=timeout, **rest)))
         return CountDown([*confirms]) if confirms else settled_confirm()
 
 
@@ -442,21 +453,25 @@ def imported_of(answer: dict[str, Any]) -> Imported:
     return Imported(**fields)
 
 
-class NodeVerbs(UserVerbs, VhostVerbs):
+class NodeVerbs(VhostVerbs):
     """The verbs of a node, and of its vhost ``/``."""
 
-    def __init__(self, node: RunningNode, owner: object = None) -> None:
-        super().__init__(node, "/", owner)
+    @property
+    def users(self) -> UserVerbs:
+        """Those about users, permissions, limits and parameters."""
+        return UserVerbs(self.host)
 
     def __str__(self) -> str:
-        return f"{self.node.path!r}{' (closed)' if self.node.closed else ''}"
+        return f"{self.host.host.path!r}{' (closed)' if self.host.host.closed else ''}"
 
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def vhost(self, name: str = "/") -> Steps[VhostVerbs]:
         """Return the verbs for a vhost, declaring it if missing. They own their exclusive queues."""
         yield from self.declare_vhost(name)
-        return VhostVerbs(self.node, name)
+        verbs = VhostVerbs(self.host.vhost(name))
+        self.host.host.move_at_fork(verbs, lambda: self.host.vhost(name))
+        return verbs
 
     @operation("node")
     def declare_vhost(self, name: str) -> Steps[None]:
@@ -517,8 +532,12 @@ class NodeVerbs(UserVerbs, VhostVerbs):
         """
         from warren.verbs.topic_verbs import TopicVerbs
 
-        yield from self.declare_topic(name, queues)
-        return TopicVerbs(self.node, name)
+        has, settings = yield from self.declare_topic(name, queues)
+        host = self.host.topic(name, has)
+        yield from host.open()
+        verbs = TopicVerbs(host, settings)
+        self.host.host.move_at_fork(verbs, lambda: self.host.topic(name, has))
+        return verbs
 
     @operation("node", decode=_declared_topic_of)
     def declare_topic(self, name: str, queues: int | None) -> Steps[tuple[int, TopicSettings]]:
@@ -540,13 +559,18 @@ class NodeVerbs(UserVerbs, VhostVerbs):
 
     def pending_transactions(self) -> Steps[list[TransactionVerbs]]:
         """Return prepared messages that are neither committed nor rolled back, even from before a restart."""
+        return [self._transaction(place) for place in (yield from self.pending_places())]
+
+    def _transaction(self, place: HalfPlace) -> TransactionVerbs:
         from warren.verbs.transaction_verbs import TransactionVerbs
 
-        return [TransactionVerbs(self.node, **place) for place in (yield from self.pending_places())]
+        verbs = TransactionVerbs(self.host.transaction(place))
+        self.host.host.move_at_fork(verbs, lambda: self.host.transaction(place))
+        return verbs
 
-    @operation("node")
-    def pending_places(self) -> Steps[list[dict[str, Any]]]:
-        """Return the :attr:`TransactionVerbs.place` of all transactions that are pending."""
+    @operation("node", encode=_fields_of_places, decode=_places_of)
+    def pending_places(self) -> Steps[list[HalfPlace]]:
+        """Return where the messages are that are neither committed nor rolled back."""
         from warren.verbs.transaction_verbs import pending_places
 
         return pending_places(self.node)

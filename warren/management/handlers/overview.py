@@ -392,7 +392,7 @@ async def put_cluster_name(call: Call) -> Any:
     if not call.is_administrator:
         raise bad_request("Not administrator user")
     (name,) = required(await call.body(), "name")
-    await call.managed.run(call.verbs.set_global_parameter("cluster_name", name))
+    await call.managed.run(call.verbs.users.set_global_parameter("cluster_name", name))
     return done()
 
 

@@ -112,7 +112,7 @@ async def put_parameter(call: Call) -> Any:
     elif component not in KEPT_COMPONENTS:
         raise _invalid(f"component {component} not found")
     existing = call.node.registry.parameters.in_vhost(vhost, component)
-    await call.managed.run(call.verbs.set_parameter(component, name, value, vhost=vhost))
+    await call.managed.run(call.verbs.users.set_parameter(component, name, value, vhost=vhost))
     return done(new=all(parameter["name"] != name for parameter in existing))
 
 
@@ -122,7 +122,7 @@ async def delete_parameter(call: Call) -> Any:
     vhost, component, name = call.vhost, call.parts["component"], call.parts["name"]
     if component == "operator_policy":
         raise bad_request("an operator policy is deleted by its own path")
-    await call.managed.run(call.verbs.clear_parameter(component, name, vhost=vhost))
+    await call.managed.run(call.verbs.users.clear_parameter(component, name, vhost=vhost))
     return done()
 
 
@@ -144,14 +144,14 @@ async def put_global_parameter(call: Call) -> Any:
     name = call.parts["name"]
     (value,) = required(await call.body(), "value")
     new = all(parameter["name"] != name for parameter in call.node.registry.parameters.of_node())
-    await call.managed.run(call.verbs.set_global_parameter(name, value))
+    await call.managed.run(call.verbs.users.set_global_parameter(name, value))
     return done(new)
 
 
 async def delete_global_parameter(call: Call) -> Any:
     """Delete a global parameter."""
     await global_parameter(call)
-    await call.managed.run(call.verbs.clear_global_parameter(call.parts["name"]))
+    await call.managed.run(call.verbs.users.clear_global_parameter(call.parts["name"]))
     return done()
 
 
@@ -172,7 +172,7 @@ async def put_limit(call: Call) -> Any:
     (value,) = required(await call.body(), "value")
     _check_limit(name, value)
     limits = call.node.registry.parameters.vhost_limits(vhost) | {name: value}
-    await call.managed.run(call.verbs.set_vhost_limits(limits, vhost=vhost))
+    await call.managed.run(call.verbs.users.set_vhost_limits(limits, vhost=vhost))
     return done()
 
 
@@ -189,5 +189,5 @@ async def delete_limit(call: Call) -> Any:
     limits = parameters.vhost_limits(vhost)
     remaining = {name: value for name, value in limits.items() if name != call.parts["name"]}
     if remaining != limits:
-        await call.managed.run(call.verbs.set_vhost_limits(remaining, vhost=vhost))
+        await call.managed.run(call.verbs.users.set_vhost_limits(remaining, vhost=vhost))
     return done()

@@ -85,7 +85,7 @@ def _hash(password_hash: Any) -> str:
 
 async def delete_user(call: Call) -> Any:
     """Delete a user with all its permissions."""
-    await call.managed.run(call.verbs.delete_user(_find(call).name))
+    await call.managed.run(call.verbs.users.delete_user(_find(call).name))
     return done()
 
 
@@ -97,7 +97,7 @@ async def bulk_delete(call: Call) -> Any:
     for name in names:
         if not isinstance(name, str) or name not in call.managed.users:
             raise bad_request(["no_such_user", name])
-        await call.managed.run(call.verbs.delete_user(name))
+        await call.managed.run(call.verbs.users.delete_user(name))
     return done()
 
 
@@ -112,12 +112,12 @@ async def _granted(call: Call, verb: Callable[[str | None, str | None], Steps[Ro
 
 async def permissions(call: Call) -> Any:
     """``/api/permissions``, and those of a vhost or of a user."""
-    return listed(await _granted(call, call.verbs.permissions), call.query, ("vhost", "user"))
+    return listed(await _granted(call, call.verbs.users.permissions), call.query, ("vhost", "user"))
 
 
 async def permission(call: Call) -> Any:
     """``/api/permissions/:vhost/:user``."""
-    for row in await _granted(call, call.verbs.permissions):
+    for row in await _granted(call, call.verbs.users.permissions):
         return row
     raise not_found()
 
@@ -134,14 +134,14 @@ async def put_permission(call: Call) -> Any:
     name, vhost = _both(call)
     patterns = required(await call.body(), "configure", "write", "read")
     new = vhost not in call.managed.users.permissions(name)
-    await call.managed.run(call.verbs.set_permissions(name, *patterns, vhost=vhost))
+    await call.managed.run(call.verbs.users.set_permissions(name, *patterns, vhost=vhost))
     return done(new)
 
 
 async def delete_permission(call: Call) -> Any:
     """Delete a user's permissions in a vhost."""
     await permission(call)
-    await call.managed.run(call.verbs.clear_permissions(call.parts["user"], vhost=call.parts["vhost"]))
+    await call.managed.run(call.verbs.users.clear_permissions(call.parts["user"], vhost=call.parts["vhost"]))
     return done()
 
 
@@ -150,12 +150,12 @@ async def delete_permission(call: Call) -> Any:
 
 async def topic_permissions(call: Call) -> Any:
     """``/api/topic-permissions``, and those of a vhost or of a user."""
-    return listed(await _granted(call, call.verbs.topic_permissions), call.query, ("vhost", "user", "exchange"))
+    return listed(await _granted(call, call.verbs.users.topic_permissions), call.query, ("vhost", "user", "exchange"))
 
 
 async def topic_permission(call: Call) -> Any:
     """``/api/topic-permissions/:vhost/:user``, ``/api/topic-permissions/:vhost/:user/:exchange``."""
-    rows = await _granted(call, call.verbs.topic_permissions)
+    rows = await _granted(call, call.verbs.users.topic_permissions)
     if "exchange" in call.parts:
         rows = [row for row in rows if row["exchange"] == call.parts["exchange"]]
     if not rows:
@@ -167,8 +167,8 @@ async def put_topic_permission(call: Call) -> Any:
     """``exchange``, ``write`` and ``read``."""
     name, vhost = _both(call)
     exchange, write, read = required(await call.body(), "exchange", "write", "read")
-    new = not await call.managed.run(call.verbs.topic_permissions(name, vhost))
-    await call.managed.run(call.verbs.set_topic_permissions(name, str(exchange), write, read, vhost=vhost))
+    new = not await call.managed.run(call.verbs.users.topic_permissions(name, vhost))
+    await call.managed.run(call.verbs.users.set_topic_permissions(name, str(exchange), write, read, vhost=vhost))
     return done(new)
 
 
@@ -176,7 +176,7 @@ async def delete_topic_permission(call: Call) -> Any:
     """Delete a user's topic permissions for one exchange, or for all."""
     await topic_permission(call)
     name, vhost, exchange = call.parts["user"], call.parts["vhost"], call.parts.get("exchange")
-    await call.managed.run(call.verbs.clear_topic_permissions(name, exchange, vhost=vhost))
+    await call.managed.run(call.verbs.users.clear_topic_permissions(name, exchange, vhost=vhost))
     return done()
 
 
@@ -197,11 +197,11 @@ async def put_user_limit(call: Call) -> Any:
     (value,) = required(await call.body(), "value")
     if name not in USER_LIMITS:
         raise bad_request(f'Unrecognised terms [{{<<"{name}">>,{value}}}] in user-limits')
-    await call.managed.run(call.verbs.set_user_limits(user.name, {name: integer(value)}))
+    await call.managed.run(call.verbs.users.set_user_limits(user.name, {name: integer(value)}))
     return done()
 
 
 async def delete_user_limit(call: Call) -> Any:
     """Delete a limit of a user."""
-    await call.managed.run(call.verbs.clear_user_limits(_find(call).name, call.parts["name"]))
+    await call.managed.run(call.verbs.users.clear_user_limits(_find(call).name, call.parts["name"]))
     return done()

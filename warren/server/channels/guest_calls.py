@@ -44,8 +44,11 @@ from warren.verbs.publishing import AsTheyWere
 from warren.verbs.queue_host import LocalQueue
 from warren.verbs.queue_verbs import QueueVerbs
 from warren.verbs.reader_verbs import ReaderVerbs
-from warren.verbs.topic_verbs import TopicVerbs, hand_over
-from warren.verbs.transaction_verbs import TransactionVerbs
+from warren.verbs.topic_host import LocalTopic, hand_over
+from warren.verbs.topic_verbs import TopicVerbs
+from warren.verbs.transaction_verbs import HalfPlace, LocalTransaction, TransactionVerbs
+from warren.verbs.user_verbs import UserVerbs
+from warren.verbs.vhost_host import LocalVhost
 from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs
 
 if TYPE_CHECKING:
@@ -209,7 +212,7 @@ def _queue(calls: GuestCalls, name: str) -> QueueVerbs:
 
 def _topic(calls: GuestCalls, name: str) -> TopicVerbs:
     check_topic_name(name, may_be_long=True)
-    return TopicVerbs(calls.node, name)
+    return TopicVerbs(LocalTopic(calls.node, name), calls.node.config.topics)
 
 
 def _release(calls: GuestCalls, seen_up_to: int | None = None) -> Any:
@@ -304,7 +307,7 @@ def _append(calls: GuestCalls, batches: list[dict[str, Any]]) -> Any:
 
 
 def _transaction(calls: GuestCalls, verb: str, *, topic: str, half_offset: int, physical_offset: int, size: int) -> Any:
-    verbs = TransactionVerbs(calls.node, topic, half_offset, physical_offset, size)
+    verbs = TransactionVerbs(LocalTransaction(calls.node, HalfPlace(topic, half_offset, physical_offset, size)))
     match verb:
         case "record":
             return encode((yield from verbs.record()))
@@ -333,8 +336,9 @@ def _call_reader(calls: GuestCalls, verb: str, **arguments: Any) -> Any:
 
 
 _PERFORMERS: Final[dict[Target, Callable[[GuestCalls, str], Performer]]] = {
-    "node": lambda calls, _: NodeVerbs(calls.node, calls.channel.connection),
-    "vhost": lambda calls, name: VhostVerbs(calls.node, name, calls.channel.connection),
+    "node": lambda calls, _: NodeVerbs(LocalVhost(calls.node, "/", calls.channel.connection)),
+    "users": lambda calls, _: UserVerbs(LocalVhost(calls.node)),
+    "vhost": lambda calls, name: VhostVerbs(LocalVhost(calls.node, name, calls.channel.connection)),
     "queue": _queue,
     "topic": _topic,
 }
