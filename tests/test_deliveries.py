@@ -10,7 +10,7 @@ import pytest
 
 import warren
 from tests.support.runtime_tools import HandNode, hand_node, queue_path
-from warren.actors.engines.queue.queue_turn import BUFFER
+from warren.actors.engines.queue.queue_receivers import BUFFER
 from warren.handles.consumer import Delivery
 from warren.storage.errors import MessageError
 

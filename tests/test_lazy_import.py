@@ -104,8 +104,8 @@ SERVE = "import warren.cli, warren.commands.serve"
 @pytest.mark.parametrize(
     ("program", "directory", "modules", "classes", "unused"),
     [
-        (PUBLISH, "new", 187, 156, UNPUBLISHED | {"numpy"}),
-        (PUBLISH, "data", 193, 161, UNPUBLISHED),
+        (PUBLISH, "new", 191, 161, UNPUBLISHED | {"numpy"}),
+        (PUBLISH, "data", 197, 166, UNPUBLISHED),
         (
             INSPECT,
             "data",
@@ -116,8 +116,8 @@ SERVE = "import warren.cli, warren.commands.serve"
         (
             SERVE,
             "data",
-            248,
-            188,
+            252,
+            193,
             TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.channels.guest_calls"},
         ),
     ],

@@ -609,7 +609,7 @@ def test_dead_letters_for_a_queue_that_is_deleted_meanwhile_are_let_go(scene: Ha
     source.publish(b"x").wait()
     target._verbs.actor.call_soon(target._verbs.actor.delete)  # before the letter comes, in the same inbox
     scene.clock.advance(1.0)
-    source._verbs.actor.actor_ref.ask(ControlCall(source._verbs.actor.queue_turn.deadline_due))
+    source._verbs.actor.actor_ref.ask(ControlCall(source._verbs.actor.queue_turn.deadline.due))
     scene.run()
     assert source.stats()["messages_dead_lettering"] == 0
     assert source.stats()["messages"] == 0

@@ -13,7 +13,9 @@ from warren.actors.engines.full_disk import FIRST_WAIT_NS, MAX_WAIT_NS
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.queue.consumers import Consumer
 from warren.actors.engines.queue.effects import DeadLetterBatch, Delivered
-from warren.actors.engines.queue.queue_turn import BUFFER, QueueTurn
+from warren.actors.engines.queue.queue_receivers import BUFFER
+from warren.actors.engines.queue.queue_turn import QueueTurn
+from warren.actors.engines.queue.queue_turn_host import TurnContext
 from warren.actors.engines.queue.sync_group import MAX_DELAY_MS, SyncGroup
 from warren.storage.errors import NoRoomError
 
@@ -55,14 +57,16 @@ class Host:
         self.more = False
         self.group = SyncGroup(self.settings.sync_interval_ms)
         self.turn = QueueTurn(
-            host=self,
-            output=self,
-            process=self.bench.queue,
-            stores=[self.store],
-            name="q",
-            clock=self,
-            settings=self.settings,
-            sync_group=self.group,
+            TurnContext(
+                host=self,
+                output=self,
+                process=self.bench.queue,
+                stores=[self.store],
+                name="q",
+                clock=self,
+                settings=self.settings,
+                sync_group=self.group,
+            )
         )
 
     def run(self, *, hurry: bool = False) -> None:
@@ -159,7 +163,7 @@ def test_what_was_published_is_safe_when_the_sync_timer_goes_off() -> None:
     host.later(25)
     assert [one for one in host.take() if one[0] == "confirmed"] == [("confirmed", "a"), ("confirmed", "b")]
     assert host.store.syncs == 1
-    assert not host.turn.waiting
+    assert not host.turn.syncs.waiting
 
 
 def test_without_grouping_it_is_safe_in_the_same_turn() -> None:
@@ -192,10 +196,10 @@ def test_acks_are_synced_by_the_timer_under_any_setting() -> None:
     [got] = host.turn.get_many("c", 1, ack_required=True)
     host.turn.settle("c", "ack", [got.tags])
     host.run()
-    assert host.turn.settled
+    assert host.turn.syncs.settled
     assert "sync" in host.timers
     host.later(host.settings.sync_interval_ms)
-    assert not host.turn.settled
+    assert not host.turn.syncs.settled
 
 
 def test_the_timer_goes_on_waiting_where_a_sync_for_somebody_has_come_between() -> None:
@@ -213,11 +217,11 @@ def test_the_timer_goes_on_waiting_where_a_sync_for_somebody_has_come_between() 
     host.turn.settle("c", "ack", [range(tags[1], tags[1] + 1)])
     host.run()
     host.later(5)
-    assert host.turn.settled, "it came after the sync of five milliseconds ago"
+    assert host.turn.syncs.settled, "it came after the sync of five milliseconds ago"
     assert host.turn.comes_soon
     assert host.timers["sync"] == due_ns + 20 * MS_NS
     host.later(20)
-    assert not host.turn.settled
+    assert not host.turn.syncs.settled
     assert "sync" not in host.timers
 
 
@@ -253,16 +257,16 @@ def test_an_idle_queue_rests_keeps_what_is_in_ram_and_gives_it_up_when_told() ->
     host.run()
     host.take()
     host.later(host.settings.hibernate_after_ms)
-    assert host.turn.resting
+    assert host.turn.memory.resting
     assert not host.timers
     assert host.take()[-1] == ("report", None, True, True)
-    host.turn.set_duration_target(0.0)
+    host.turn.memory.set_duration_target(0.0)
     host.run()
     assert host.take() == [("rested",), ("leave",)]
     assert host.turn.process.backing.asleep
     host.publish("b", b"2")
     host.run()
-    assert not host.turn.resting
+    assert not host.turn.memory.resting
     assert {"report", "idle"} <= host.timers.keys()
 
 
@@ -272,7 +276,7 @@ def test_a_queue_does_not_rest_before_what_was_published_is_safe() -> None:
     host.run()
     del host.timers["sync"]
     host.later(host.settings.hibernate_after_ms)
-    assert not host.turn.resting
+    assert not host.turn.memory.resting
     assert "idle" in host.timers
 
 
@@ -289,7 +293,7 @@ def test_on_a_full_disk_publishers_are_told_and_it_is_tried_again_ever_more_seld
         host.publish("a", b"1")
         host.run()
         assert host.take()[:2] == [("full", True), ("not safe", "a")]
-        assert host.turn.waits_for_room
+        assert host.turn.syncs.waits_for_room
         waits = [host.timers["sync"]]
         while len(waits) < 6:
             begun_ns = host.timers["sync"]
@@ -299,22 +303,22 @@ def test_on_a_full_disk_publishers_are_told_and_it_is_tried_again_ever_more_seld
     host.take()
     host.later(MAX_WAIT_NS / MS_NS)
     assert ("room",) in host.take()
-    assert not host.turn.waits_for_room
+    assert not host.turn.syncs.waits_for_room
 
 
 def test_a_store_without_room_fails_what_waits_and_its_progress_is_the_end_of_that() -> None:
     host = Host(sync="group")
     host.publish("a", b"1")
-    host.turn.store_full(FULL)
+    host.turn.syncs.store_full(FULL)
     assert host.take() == [("not safe", "a")]
-    assert host.turn.waits_for_room
-    host.turn.store_progress(host.store, 0, 0)
-    assert not host.turn.waits_for_room
+    assert host.turn.syncs.waits_for_room
+    host.turn.syncs.store_progress(host.store, 0, 0)
+    assert not host.turn.syncs.waits_for_room
 
 
 def test_a_consumer_without_a_prefetch_holds_no_more_than_a_buffer() -> None:
     host, taker = Host(sync="always"), Taker()
-    host.turn.subscribe(Consumer("c", "c"), taker)
+    host.turn.receivers.subscribe(Consumer("c", "c"), taker)
     host.publish("a", *[b"x"] * (BUFFER + 500))
     host.run()
     assert taker.buffered == BUFFER
@@ -328,9 +332,9 @@ def test_messages_that_expire_do_so_while_their_queue_rests() -> None:
     host.publish("a", b"1", b"2")
     host.run()
     host.later(host.settings.hibernate_after_ms)
-    host.turn.set_duration_target(0.0)
+    host.turn.memory.set_duration_target(0.0)
     host.run()
-    assert host.turn.resting
+    assert host.turn.memory.resting
     assert list(host.timers) == ["deadline"]
     host.take()
     host.later(60_000)
@@ -340,7 +344,7 @@ def test_messages_that_expire_do_so_while_their_queue_rests() -> None:
 
 def test_a_queue_that_nobody_uses_says_so() -> None:
     host = Host({"x-expires": 1000}, sync="always")
-    host.turn.arm_deadline()
+    host.turn.deadline.arm()
     host.later(999)
     assert ("unused",) not in host.take()
     host.later(1)

@@ -16,7 +16,7 @@ from typing import Protocol
 from pykka import Timeout
 
 from warren.actors.engines.queue.effects import Delivered
-from warren.actors.engines.queue.queue_turn import BUFFER
+from warren.actors.engines.queue.queue_receivers import BUFFER
 from warren.actors.runtime.future import Future, Helper
 
 

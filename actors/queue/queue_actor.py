@@ -24,6 +24,7 @@ from warren.actors.engines.declared.queue_arguments import effective
 from warren.actors.engines.queue.counts import Counts
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.engines.queue.queue_turn import LOST, QueueTurn
+from warren.actors.engines.queue.queue_turn_host import TurnContext
 from warren.actors.node.backpressure import PublishBatch
 from warren.actors.node.node_context import NodeContext
 from warren.actors.node.node_part import NodePart
@@ -187,7 +188,7 @@ class QueueActor(NodePart):
             call_later=self.call_later,
             msg_ids=self.msg_ids,
         )
-        self._queue_turn = QueueTurn(
+        turn_context = TurnContext(
             host=self,
             output=self.output,
             process=opened.process,
@@ -196,8 +197,8 @@ class QueueActor(NodePart):
             clock=context.clock,
             settings=context.settings,
             sync_group=context.sync_group,
-            receivers=self.intake.deliveries,
         )
+        self._queue_turn = QueueTurn(turn_context, self.intake.deliveries)
         self.intake.open(opened.process, self._queue_turn, opened.stores)
         self._keys_path = opened.keys_path
         if opened.has_keys:  # before a message with a key can be taken
@@ -205,7 +206,7 @@ class QueueActor(NodePart):
         self._recover_on()
         self.output.account_memory()  # thousands of queues found on opening take memory too
         if not self.process.backing.recovering:  # a queue that is never used expires, too
-            self._queue_turn.arm_deadline()
+            self._queue_turn.deadline.arm()
 
     def _recover_on(self) -> None:
         """Schedule the next step of recovery after waiting messages; report when it is complete."""
@@ -223,7 +224,7 @@ class QueueActor(NodePart):
 
     def _recover_step(self) -> None:
         self._recovering_armed = False
-        self.queue_turn.worked = True
+        self.queue_turn.context.worked = True
         self.process.backing.recover_step()
         self._recover_on()
 
@@ -242,8 +243,8 @@ class QueueActor(NodePart):
         except NoRoomError as error:  # half-closed, so this is no refusal any more
             raise DiskFullError(f"{self.describe()} could not write down all acks: {error}") from error
         self._recover_on()
-        confirms = list(self.queue_turn.waiting)  # safe once the stores are closed, too
-        self.queue_turn.waiting.clear()
+        confirms = list(self.queue_turn.syncs.waiting)  # safe once the stores are closed, too
+        self.queue_turn.syncs.waiting.clear()
         self._end(None)
         return terms, confirms
 
@@ -296,9 +297,9 @@ class QueueActor(NodePart):
         for deliveries in self.intake.deliveries.values():
             deliveries.end(error)
         if self._queue_turn is not None:
-            for confirm in self._queue_turn.waiting:
+            for confirm in self._queue_turn.syncs.waiting:
                 confirm.fail(error if error is not None else self.stopped_error())
-            self._queue_turn.waiting.clear()
+            self._queue_turn.syncs.waiting.clear()
         for future in self._to_be_counted:
             future.fail(error if error is not None else self.stopped_error())
         self._to_be_counted.clear()
@@ -414,7 +415,7 @@ class QueueActor(NodePart):
         """Remove messages that were read ahead and handed out."""
         ahead = self.intake.fast.take_ahead()
         if ahead is not None and ahead.delivered:
-            self.queue_turn.take_off(ahead)
+            self.queue_turn.head.take_off(ahead)
 
     def _write_ahead(self) -> bool:
         """Make safe what waits in the inbox, and do nothing else; return whether that was done."""
@@ -491,21 +492,21 @@ class QueueActor(NodePart):
 
     def _on_store_progress(self, message: m.StoreProgress) -> None:
         if (store := self._store_of(message.client)) is not None:
-            self.queue_turn.store_progress(store, message.taken_ticket, message.safe_ticket)
+            self.queue_turn.syncs.store_progress(store, message.taken_ticket, message.safe_ticket)
 
     def _on_store_full(self, message: m.StoreFull) -> None:
         if self._store_of(message.client) is not None:
-            self.queue_turn.store_full(message.error)
+            self.queue_turn.syncs.store_full(message.error)
 
     def _store_of(self, client: int) -> RemoteStore | None:
         return next((store for store in self._stores if store.client == client), None)
 
     def sync(self) -> Future:
         """Make earlier acks safe; return a future that is answered once earlier publishes are safe, too."""
-        self.queue_turn.sync_index()
+        self.queue_turn.syncs.sync_index()
         self._context.check_directory()
         self._tell_now()  # a refused publish fails its own confirm, not this call
-        return CountDown([*self.queue_turn.waiting, *(() if self._unique is None else self._unique.waiting)])
+        return CountDown([*self.queue_turn.syncs.waiting, *(() if self._unique is None else self._unique.waiting)])
 
     def has_dead_letters_under_way(self) -> bool:
         """Whether dead letters are not yet known to be safe elsewhere."""
@@ -517,13 +518,13 @@ class QueueActor(NodePart):
 
     def browse(self, limit: int, after: tuple[int, int] | None = None) -> list[BrowsedMessage]:
         """Return at most ``limit`` messages without taking them."""
-        self.queue_turn.worked = True
+        self.queue_turn.context.worked = True
         return browse(self.process, limit, after)
 
     @property
     def tails(self) -> Tails:
         """The tails that read along at the queue's end."""
-        self.queue_turn.worked = True  # browsing wakes the queue
+        self.queue_turn.context.worked = True  # browsing wakes the queue
         if self._tails is None:
             from warren.actors.queue.tails import Tails
 
@@ -541,7 +542,7 @@ class QueueActor(NodePart):
         if not intake.alive:
             return False
         return bool(intake.abandoned) or (
-            turn is not None and (turn.wants_sync or (intake.hurry and bool(turn.waiting)))
+            turn is not None and (turn.syncs.wants_turn or (intake.hurry and bool(turn.syncs.waiting)))
         )
 
     def has_more(self) -> bool:
@@ -557,7 +558,7 @@ class QueueActor(NodePart):
 
     def touch(self) -> None:
         """Restart the x-expires period, because the queue was used."""
-        self.queue_turn.worked = True
+        self.queue_turn.context.worked = True
         self.process.context.touch()
 
     def lengths(self) -> tuple[int | Future, int]:
@@ -571,7 +572,7 @@ class QueueActor(NodePart):
         self.queue_turn.set_policies(policies)
 
     def set_mode(self, mode: Mode) -> None:
-        self.queue_turn.worked = True
+        self.queue_turn.context.worked = True
         self.process.backing.set_mode(mode)
 
     def count(self) -> None:
@@ -647,12 +648,12 @@ class QueueActor(NodePart):
             self._unique.flush()
         if self.intake.waiting_publishers:
             self.intake.let_publishers_in()
-        if turn.worked:
+        if turn.context.worked:
             self.rest_number = 0
             if self._tails is not None:
                 self._tails.look()
             turn.finish()
-        self.intake.fast.ahead = turn.read_ahead()
+        self.intake.fast.ahead = turn.head.read()
         while self.intake.abandoned:
             self.call_soon(functools.partial(self.consumers.close_channel, self.intake.abandoned.popleft(), LOST))
         if self._context.check_invariants:
@@ -674,6 +675,6 @@ _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
     m.StoreProgress: QueueActor._on_store_progress,
     m.StoreFull: QueueActor._on_store_full,
     m.DeadLettersSafe: lambda actor, message: actor.queue_turn.dead_letters_safe(message.number),
-    m.SetDurationTarget: lambda actor, message: actor.queue_turn.set_duration_target(message.duration_s),
+    m.SetDurationTarget: lambda actor, message: actor.queue_turn.memory.set_duration_target(message.duration_s),
     m.SampleQueue: QueueActor._on_sample,
 }

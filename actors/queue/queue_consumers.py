@@ -98,20 +98,20 @@ class QueueConsumers:
     def subscribe(self, consumer: Consumer, deliveries: Deliveries) -> None:
         """Add a consumer."""
         deliveries.acks_unseen = consumer.acks_unseen
-        self._actor.queue_turn.subscribe(consumer, deliveries)
+        self._actor.queue_turn.receivers.subscribe(consumer, deliveries)
         self._bound(deliveries, consumer.prefetch)
         self._note_shared(consumer.shared)
 
     def set_prefetch(self, tag: str, prefetch: int, shared: SharedPrefetch | None = None) -> None:
         """Set how many messages a consumer may have unacked; 0: no limit. ``shared``: a limit together with others."""
-        self._actor.queue_turn.set_prefetch(tag, prefetch, shared)
+        self._actor.queue_turn.receivers.set_prefetch(tag, prefetch, shared)
         self._note_shared(shared)
         if (deliveries := self._actor.intake.deliveries.get(tag)) is not None:
             self._bound(deliveries, prefetch)
 
     def _note_shared(self, shared: Any) -> None:
         if isinstance(shared, SharedPrefetch):
-            resume = functools.partial(self._actor.queue_turn.resume_shared, shared)
+            resume = functools.partial(self._actor.queue_turn.receivers.resume_shared, shared)
             shared.queues[self._actor] = functools.partial(self._actor.call_soon, resume)
 
     def _bound(self, deliveries: Deliveries, prefetch: int) -> None:
@@ -120,7 +120,7 @@ class QueueConsumers:
 
     def cancel(self, tag: str) -> None:
         """Cancel a consumer; its unacked messages stay with the channel."""
-        deliveries: Deliveries | None = self._actor.queue_turn.cancel(tag)
+        deliveries: Deliveries | None = self._actor.queue_turn.receivers.cancel(tag)
         if deliveries is not None:
             deliveries.end()
 

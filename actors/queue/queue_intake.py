@@ -306,7 +306,7 @@ class QueueIntake(Intake):
         return any(store.credit.blocked for store in self._stores)
 
     def look_for_room(self) -> None:
-        if self._turn is not None and self._turn.waits_for_room:
+        if self._turn is not None and self._turn.syncs.waits_for_room:
             self.hurry = True
             self.turn()
 

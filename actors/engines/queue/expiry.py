@@ -137,7 +137,7 @@ class Expiry:
 
     def next_deadline_us(self) -> int | None:
         """When there is something to do next; ``None``: never, for the present messages. Wakes nothing."""
-        if self.is_over:
+        if self.limits is not None and self.is_over:
             return 0
         if not self.expiring:
             return None

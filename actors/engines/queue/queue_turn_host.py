@@ -1,14 +1,21 @@
 """What a queue's turn (:mod:`~warren.actors.engines.queue.queue_turn`) needs of its host, its output, stores and
-consumers."""
+consumers, and what its parts share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final, Protocol
+
+import attrs
 
 from warren.actors.engines.credit import GrantedCredit
+from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.queue.effects import DeadLetterBatch, Delivered
+from warren.actors.engines.queue.queue_process import QueueProcess
+from warren.actors.engines.queue.sync_group import SyncGroup
 from warren.storage.errors import NoRoomError
+
+MS_NS: Final = 1_000_000
 
 
 class Clock(Protocol):
@@ -104,3 +111,22 @@ class QueueTurnOutput(Protocol):
 
     def unused(self) -> None:
         """Called when the queue is unused and must be deleted."""
+
+
+@attrs.define(eq=False, repr=False, kw_only=True)
+class TurnContext:
+    """What the parts of a queue's turn share."""
+
+    host: QueueTurnHost
+    output: QueueTurnOutput
+    process: QueueProcess
+    stores: Sequence[QueueStore]
+    name: Hashable
+    clock: Clock
+    settings: NodeSettings
+    sync_group: SyncGroup
+    rests_as_rabbitmq: bool = False
+    """Whether a queue that comes to rest keeps what it has in RAM, and is woken to page it. A simulated RabbitMQ's
+    queues do this; the node's own release what they can, so that paging need not wake them."""
+    worked: bool = False
+    """Whether this turn has had something to do."""

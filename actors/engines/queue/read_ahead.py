@@ -14,8 +14,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import attrs
+
 from warren.actors.engines.queue.delivery_tags import DeliveryTags
 from warren.actors.engines.queue.effects import Delivered
+from warren.actors.engines.queue.queue_receivers import QueueReceivers
+from warren.actors.engines.queue.queue_syncs import QueueSyncs
+from warren.actors.engines.queue.queue_turn_host import TurnContext
 from warren.queue_index.queue.fetching import Fetched
 
 MOST_AHEAD: Final = 256
@@ -57,3 +62,62 @@ class ReadAhead:
             return False
         self._acked[at] = True
         return True
+
+
+@attrs.define(eq=False, repr=False)
+class HeadReader:
+    """Decides at each turn's end whether to read ahead, and for which channel."""
+
+    _context: TurnContext
+    _syncs: QueueSyncs
+    _receivers: QueueReceivers
+    _got_ns: int = -1 << 62
+    """When a get of one message last returned one."""
+    _acks_on: str | None = None
+    """The channel that has acked since then, whose acks will need a sync."""
+    _reads_on: str | None = None
+    """The channel that may get more: it got two messages in quick succession, or got one after acking the last."""
+    _ahead_of: str | None = None
+    """The channel for which the last turn left messages."""
+    _pays: bool = True
+    """Whether any of the messages last left this way were taken."""
+
+    def note_got(self, channel: str) -> None:
+        """Note that a channel got a single message, to be acked."""
+        now_ns = self._context.clock.now_ns()
+        soon = now_ns < self._got_ns + self._context.sync_group.delay_ns()
+        self._reads_on = channel if soon or (self._pays and channel == self._acks_on) else None
+        self._got_ns, self._acks_on = now_ns, None
+
+    def note_acked(self, channel: str) -> None:
+        """Note that a channel acked messages."""
+        self._acks_on = channel
+        if channel == self._ahead_of:
+            self._reads_on = channel
+
+    def read(self) -> ReadAhead | None:
+        """At a turn's end: messages at the head, for a channel that gets them one by one. The next turn, which comes
+        soon, begins with :meth:`take_off`."""
+        channel, self._reads_on = self._reads_on, None
+        if channel is None and self._ahead_of is not None:
+            self._pays = False
+        self._ahead_of = None
+        process = self._context.process
+        if channel is None or self._receivers.by_tag or self._syncs.waits_for_room:
+            return None
+        fetched = process.early.read_ahead(MOST_AHEAD)
+        if fetched is None:
+            return None
+        self._syncs.share()
+        self._ahead_of = channel
+        return ReadAhead(channel, process.consumers.channel(channel), fetched)
+
+    def take_off(self, ahead: ReadAhead) -> None:
+        """Take what was read ahead and delivered off the queue."""
+        acked = ahead.acked
+        self._context.worked = True
+        self._reads_on, self._pays = ahead.channel, True
+        if any(acked):
+            self._syncs.settled, self._acks_on = True, ahead.channel
+        self._context.process.context.touch()
+        self._context.process.early.take_off(ahead.channel, None, ahead.first_tag, acked)

@@ -8,7 +8,7 @@ from typing import Any
 from pamqp import commands as c
 
 from warren.actors.engines.queue.effects import Delivered
-from warren.actors.engines.queue.queue_turn import BUFFER, BUFFER_BYTES
+from warren.actors.engines.queue.queue_receivers import BUFFER, BUFFER_BYTES
 from warren.actors.queue.inspecting import chosen_ids
 from warren.actors.runtime.future import Future
 from warren.aio import bridge

@@ -27,7 +27,7 @@ from warren.actors.engines.queue.effects import DeadLetter, DeadLetterBatch, Del
 from warren.actors.engines.queue.queue_context import QueueContext
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.engines.queue.queue_turn import QueueTurn
-from warren.actors.engines.queue.queue_turn_host import Receiver
+from warren.actors.engines.queue.queue_turn_host import Receiver, TurnContext
 from warren.actors.engines.queue.sync_group import SyncGroup
 from warren.actors.runtime.pooled_actor import TURN_ENTRIES
 from warren.queue_index.index.recovery_terms import RecoveryTerms
@@ -99,17 +99,19 @@ class SimulatedQueue:
         self.process = _process(node, declaration, parts_of, terms)
         self.occupancy = Occupancy(self.process)
         self._turns = QueueTurn(
-            host=self,
-            output=_Output(node, self),
-            process=self.process,
-            stores=links,
-            name=self.name,
-            clock=node.time,
-            settings=node.settings,
-            sync_group=node.sync_group,
-            rests_as_rabbitmq=node.wakes_idle_queues,
+            TurnContext(
+                host=self,
+                output=_Output(node, self),
+                process=self.process,
+                stores=links,
+                name=self.name,
+                clock=node.time,
+                settings=node.settings,
+                sync_group=node.sync_group,
+                rests_as_rabbitmq=node.wakes_idle_queues,
+            )
         )
-        self._turns.resting = node.wakes_idle_queues
+        self._turns.memory.resting = node.wakes_idle_queues
         self._control: deque[Work] = deque()
         self._inbox: deque[Work] = deque()
         self.weight = 0
@@ -120,7 +122,7 @@ class SimulatedQueue:
         self._wake = Event(node.time.env)
         self._hurry = False
         self._timers = QueueTimers(node.time)
-        self._turns.arm_deadline()
+        self._turns.deadline.arm()
         node.time.env.process(self._live())
 
     # ── work, and turns ─────────────────────────────────────────────────────────────────────────────────────────
@@ -132,7 +134,7 @@ class SimulatedQueue:
 
     def hurry_up(self) -> None:
         """Make pending messages safe at once, because a publisher waits for a confirm."""
-        if self._turns.waiting or self._inbox:
+        if self._turns.syncs.waiting or self._inbox:
             self._hurry = True
             self._wake.set()
 
@@ -140,7 +142,7 @@ class SimulatedQueue:
     def asleep(self) -> bool:
         """Whether it rests with nothing in RAM. If idle queues are woken, its process is awake until it rests."""
         if self._node.wakes_idle_queues:
-            return self._turns.resting and not self.process.backing.depth
+            return self._turns.memory.resting and not self.process.backing.depth
         return self.process.backing.asleep
 
     @property
@@ -237,7 +239,7 @@ class SimulatedQueue:
 
     def store_progress(self, link: StoreLink, taken: int, safe: int) -> None:
         """Tell it how far a store is, from outside a turn. Perhaps paging can go on."""
-        self.tell(self._turns.store_progress, link, taken, safe, control=True)
+        self.tell(self._turns.syncs.store_progress, link, taken, safe, control=True)
 
     def get(self, channel: str, count: int, ack_required: bool, take: Callable[[list[Delivered]], object]) -> None:
         """Hand at most ``count`` messages to ``take``, in this turn."""
@@ -250,7 +252,7 @@ class SimulatedQueue:
 
     def subscribe(self, consumer: Consumer, receiver: Receiver) -> None:
         """Add a consumer."""
-        self._turns.subscribe(consumer, receiver)
+        self._turns.receivers.subscribe(consumer, receiver)
 
     def close_channel(self, tag: str, channel: str) -> None:
         """Remove a consumer with its channel. Its unacked messages come back."""
@@ -277,12 +279,12 @@ class SimulatedQueue:
 
     def report_answered(self, duration_s: float | None) -> None:
         """Tell it the memory monitor's answer to its report, from outside a turn."""
-        self.tell(self._turns.set_duration_target, duration_s, control=True)
+        self.tell(self._turns.memory.set_duration_target, duration_s, control=True)
 
     def told_duration(self, duration_s: float | None) -> None:
         """Take in the duration from a round of the memory monitor. If it wakes idle queues, this counts as work."""
-        self._turns.worked |= self._node.wakes_idle_queues
-        self._turns.set_duration_target(duration_s)
+        self._turns.context.worked |= self._node.wakes_idle_queues
+        self._turns.memory.set_duration_target(duration_s)
 
     # ── the host of its turns (:class:`~warren.actors.engines.queue.queue_turn_host.QueueTurnHost`) ─────────────
 

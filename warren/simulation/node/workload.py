@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from warren.actors.engines.queue.consumers import Consumer
 from warren.actors.engines.queue.effects import Delivered
-from warren.actors.engines.queue.queue_turn import BUFFER
+from warren.actors.engines.queue.queue_receivers import BUFFER
 from warren.simulation.node.publication import Publication, envelope
 from warren.simulation.node.simulated_node import SimulatedNode
 from warren.simulation.node.simulated_queue import SimulatedQueue
