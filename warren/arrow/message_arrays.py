@@ -49,26 +49,27 @@ def _uniform(batch: UniformBatch) -> dict[str, Any]:
 
 
 def _mixed(batch: MixedBatch) -> dict[str, Any]:
-    envelopes = batch.envelopes
+    column = batch.column
+    envelopes = column("envelope")
     return {
-        "position": batch.positions,
-        "seq_id": batch.seq_ids,
-        "msg_id": lambda: [msg_id.hex() or None for msg_id in batch.msg_ids],
-        "persistent": batch.persistent,
-        "redelivered": batch.redelivered,
-        "acked": lambda: [is_acked or None for is_acked in batch.acked],
-        "expiry_us": lambda: _expiries(np.array(batch.expiries_us, np.uint64)),
-        "delivery_count": batch.delivery_counts,
-        "size": batch.sizes,
+        "position": column("position"),
+        "seq_id": column("seq_id"),
+        "msg_id": lambda: [msg_id.hex() or None for msg_id in column("msg_id")],
+        "persistent": column("persistent"),
+        "redelivered": column("redelivered"),
+        "acked": lambda: [is_acked or None for is_acked in column("acked")],
+        "expiry_us": lambda: _expiries(np.array(column("expiry_us"), np.uint64)),
+        "delivery_count": column("delivery_count"),
+        "size": column("size"),
         "exchange": lambda: [envelope.exchange for envelope in envelopes],
         "routing_keys": lambda: [envelope.routing_keys for envelope in envelopes],
         "properties": lambda: [envelope.properties for envelope in envelopes],
         "headers": lambda: [envelope.headers for envelope in envelopes],
         "encoded_properties": lambda: [envelope.unsaid for envelope in envelopes],
-        "body": batch.bodies,
-        "body_sha256": lambda: _digests(batch.bodies),
-        "file": batch.paths,
-        "file_offset": batch.offsets,
+        "body": lambda: column("body"),
+        "body_sha256": lambda: _digests(column("body")),
+        "file": column("path"),
+        "file_offset": column("offset"),
     }
 
 

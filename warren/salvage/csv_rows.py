@@ -48,7 +48,7 @@ class CsvRows:
     def messages(self, vhost: bytes, queue: bytes, batch: MessageBatch) -> None:
         """Messages of a queue."""
         names = {"vhost": as_text(to_text(vhost)), "queue": as_text(to_text(queue))}
-        for row in batch.mixed().rows():
+        for row in batch.mixed().rows:
             fields = {
                 **names,
                 "seq_id": row.seq_id,

@@ -21,7 +21,7 @@ from warren.msg_store.commit_log.commit_log_format import Record
 from warren.salvage.classic.orphans import Orphan, orphans_of
 from warren.salvage.json_lines import JsonLines, Write
 from warren.salvage.message_batches import Batcher, MessageBatch
-from warren.salvage.names import from_text, split_level, to_text
+from warren.salvage.names import from_text, highest_level_first, split_level, to_text
 from warren.salvage.queue_directory import Finding, MessageRun, StoredMessage
 from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.source import Source
@@ -187,13 +187,9 @@ def unread_parts(vhost: Vhost) -> list[Finding]:
 
 def chosen_queues(vhost: Vhost, queues: Sequence[str] = ()) -> list[tuple[bytes, list[QueueDirectory]]]:
     """Bare name → directories, in the order of export; of all queues, or of the named ones."""
-
-    def order(directory: QueueDirectory) -> tuple[bytes, int]:
-        bare, level = split_level(directory.name)
-        return bare, 0 if level is None else -level
-
     names = {from_text(queue) for queue in queues}
-    by_name = groupby(sorted(vhost.queues, key=order), key=lambda directory: split_level(directory.name)[0])
+    ordered = sorted(vhost.queues, key=lambda directory: highest_level_first(directory.name))
+    by_name = groupby(ordered, key=lambda directory: split_level(directory.name)[0])
     return [(name, list(directories)) for name, directories in by_name if not names or name in names]
 
 

@@ -102,7 +102,7 @@ class JsonLines:
 
     def _mixed(self, head: bytes, batch: MixedBatch) -> None:
         node, write = self._node, self._write
-        for row in batch.rows():
+        for row in batch.rows:
             start = (
                 head if node is None else b"%b%d%b" % (node, row.position, head),
                 b"%d" % row.seq_id,

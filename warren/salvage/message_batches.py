@@ -1,8 +1,8 @@
-"""Messages as columns: what a queue's directory yields, with positions, envelopes and bodies, batch by batch.
+"""Messages in batches: what a queue's directory yields, with positions, envelopes and bodies, batch by batch.
 
 JSON lines, Parquet and Spark's rows are written from these batches. There are two kinds. In a *uniform* batch messages
 have one length and differ in body, id and what the index says; bodies and ids are matrices. A *mixed* batch holds any
-other messages, a list for each column.
+other messages, one by one.
 
 A *position* counts through a queue from 0. A message that exists but cannot be read has a position, and is in no batch:
 so positions are known without reading messages.
@@ -10,8 +10,10 @@ so positions are known without reading messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
+from itertools import count, repeat
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import attrs
@@ -68,105 +70,71 @@ class UniformBatch:
 
     def mixed(self) -> MixedBatch:
         """The same messages one by one."""
-        run, count = self.run, len(self)
-        return MixedBatch(
-            positions=list(range(self.first_position, self.first_position + count)),
-            seq_ids=run.seq_ids.tolist(),
-            msg_ids=[msg_id.tobytes() for msg_id in run.msg_ids],
-            persistent=[True] * count,
-            redelivered=[run.redelivered] * count,
-            acked=[False] * count,
-            expiries_us=run.expiries_us.tolist(),
-            delivery_counts=[None] * count,
-            paths=[run.path] * count,
-            offsets=run.offsets.tolist(),
-            envelopes=[self.envelope] * count,
-            sizes=[self.size] * count,
-            bodies=[body.tobytes() for body in self.bodies],
+        run = self.run
+        rows = map(
+            MessageRow,
+            count(self.first_position),
+            run.seq_ids.tolist(),
+            (msg_id.tobytes() for msg_id in run.msg_ids),
+            repeat(True),
+            repeat(run.redelivered),
+            repeat(False),
+            run.expiries_us.tolist(),
+            repeat(None),
+            repeat(run.path),
+            run.offsets.tolist(),
+            repeat(self.envelope),
+            repeat(self.size),
+            (body.tobytes() for body in self.bodies),
         )
-
-
-@attrs.define(eq=False, repr=False)
-class MixedBatch:
-    """Messages of any kinds, a list for each column."""
-
-    positions: list[int] = attrs.Factory(list)
-    seq_ids: list[int] = attrs.Factory(list)
-    msg_ids: list[bytes] = attrs.Factory(list)
-    """Empty in a quorum queue."""
-    persistent: list[bool] = attrs.Factory(list)
-    redelivered: list[bool] = attrs.Factory(list)
-    acked: list[bool] = attrs.Factory(list)
-    expiries_us: list[int] = attrs.Factory(list)
-    """Microseconds since the epoch; 0: none."""
-    delivery_counts: list[int | None] = attrs.Factory(list)
-    paths: list[str] = attrs.Factory(list)
-    offsets: list[int] = attrs.Factory(list)
-    envelopes: list[Envelope] = attrs.Factory(list)
-    sizes: list[int] = attrs.Factory(list)
-    bodies: list[Body] = attrs.Factory(list)
-    """Empty if bodies are not requested."""
-    held_bytes: int = 0
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    @property
-    def payload_bytes(self) -> int:
-        return sum(self.sizes)
-
-    def first(self, count: int) -> MixedBatch:
-        """The first ``count`` messages at most."""
-        return self if count >= len(self) else self.chosen(range(count))
-
-    def mixed(self) -> MixedBatch:
-        return self
-
-    def chosen(self, which: Sequence[int]) -> MixedBatch:
-        """Some of them."""
-        batch = MixedBatch()
-        for column, target in zip(self._columns(), batch._columns(), strict=True):
-            target += [column[row] for row in which]
-        return batch
-
-    def rows(self) -> Iterator[MessageRow]:
-        """One by one; needs bodies."""
-        return map(MessageRow._make, zip(*self._columns(), strict=True))
-
-    def _columns(self) -> tuple[list[Any], ...]:
-        return (
-            self.positions,
-            self.seq_ids,
-            self.msg_ids,
-            self.persistent,
-            self.redelivered,
-            self.acked,
-            self.expiries_us,
-            self.delivery_counts,
-            self.paths,
-            self.offsets,
-            self.envelopes,
-            self.sizes,
-            self.bodies,
-        )
+        return MixedBatch(list(rows))
 
 
 class MessageRow(NamedTuple):
-    """A message of a mixed batch, whose columns say what these are."""
+    """A message of a mixed batch."""
 
     position: int
     seq_id: int
     msg_id: bytes
+    """Empty in a quorum queue."""
     persistent: bool
     redelivered: bool
     acked: bool
     expiry_us: int
+    """Microseconds since the epoch; 0: none."""
     delivery_count: int | None
     path: str
     offset: int
     envelope: Envelope
     size: int
     body: Body
+    """Empty if bodies are not requested."""
+
+
+@attrs.define(eq=False, repr=False)
+class MixedBatch:
+    """Messages of any kinds."""
+
+    rows: list[MessageRow] = attrs.Factory(list)
+    held_bytes: int = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(row.size for row in self.rows)
+
+    def first(self, count: int) -> MixedBatch:
+        """The first ``count`` messages at most."""
+        return self if count >= len(self) else MixedBatch(self.rows[:count])
+
+    def mixed(self) -> MixedBatch:
+        return self
+
+    def column(self, name: str) -> list[Any]:
+        """One field of all rows."""
+        return list(map(attrgetter(name), self.rows))
 
 
 MessageBatch = UniformBatch | MixedBatch
@@ -197,7 +165,7 @@ class Batcher:
                 continue
             uniform = self._uniform(run) if isinstance(run, MessageRun) else None
             if uniform is not None:
-                if mixed.positions:
+                if mixed.rows:
                     yield mixed
                     mixed = MixedBatch()
                 self.position += len(uniform)
@@ -210,7 +178,7 @@ class Batcher:
             if mixed.held_bytes >= self.batch_bytes:
                 yield mixed
                 mixed = MixedBatch()
-        if mixed.positions:
+        if mixed.rows:
             yield mixed
 
     def _uniform(self, run: MessageRun) -> UniformBatch | None:
@@ -233,22 +201,29 @@ class Batcher:
             envelope, body = self._envelopes.split(encoded)
         except MessageError as error:
             return Finding("unreadable message", "damage", path, offset, f"message {seq_id}: {error}")
-        batch.positions.append(self.position)
-        batch.seq_ids.append(seq_id)
-        batch.msg_ids.append(msg_id)
-        batch.persistent.append(persistent)
-        batch.redelivered.append(redelivered)
-        batch.acked.append(acked)
-        batch.expiries_us.append(expiry_us)
-        batch.delivery_counts.append(delivery_count)
-        batch.paths.append(path)
-        batch.offsets.append(offset)
-        batch.envelopes.append(envelope)
-        batch.sizes.append(len(body))
+        size = len(body)
         batch.held_bytes += ROW_BYTES
         if self.with_bodies:
-            batch.bodies.append(body)
-            batch.held_bytes += len(body)
+            batch.held_bytes += size
+        else:
+            body = b""
+        batch.rows.append(
+            MessageRow(
+                self.position,
+                seq_id,
+                msg_id,
+                persistent,
+                redelivered,
+                acked,
+                expiry_us,
+                delivery_count,
+                path,
+                offset,
+                envelope,
+                size,
+                body,
+            )
+        )
         return None
 
 

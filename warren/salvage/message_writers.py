@@ -80,8 +80,8 @@ class Bodies:
 
     def messages(self, vhost: bytes, queue: bytes, batch: MessageBatch) -> None:
         """Messages of a queue."""
-        for body in batch.mixed().bodies:
-            self._write(body)
+        for row in batch.mixed().rows:
+            self._write(row.body)
 
     def orphan(self, orphan: Orphan) -> None:
         """A stored message that no entry of a queue refers to."""

@@ -47,6 +47,12 @@ def split_level(name: bytes) -> tuple[bytes, int | None]:
     return name, None
 
 
+def highest_level_first(name: bytes) -> tuple[bytes, int]:
+    """The key by which queues are sorted: by bare name, then from the highest level down."""
+    bare, level = split_level(name)
+    return bare, 0 if level is None else -level
+
+
 def shown(name: bytes) -> str:
     """A name for people: the level in words, unprintable characters escaped."""
     bare, level = split_level(name)

@@ -16,7 +16,7 @@ from warren.msg_store.commit_log.commit_log_format import Record
 from warren.msg_store.commit_log.commit_log_format import decode_properties as decode_record_properties
 from warren.queue_index.properties import Properties, decode_properties
 from warren.salvage.envelopes import Envelope
-from warren.salvage.message_batches import MessageBatch, MessageRow, UniformBatch
+from warren.salvage.message_batches import MessageBatch, MessageRow, MixedBatch, UniformBatch
 from warren.where import MESSAGE_FIELDS, RECORD_FIELDS, Getter, Moment, Where, compile_where
 
 
@@ -74,10 +74,9 @@ class Selector:
     def chosen(self, batch: MessageBatch) -> MessageBatch | None:
         """The selected messages of a batch, or ``None``."""
         if isinstance(batch, UniformBatch) and self._is_uniform:
-            return batch if self._wants_row(next(batch.first(1).mixed().rows())) else None
-        mixed = batch.mixed()
-        rows = [index for index, row in enumerate(mixed.rows()) if self._wants_row(row)]
-        return None if not rows else batch if len(rows) == len(batch) else mixed.chosen(rows)
+            return batch if self._wants_row(batch.first(1).mixed().rows[0]) else None
+        rows = [row for row in batch.mixed().rows if self._wants_row(row)]
+        return None if not rows else batch if len(rows) == len(batch) else MixedBatch(rows)
 
     def wants(self, envelope: Envelope, body: bytes | memoryview, fields: Mapping[str, Any]) -> bool:
         """Whether a message is selected; ``fields``: its other fields."""

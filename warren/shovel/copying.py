@@ -15,14 +15,14 @@ import posixpath
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from itertools import groupby
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.salvage.names import split_level, to_text
-from warren.salvage.queue_directory import Finding, MessageRun, StoredMessage
+from warren.salvage.export import chosen_queues
+from warren.salvage.names import to_text
+from warren.salvage.queue_directory import Finding, MessageRun, OnFinding, StoredMessage
 from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.quorum.quorum_directory import QuorumDirectory
 from warren.salvage.source import Source as OpenSource
@@ -33,8 +33,6 @@ from warren.shovel.letter import Letter, Position, from_term
 from warren.shovel.places import SourceQueue
 from warren.shovel.progress import Progress, Reach
 from warren.storage.errors import DataError, MessageError
-
-OnFinding = Callable[[Finding], None]
 
 
 @attrs.define
@@ -59,7 +57,7 @@ class CopySource:
         queues: list[SourceQueue] = []
         for vhost in self._vhosts:
             left_out = []
-            for name, directories in by_name(vhost):
+            for name, directories in chosen_queues(vhost):
                 if names and name not in names:
                     left_out += [directory.path for directory in directories]
                     continue
@@ -85,19 +83,6 @@ def chosen_vhosts(source: OpenSource, vhost_name: str | None) -> list[Vhost]:
             f"{source.path}: no vhost" if vhost_name is None else f"{source.path}: no vhost {vhost_name!r}"
         )
     return vhosts
-
-
-def by_name(vhost: Vhost) -> list[tuple[bytes, list[QueueDirectory]]]:
-    """Base name → directories, the highest level first."""
-    order = sorted(vhost.queues, key=lambda directory: highest_level_first(directory.name))
-    groups = groupby(order, key=lambda directory: split_level(directory.name)[0])
-    return [(name, list(directories)) for name, directories in groups]
-
-
-def highest_level_first(name: bytes) -> tuple[bytes, int]:
-    """The key by which queues are sorted: by base name, then from the highest level down."""
-    base, level = split_level(name)
-    return base, 0 if level is None else -level
 
 
 def _directory_name(directory: QueueDirectory) -> str:

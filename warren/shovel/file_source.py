@@ -17,7 +17,7 @@ import attrs
 from warren.queue_index.properties import Properties, decode_properties
 from warren.salvage.names import to_text
 from warren.salvage.progress_bars import share_bar
-from warren.salvage.queue_directory import Finding
+from warren.salvage.queue_directory import Finding, OnFinding
 from warren.salvage.saved_messages import SAVED_FIELDS
 from warren.shovel.errors import ShovelError
 from warren.shovel.exported_files import ExportedFile
@@ -28,7 +28,6 @@ from warren.shovel.progress import Progress, Reach
 from warren.storage.errors import MessageError
 from warren.where import Where, compile_where
 
-OnFinding = Callable[[Finding], None]
 _DELIVERY_MODE_PERSISTENT = 2
 
 

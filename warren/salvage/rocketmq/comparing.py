@@ -20,6 +20,7 @@ compared, over all files.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, Final, Literal
 
 import attrs
@@ -123,16 +124,13 @@ _Named = tuple[FileSystem, str]
 
 def _first_difference(first: _Named, second: _Named, span: range) -> int | None:
     """The first byte of ``span`` in which two files differ; a shorter one goes on in zeros."""
-    handle, other = (files.open_read(path) for files, path in (first, second))
-    try:
+    (files, path), (other_files, other_path) = first, second
+    with closing(files.open_read(path)) as file, closing(other_files.open_read(other_path)) as other:
         for at in span[::_WINDOW_BYTES]:
             size = min(_WINDOW_BYTES, span.stop - at)
-            left, right = (file.pread(size, at).ljust(size, b"\0") for file in (handle, other))
+            left, right = (handle.pread(size, at).ljust(size, b"\0") for handle in (file, other))
             if left != right:
                 return at + int(np.flatnonzero(np.frombuffer(left, "u1") != np.frombuffer(right, "u1"))[0])
-    finally:
-        handle.close()
-        other.close()
     return None
 
 

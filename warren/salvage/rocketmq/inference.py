@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from itertools import pairwise
 from typing import Final, Literal
 
@@ -209,8 +210,7 @@ def _usual_ratio(size: int) -> Layout | None:
 
 def _of_file(files: FileSystem, path: str, size: int, *, is_full: bool) -> Layout | None:
     """The division that one file implies and does not contradict."""
-    handle = files.open_read(path)
-    try:
+    with closing(files.open_read(path)) as handle:
         header = Header.decode(handle.pread(HEADER_BYTES, 0))
         count = header.index_count
         if count <= 1:
@@ -224,9 +224,7 @@ def _of_file(files: FileSystem, path: str, size: int, *, is_full: bool) -> Layou
             division = _of_size(size, slots)
             if division is not None and slots >= header.hash_slot_count and _holds(handle, division, count):
                 return division
-        return None
-    finally:
-        handle.close()
+    return None
 
 
 def _from_last_byte(handle: File, size: int, count: int) -> list[int]:

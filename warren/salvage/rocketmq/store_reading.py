@@ -158,8 +158,7 @@ def salvaged_records(files: ReadOnlyFileSystem, directory: str, settings: TopicS
     A record with nothing wrong but its checksum is included; it says so. Messages that the ConsumeQueues know of and
     the log does not have are reported.
     """
-    store_files = StoreFiles.of(files, directory, settings)
-    with closing(store_files):
+    with closing(StoreFiles.of(files, directory, settings)) as store_files:
         log = VerifiedCommitLog.of(store_files)
         queues = ConsumeQueues.of(store_files, log)
         for item in log.walk():

@@ -19,6 +19,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from warren.actors.engines.topics.queue_rows import rows_of_queues
 from warren.actors.engines.topics.store_files import CONSUME_QUEUES
 from warren.msg_store.commit_log.commit_log_format import SCHEDULE_TOPIC, Record, decode_properties
 from warren.msg_store.commit_log.record_columns import RecordColumns
@@ -32,7 +33,7 @@ from warren.queue_index.topics.consume_queue_format import (
     decode,
 )
 from warren.salvage.queue_directory import Finding, Severity
-from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog, has_entry
+from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
 from warren.salvage.rocketmq.verify_files import FindingRuns, MappedFile, StoreFiles, cut_short, finding, mapped_files
 from warren.storage.java_hash import java_hash
 
@@ -378,23 +379,17 @@ class ConsumeQueues:
 
     def take(self, columns: RecordColumns) -> Iterator[Finding]:
         """Compare the next messages of the CommitLog with their entries."""
-        rows = np.flatnonzero(has_entry(columns))
-        if not len(rows):
-            return
-        numbers = (columns.topic_of[rows].astype(np.int64) << 32) + (columns.queue_ids[rows].astype(np.int64) & _MASK)
-        order = np.argsort(numbers, kind="stable")
-        for group in np.split(rows[order], np.flatnonzero(np.diff(numbers[order])) + 1):
-            key = columns.topics[columns.topic_of[group[0]]], int(columns.queue_ids[group[0]])
+        for key, rows in rows_of_queues(columns):
             queue = self.queues.get(key)
             if queue is None:
                 queue = self.queues[key] = VerifiedQueue(self.store_files, self.log, *key, [])
             yield from queue.take(
                 Messages(
-                    columns.queue_offsets[group],
-                    columns.positions[group],
-                    columns.physical_offsets[group],
-                    columns.sizes[group].astype(np.int64),
-                    columns.tags_codes[group],
+                    columns.queue_offsets[rows],
+                    columns.positions[rows],
+                    columns.physical_offsets[rows],
+                    columns.sizes[rows].astype(np.int64),
+                    columns.tags_codes[rows],
                 )
             )
 
@@ -406,6 +401,3 @@ class ConsumeQueues:
         """The findings that are left after all messages."""
         for queue in self.queues.values():
             yield from queue.finish(end)
-
-
-_MASK: Final = 0xFFFFFFFF

@@ -14,6 +14,7 @@ An empty index file at the end is what a sound store has, and so is filler ahead
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Final
 
 from warren.actors.engines.topics.checkpoint_format import FILE_BYTES
@@ -44,11 +45,8 @@ _Position = tuple[str, str, int, int]
 def verify_store(files: FileSystem, place: str, settings: TopicSettings) -> Iterator[Finding]:
     """Every finding in the store in the directory ``place``, as it is found; nothing is written."""
     try:
-        store_files = StoreFiles.of(files, place, settings)
-        try:
+        with closing(StoreFiles.of(files, place, settings)) as store_files:
             yield from _verify(store_files)
-        finally:
-            store_files.close()
     except StorageError as error:
         yield unreadable_file(place or ".", error)
 
