@@ -23,7 +23,7 @@ from warren.recording import RecordedNode, node_path, read_record
 from warren.simulation import ConsumerSpec, Disk, Result, Scenario, ScenarioError, simulate
 from warren.simulation.recorded_answer import recorded_result
 from warren.simulation.replay import record_scenario, recorded_node
-from warren.simulation.scenarios.recorded import Consumption, recorded_consumption, recorded_rate
+from warren.simulation.scenarios.recorded import Consumption, RecordedQueue
 from warren.simulation.scenarios.sizes import ConstantSize, EmpiricalSize
 from warren.simulation.toml_file import load_scenario, scenario_from_toml
 from warren.storage.memory import MemoryFileSystem
@@ -182,7 +182,7 @@ def test_a_queue_that_slept_wakes_when_it_woke() -> None:
             hand.advance(20)
 
     record = recorded(work)
-    rate = recorded_rate(record, "orders")
+    rate = RecordedQueue.of(record, "orders").rate()
     busy = [at for at, rate in zip(rate.at_s, rate.rates, strict=False) if rate]
     assert busy == [0, 20]
     result = simulate(record_scenario(record))
@@ -469,7 +469,8 @@ def test_a_scenario_of_a_record_is_the_same_each_time() -> None:
 
 def test_the_parts_of_a_scenario_can_be_had_by_themselves() -> None:
     record, _ = recorded_backlog()
-    rate, work = recorded_rate(record, "orders"), recorded_consumption(record, "orders")
+    queue = RecordedQueue.of(record, "orders")
+    rate, work = queue.rate(), queue.consumption()
     assert sum(np.diff(rate.at_s) * rate.rates) == pytest.approx(record.queues["published"].sum(), abs=0.6)
     assert sum(work.acked) == record.queues["acked"].sum()
     assert isinstance(record_scenario(record), Scenario)

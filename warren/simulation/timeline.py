@@ -132,26 +132,11 @@ class Line:
     latencies: Latencies = attrs.Factory(Latencies)
 
 
-class _GrowingMatrix:
-    """A matrix that grows by rows."""
-
-    __slots__ = ("_room", "count")
-
-    def __init__(self, width: int, dtype: type) -> None:
-        self._room: npt.NDArray[Any] = np.empty((64, width), dtype)
-        self.count = 0
-
-    def add(self, rows: npt.NDArray[Any]) -> None:
-        end = self.count + len(rows)
-        if end > len(self._room):
-            larger = np.empty((max(end, 2 * len(self._room)), self._room.shape[1]), self._room.dtype)
-            larger[: self.count] = self._room[: self.count]
-            self._room = larger
-        self._room[self.count : end] = rows
-        self.count = end
-
-    def column(self, number: int) -> npt.NDArray[Any]:
-        return self._room[: self.count, number]
+def _joined(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return all rows as one matrix, which takes the place of its parts."""
+    if len(parts) > 1:
+        parts[:] = [np.concatenate(parts)]
+    return parts[0]
 
 
 class Timeline:
@@ -171,8 +156,8 @@ class Timeline:
         self._sums: Ints = np.zeros((len(self.lines), len(_WHOLE)), np.int64)
         self._line_floats: Floats = np.zeros((len(self.lines), len(_ADDED) + 1))
         self._times: list[float] = []
-        self._whole_rows = _GrowingMatrix(len(_WHOLE), np.int64)
-        self._float_rows = _GrowingMatrix(len(_FLOATS), np.float64)
+        self._whole_rows: list[Ints] = [self._whole[:0]]
+        self._float_rows: list[Floats] = [np.zeros((0, len(_FLOATS)))]
         self._disk_busy_ns = 0
         self._at_ns = 0
         self._disk = DiskAccount()
@@ -188,8 +173,8 @@ class Timeline:
             "queue": np.tile(names, steps),
             "queues": np.tile(self._sizes, steps),
         }
-        columns |= {name: self._whole_rows.column(number) for number, name in enumerate(_WHOLE)}
-        columns |= {name: self._float_rows.column(number) for number, name in enumerate(_FLOATS)}
+        columns |= zip(_WHOLE, _joined(self._whole_rows).T, strict=True)
+        columns |= zip(_FLOATS, _joined(self._float_rows).T, strict=True)
         return {name: columns[name] for name in QUEUE_COLUMNS}
 
     def total(self, name: str) -> list[int]:
@@ -212,8 +197,8 @@ class Timeline:
         rows[:, _FROM_COUNTED:] -= previous_sums[:, _FROM_COUNTED:]
         latencies = [line.latencies.end_step() for line in self.lines]
         self._times.append(self._node.time.now_ns() / NS)
-        self._whole_rows.add(rows)
-        self._float_rows.add(np.column_stack([self._line_floats, np.asarray(latencies, np.float64)]))
+        self._whole_rows.append(rows)
+        self._float_rows.append(np.column_stack([self._line_floats, np.asarray(latencies, np.float64)]))
         self._take_node(rows.sum(axis=0))
 
     def _look(self) -> None:

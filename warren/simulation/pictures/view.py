@@ -85,8 +85,6 @@ class View:
     alarms: tuple[Span, ...]
     disk_alarms: tuple[Span, ...]
     events: tuple[Span, ...]
-    step_s: float
-    """The time that a point stands for."""
 
 
 def view_of(result: Result, *, queues: Sequence[str] | None = None, most_points: int = MOST_POINTS) -> View:
@@ -111,11 +109,10 @@ def view_of(result: Result, *, queues: Sequence[str] | None = None, most_points:
                 paging=spans(marks, "paging-starts", length_s),
             )
         )
-    thinned = _thinned(node, "used_bytes", most_points)
     return View(
         name=str(summary["name"]),
         scale=scale,
-        node=thinned,
+        node=_thinned(node, "used_bytes", most_points),
         rates=_rates(node, shares=("disk_busy",)),
         queues=tuple(views),
         left_out=len(left),
@@ -125,7 +122,6 @@ def view_of(result: Result, *, queues: Sequence[str] | None = None, most_points:
         alarms=spans(result.marks, "memory-alarm", length_s),
         disk_alarms=spans(result.marks, "disk-alarm", length_s),
         events=spans(result.marks, "event", length_s),
-        step_s=length_s / max(len(thinned["time_s"]), 1),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from warren.simulation.scenarios.curves import Bursts, Constant, Daily, Trace, daily_points, per_second
 from warren.simulation.scenarios.forms import file_path, inside, only_key, record_file, table_with
-from warren.simulation.scenarios.recorded import recorded_rate
+from warren.simulation.scenarios.recorded import RecordedQueue
 from warren.simulation.scenarios.units import ScenarioError, period
 
 Rate = Constant | Bursts | Daily | Trace
@@ -65,4 +65,4 @@ def _trace(table: Mapping[str, Any]) -> Trace:
 def _record(table: Mapping[str, Any]) -> Rate:
     path, queue = record_file(table)
     with inside("record: "):
-        return recorded_rate(path, queue)
+        return RecordedQueue.of(path, queue).rate()

@@ -63,18 +63,6 @@ class Consumption:
         return np.flatnonzero(sum(np.asarray(getattr(self, name), np.int64) for name in DEEDS))
 
 
-def recorded_rate(path: str | os.PathLike[str] | RecordedNode, queue: str) -> Trace:
-    """Return the rate at which messages came to a queue during a record. Raises :class:`ScenarioError`."""
-    record = opened_record(path)
-    return RecordedQueue(record, queue, _rows_of(record, queue)).rate()
-
-
-def recorded_consumption(path: str | os.PathLike[str] | RecordedNode, queue: str) -> Consumption:
-    """Return what the consumers of a queue did during a record. Raises :class:`ScenarioError`."""
-    record = opened_record(path)
-    return RecordedQueue(record, queue, _rows_of(record, queue)).consumption()
-
-
 class RecordedQueue:
     """The rows of one queue, as spans of time with activity."""
 
@@ -92,6 +80,12 @@ class RecordedQueue:
         self._begins, self._ends = begins, at_s
         self._during = at_s > LEAST_SPAN_S  # what the very first row counts was before the record
 
+    @classmethod
+    def of(cls, path: str | os.PathLike[str] | RecordedNode, queue: str) -> RecordedQueue:
+        """Return a queue of a record. Raises :class:`ScenarioError` if it was not recorded."""
+        record = opened_record(path)
+        return cls(record, queue, record.queues[record.queues["name"] == known_queue(record, queue)])
+
     def counts(self, name: str) -> Floats:
         """Return a count for each row; 0 for what was before the record."""
         return np.where(self._during, self.rows[name].to_numpy(np.float64), 0.0)
@@ -106,7 +100,7 @@ class RecordedQueue:
         return edges, [np.bincount(where, count, len(edges) - 1).astype(np.float64) for count in counts]
 
     def rate(self) -> Trace:
-        """Return the rate at which messages came."""
+        """Return the rate at which messages came during the record."""
         edges, [published] = self._spans(self.counts("published"))
         busy = np.flatnonzero(published)
         if len(busy):  # half a message more, and none comes just between two spans
@@ -115,7 +109,7 @@ class RecordedQueue:
         return Trace(f"{self._record.path}: {self.name}", tuple(edges.tolist()), tuple(rates.tolist()))
 
     def consumption(self) -> Consumption:
-        """Return what its consumers did."""
+        """Return what its consumers did during the record."""
         no_ack = self.counts("delivered_no_ack")
         spans = (
             self.counts("delivered") - no_ack,
@@ -171,7 +165,3 @@ def known_queue(record: RecordedNode, name: str) -> str:
         names = ", ".join(map(repr, record.names[:10])) or "none"
         raise ScenarioError(f"{record.path}: no queue {name!r} was recorded; there are {names}")
     return name
-
-
-def _rows_of(record: RecordedNode, name: str) -> pd.DataFrame:
-    return record.queues[record.queues["name"] == known_queue(record, name)]

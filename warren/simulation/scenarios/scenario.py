@@ -36,7 +36,7 @@ from warren.simulation.scenarios.forms import (
 )
 from warren.simulation.scenarios.node_spec import NodeSpec, watermark
 from warren.simulation.scenarios.rates import Rate, rate_of
-from warren.simulation.scenarios.recorded import Consumption, recorded_consumption
+from warren.simulation.scenarios.recorded import Consumption, RecordedQueue
 from warren.simulation.scenarios.sizes import ConstantSize, Size, size_of
 from warren.simulation.scenarios.units import DAY_S, ScenarioError, clock, moment, period
 from warren.storage.call_arguments import checked_class
@@ -174,7 +174,7 @@ def _consumption_of(value: Any) -> Consumption:
         return value
     path, queue = forms.record_file(value)
     with inside(": "):
-        return recorded_consumption(path, queue)
+        return RecordedQueue.of(path, queue).consumption()
 
 
 @checked_class
