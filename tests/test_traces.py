@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from warren.traces.queue_state import state_of
 from warren.traces.replay import Replay, replay
 
 TRACES = Path(__file__).parent / "golden" / "traces"
@@ -40,11 +41,11 @@ def differences(found: dict[str, Any] | None, recorded: dict[str, Any] | None) -
 def test_state_and_results_are_the_brokers_after_every_operation(path: Path) -> None:
     trace = load(path)
     running = Replay(trace)
-    assert differences(running.state(), trace["initial"]) == {}
+    assert differences(state_of(running.queue), trace["initial"]) == {}
     for number, step in enumerate(trace["steps"]):
         where = f"step {number}, {step['op']}"
         assert differences(running.run(step["op"]), step.get("result")) == {}, where
-        assert differences(running.state(), step["state"]) == {}, where
+        assert differences(state_of(running.queue), step["state"]) == {}, where
         running.queue.check_invariants()
 
 

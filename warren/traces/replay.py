@@ -19,14 +19,13 @@ import attrs
 from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.queue.body_store import CreditFlow, StoreClient
 from warren.queue_index.queue.fetching import MessageProperties
-from warren.queue_index.queue.run_queue import RunQueue
 from warren.queue_index.queue.variable_queue import QueueFiles, VariableQueue
 from warren.storage.errors import WarrenError, shortly
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.pieces import Whole
 from warren.storage.settings import RABBITMQ_3_10, Settings
+from warren.traces.queue_state import shown_terms, state_of
 
-State = dict[str, Any]
 Answer = dict[str, Any]
 _QUEUE = b"q"
 _PATH = "queue"
@@ -330,7 +329,7 @@ class Replay:
         clean = op["kind"] == "clean"
         terms = self.queue.close(_REFERENCE)
         answer: Answer = {"files": self._index_files()}
-        answer["recovery_terms"] = _shown_terms(terms) if clean else None
+        answer["recovery_terms"] = shown_terms(terms) if clean else None
         if op.get("stores") == "restarted":
             self._restart_stores(clean=clean)
         elif not clean:
@@ -354,42 +353,6 @@ class Replay:
         self._flows = [client.credit for client in clients if isinstance(client.credit, CreditFlow)]
         self._parts.transient_store.store = _Bodies()
 
-    # ── state ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def state(self) -> State:
-        """Return what the trace's recorder notes of a queue."""
-        s = self.queue.state
-        delta, persistent, transient = s.delta, s.persistent_store, s.transient_store
-        return {
-            "bytes": s.bytes,
-            "calls_since_reduce": s.calls_since_reduce,
-            "credit": [None if persistent is None else persistent.credit.credit, transient.credit.credit],
-            "delta": [delta.start, delta.count, delta.transient, delta.end],
-            "delta_transient_bytes": s.delta_transient_bytes,
-            "disk_reads": s.disk_read_count,
-            "disk_writes": s.disk_write_count,
-            "index_dirty_count": s.index.dirty_count,
-            "index_segments": [[n, seg.unacked, seg.highest] for n, seg in sorted(s.index.segments.items())],
-            "len": s.length,
-            "mode": s.mode,
-            "next_deliver_seq_id": s.next_deliver_seq_id,
-            "next_seq_id": s.next_seq_id,
-            "pending_acks": [len(s.ram_pending), len(s.disk_pending), len(s.index_pending)],
-            "persistent_bytes": s.persistent_bytes,
-            "persistent_count": s.persistent_count,
-            "q1": _shown_queue(s.q1),
-            "q2": _shown_queue(s.q2),
-            "q3": _shown_queue(s.q3),
-            "q4": _shown_queue(s.q4),
-            "ram_ack_count": s.ram_ack_count,
-            "ram_bytes": s.ram_bytes,
-            "ram_msg_count": s.ram_msg_count,
-            "target_ram_count": "infinity" if s.target_ram_count is None else s.target_ram_count,
-            "transient_threshold": s.transient_threshold,
-            "unacked_bytes": s.unacked_bytes,
-            "waiting_bump": s.waiting_bump,
-        }
-
 
 def _repeated(values: int | list[int], count: int) -> list[int]:
     """One value for each message."""
@@ -401,21 +364,6 @@ def _expires_below(limit_us: int) -> Any:
         return 0 < properties.expiry_us < limit_us
 
     return expires
-
-
-def _shown_queue(queue: RunQueue) -> list[int | None]:
-    return [len(queue), queue.first_seq_id, queue.last_seq_id] if queue else [0, None, None]
-
-
-def _shown_terms(terms: Any) -> dict[str, Any]:
-    return {
-        "segments": [list(pair) for pair in terms.segments],
-        "next_seq_id": terms.next_seq_id,
-        "next_deliver_seq_id": terms.next_deliver_seq_id,
-        "persistent_count": terms.persistent_count,
-        "persistent_bytes": terms.persistent_bytes,
-        "persistent_ref": None,  # a random id: it says nothing
-    }
 
 
 def with_measured_time(step: dict[str, Any]) -> dict[str, Any]:
@@ -443,4 +391,4 @@ def replay(trace: dict[str, Any]) -> Iterator[dict[str, Any]]:
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise TraceError(f"step {number}: {shortly(error)}") from error
         running.queue.check_invariants()
-        yield {"op": step["op"], "state": running.state(), "result": result}
+        yield {"op": step["op"], "state": state_of(running.queue), "result": result}
