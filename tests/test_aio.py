@@ -49,22 +49,6 @@ async def bodies_of(queue: warren.aio.Queue) -> list[bytes]:
 
 
 @in_a_loop
-async def test_what_was_published_is_there_after_closing_and_opening(path: str) -> None:
-    async with warren.aio.open(path, **SLOW_SYNC) as node:
-        orders = await node.queue("orders")
-        await orders.publish(b"one", headers={"n": 1}, priority=3)
-        await orders.publish_many([b"two", b"three"])
-        await orders.publish(b"lost", persistent=False)
-    node = await warren.aio.open(path)
-    orders = await node.queue("orders", passive=True)
-    assert await bodies_of(orders) == [b"one", b"two", b"three"]
-    first = await orders.get()
-    assert first is not None
-    assert (first.body, first.headers, first.properties.priority, first.routing_key) == (b"one", {"n": 1}, 3, "orders")
-    await node.close()
-
-
-@in_a_loop
 async def test_publish_waits_for_a_sync_and_not_for_the_timer(path: str) -> None:
     async with warren.aio.open(path, **SLOW_SYNC) as node:
         orders = await node.queue("orders")
@@ -93,30 +77,6 @@ async def test_an_exchange_takes_messages_without_waiting(path: str) -> None:
         with pytest.raises(warren.errors.UnroutableError):
             await nowhere
         assert nowhere.done
-
-
-@in_a_loop
-async def test_a_consumer_gets_what_was_there_and_what_comes(path: str) -> None:
-    async with warren.aio.open(path, **SLOW_SYNC) as node:
-        q = await node.queue("q")
-        await q.publish_many([b"%d" % n for n in range(300)])
-
-        async def publish() -> None:
-            for n in range(300, 330):
-                await q.publish(b"%d" % n)
-
-        publisher = asyncio.create_task(publish())
-        found = []
-        async with q.consume(prefetch=100) as consumer:
-            async for delivery in consumer:
-                found.append(int(delivery.body))
-                await delivery.ack()
-                if len(found) == 330:
-                    break
-        assert found == list(range(330))
-        await publisher
-        stats = await q.stats()
-        assert (stats["messages"], stats["consumers"]) == (0, 0)
 
 
 # ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────────

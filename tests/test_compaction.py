@@ -155,41 +155,6 @@ def test_what_is_copied_in_pieces_is_the_same(files: MemoryFileSystem, monkeypat
     assert_readable(store, KEPT)
 
 
-def test_between_any_two_steps_every_message_can_be_read(files: MemoryFileSystem) -> None:
-    store = store_with(files, 26, KEPT)
-    steps = 0
-    while store.compact(max_steps=1):
-        steps += 1
-        assert_readable(store, KEPT)
-        assert store.status().compacting
-    assert steps > 12
-
-
-def test_between_any_two_steps_the_store_may_be_written_and_removed_from() -> None:
-    for interrupted_at in range(16):
-        for removed in KEPT:
-            files = MemoryFileSystem()
-            store = store_with(files, 26, KEPT)
-            store.compact(max_steps=interrupted_at)
-            store.remove_many([key(removed)])
-            write(store, 100, removed)
-            store.remove_many([key(removed)])
-            store.check_invariants()
-            store.compact()
-            assert_readable(store, KEPT - {removed} | {100})
-            assert not store.contains(key(removed))
-
-
-def test_a_message_may_be_referenced_anew_while_it_is_copied() -> None:
-    for interrupted_at in range(16):
-        store = store_with(MemoryFileSystem(), 26, KEPT)
-        store.compact(max_steps=interrupted_at)
-        write(store, *KEPT)
-        store.compact()
-        store.remove_many([key(n) for n in KEPT])
-        assert_readable(store, KEPT)
-
-
 def test_a_pair_that_runs_empty_meanwhile_leaves_no_file() -> None:
     for interrupted_at in range(1, 15):
         files = MemoryFileSystem()

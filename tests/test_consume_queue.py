@@ -244,14 +244,6 @@ def test_a_full_file_is_followed_only_when_there_is_more() -> None:
     assert queue.mapped.bases == [0, 100]
 
 
-def test_what_was_put_before_is_left_out() -> None:
-    queue = open_queue(MemoryFileSystem())
-    put(queue, *messages(0, 8))
-    put(queue, *messages(0, 8))
-    put(queue, *messages(3, 11))
-    assert held(queue) == entries_of(*messages(0, 11))
-
-
 def test_a_message_below_the_end_is_left_out_but_for_queue_offset_0() -> None:
     queue = open_queue(MemoryFileSystem())
     put(queue, *messages(0, 4))

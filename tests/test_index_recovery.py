@@ -9,7 +9,6 @@ import attrs
 import pytest
 
 from tests.support.index_tools import (
-    DELIVERING,
     ENVELOPE,
     JOURNAL,
     JOURNAL_PUBLISH_BYTES,
@@ -69,29 +68,6 @@ def six_segments(files: MemoryFileSystem) -> None:
 # After a crash
 
 
-def test_nothing_comes_back_from_nothing(files: MemoryFileSystem) -> None:
-    recovery = DirtyRecovery(files, new_index(files), every_body)
-    assert (recovery.finished, recovery.bounds, recovery.scanned_to) == (True, (0, 0), 0)
-    assert (recovery.step(), recovery.take_found()) == (False, (0, 0))
-    assert files.operations == 0
-
-
-def test_persistent_messages_come_back_as_they_were(files: MemoryFileSystem) -> None:
-    index = new_index(files)
-    index.publish(run_of(0, 8, embedded=False, expiry_us=list(range(8))), None)
-    index.publish(run_of(8, 8, unencoded=True), None)
-    index.flush()
-    index.publish(run_of(16, 4, expiry_us=3), None)
-    index.publish(run_of(20, 2, embedded=False), None)
-    index.deliver([range(5, 18)])
-    index.ack([range(6, 9), range(16, 17)])
-    index.sync()
-    before, left = unacked(index), files.after_process_crash()
-    assert unacked(recover(left)) == before
-    assert len(before) == 22 - 4
-    assert left.size(JOURNAL) == 0
-
-
 def test_transient_messages_are_acked_in_recovery(files: MemoryFileSystem) -> None:
     index = new_index(files)
     index.publish(run_of(0, 8, persistent=False), None)
@@ -108,16 +84,6 @@ def test_transient_messages_are_acked_in_recovery(files: MemoryFileSystem) -> No
     assert left.list(PATH) == [".queue_name", "1.idx", "2.idx", "journal.jif"]
     assert left.read(segment(2)) == segment_publish(18)
     assert left.read(segment(1)).endswith(segment_short(11, 11, 10, 10, 9, 8, 8))
-
-
-def test_messages_whose_body_the_store_lost_are_acked(files: MemoryFileSystem) -> None:
-    index = new_index(files)
-    index.publish(run_of(0, 8, embedded=False), None)
-    index.publish(run_of(8, 4), None)
-    index.flush()
-    index.publish(run_of(12, 4, embedded=False), None)
-    index.sync()
-    assert seq_ids(recover(files, lambda one: number_of(one) in (3, 14))) == [3, 8, 9, 10, 11, 14]
 
 
 def test_what_does_not_survive_is_acked_in_memory_only(files: MemoryFileSystem) -> None:
@@ -421,26 +387,6 @@ def test_a_second_crash_while_scanning_forgets_nothing_that_was_appended(files: 
 
 
 # After a clean stop
-
-
-def test_after_a_clean_stop_everything_is_as_it_was(files: MemoryFileSystem) -> None:
-    index = new_index(files, DELIVERING)
-    index.publish(run_of(0, 8, unencoded=True), None)
-    index.publish(run_of(8, 8, persistent=False, expiry_us=4), None)
-    index.flush()
-    index.publish(run_of(16, 2, embedded=False), None)
-    index.ack([range(6, 11), range(17, 18)])
-    before, dirty = unacked(index), index.dirty_count
-    counts = index.close()
-    assert counts == ((0, 6), (1, 5), (2, 1))
-    index = new_index(files, DELIVERING)
-    open_clean(files, index, counts)
-    assert unacked(index) == before
-    assert index.dirty_count == dirty == 4 + 6
-    index.check_invariants()
-    index.flush()
-    assert unacked(index) == before
-    assert {number: known.unacked for number, known in index.segments.items()} == dict(counts)
 
 
 def test_a_stopped_queue_goes_on_in_the_same_journal(files: MemoryFileSystem) -> None:

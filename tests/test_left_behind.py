@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-import warren
 from tests.support.runtime_tools import HandNode, hand_node
 from warren.handles.queue import Queue
 from warren.storage.memory import MemoryFileSystem
@@ -64,13 +63,6 @@ def test_what_was_taken_without_acks_or_purged_stays_away(sync: str) -> None:
     assert bodies_after(scene.kill()) == []
 
 
-def test_sync_waits_for_acks(scene: HandNode) -> None:
-    queue = filled(scene)
-    queue.ack(queue.get_many(9))
-    queue.sync()
-    assert bodies_after(scene.kill()) == [b"9"]
-
-
 def test_a_loop_that_was_left_gives_its_messages_back(scene: HandNode) -> None:
     queue = filled(scene)
     for delivery in queue.consume():
@@ -85,17 +77,6 @@ def test_a_loop_that_was_left_gives_its_messages_back(scene: HandNode) -> None:
     assert (again.body, again.redelivered) == (b"1", True)
 
 
-def test_a_delivery_outlives_its_consumer(scene: HandNode) -> None:
-    queue = filled(scene)
-    delivery = next(queue.consume())
-    scene.run()
-    delivery.ack()
-    del delivery
-    scene.run()
-    assert [message.body for message in queue.browse()] == [b"%d" % number for number in range(1, 10)]
-    assert queue.stats()["messages_unacknowledged"] == 0
-
-
 def test_a_handle_that_is_gone_gives_back_what_it_got(scene: HandNode) -> None:
     filled(scene)
     taken = scene.node.queue("q").get_many(3)
@@ -103,15 +84,3 @@ def test_a_handle_that_is_gone_gives_back_what_it_got(scene: HandNode) -> None:
     del taken
     scene.run()
     assert scene.node.queue("q").stats()["messages_ready"] == 10
-
-
-def test_an_argument_that_a_consumer_does_not_know_is_an_error(scene: HandNode) -> None:
-    with pytest.raises(TypeError, match="timout"):
-        scene.node.queue("q").consume(timout=5)  # type: ignore[call-arg]
-
-
-def test_a_mode_that_there_is_not_is_refused(scene: HandNode) -> None:
-    queue = filled(scene)
-    with pytest.raises(warren.errors.InvalidValueError, match="'default' or 'lazy', not 'eager'"):
-        queue.set_mode("eager")  # type: ignore[arg-type]
-    assert queue.stats()["backing_queue_status"]["mode"] == "default"

@@ -99,15 +99,6 @@ def scene() -> Iterator[Scene]:
     forget_actors(one.pool)
 
 
-def test_a_report_is_answered_with_the_duration_as_it_stands(scene: Scene) -> None:
-    queue = scene.queue()
-    assert scene.report(queue, 3.0) is None
-    scene.machine.used_bytes = LIMIT * 3 // 4
-    scene.advance(2.5)
-    assert queue.told[1:] == [], "its own 3 seconds are less than (3 + 1) / 0.75"
-    assert scene.report(queue, 3.0) == pytest.approx(4.0 / 0.75)
-
-
 def test_a_round_comes_every_2500_ms_and_tells_whom_the_value_undercuts(scene: Scene) -> None:
     short, long = scene.queue(), scene.queue()
     scene.report(short, 2.0)
@@ -120,51 +111,6 @@ def test_a_round_comes_every_2500_ms_and_tells_whom_the_value_undercuts(scene: S
     assert long.told[1:] == [(2.5, pytest.approx(expected))]
     assert len(short.told) == 1
     assert scene.numbers["desired_duration_s"] == pytest.approx(expected)
-
-
-def test_below_the_paging_ratio_nobody_pages(scene: Scene) -> None:
-    queue = scene.queue()
-    scene.report(queue, 5.0)
-    scene.machine.used_bytes = LIMIT // 2 - 1
-    scene.advance(10)
-    assert scene.report(queue, 5.0) is None
-    scene.machine.used_bytes = LIMIT // 2
-    scene.advance(2.5)
-    assert scene.report(queue, 5.0) == pytest.approx(12.0)
-
-
-def test_queues_that_were_all_pushed_to_nothing_can_grow_again(scene: Scene) -> None:
-    queue = scene.queue()
-    scene.report(queue, 0.0)
-    scene.machine.used_bytes = LIMIT * 98 // 100
-    scene.advance(2.5)
-    assert scene.report(queue, 0.0) == 0.0
-    scene.machine.used_bytes = LIMIT * 9 // 10
-    scene.advance(2.5)
-    assert scene.report(queue, 0.0) == pytest.approx(1 / 0.9)
-
-
-def test_a_queue_that_has_left_is_neither_counted_nor_told(scene: Scene) -> None:
-    gone, here = scene.queue(), scene.queue()
-    scene.report(gone, 1000.0)
-    scene.report(here, 10.0)
-    scene.context.monitor.tell(m.LeaveMonitor(gone.actor_ref))
-    scene.context.monitor.tell(m.LeaveMonitor(gone.actor_ref))
-    scene.machine.used_bytes = LIMIT * 98 // 100
-    scene.advance(5)
-    assert len(gone.told) == 1
-    assert scene.report(here, 10.0) == pytest.approx(10 / (scene.machine.used_bytes / LIMIT))
-    assert scene.numbers["queues"] == 1
-
-
-def test_a_queue_with_nothing_in_ram_is_not_told_out_of_turn(scene: Scene) -> None:
-    idle, busy = scene.queue(), scene.queue()
-    scene.report(idle, None, pageable=False)
-    scene.report(busy, 100.0)
-    scene.machine.used_bytes = 2 * LIMIT
-    scene.advance(2.5)
-    assert len(idle.told) == 1
-    assert busy.told[1:] == [(2.5, 50.0)]
 
 
 def test_a_queue_that_has_stopped_does_not_end_the_monitor(scene: Scene) -> None:

@@ -107,15 +107,6 @@ def test_a_write_and_a_remove_that_meet_in_the_buffer_cost_nothing(
     assert not store.contains(key(1))
 
 
-def test_a_shared_message_in_the_buffer_stays_until_its_last_reference(store: MessageStore) -> None:
-    write(store, 1, 1)
-    write(store, 1)
-    assert store.reference_count(key(1)) == 3
-    remove(store, 1, 1)
-    store.flush()
-    assert (store.reference_count(key(1)), store.read(key(1))) == (1, body(1))
-
-
 def test_a_shared_message_is_stored_once(files: MemoryFileSystem, store: MessageStore) -> None:
     write(store, 1, 1)
     store.flush()
@@ -127,16 +118,6 @@ def test_a_shared_message_is_stored_once(files: MemoryFileSystem, store: Message
     assert store.read(key(1)) == body(1)
     remove(store, 1)
     assert (store.reference_count(key(1)), store.contains(key(1))) == (0, False)
-
-
-def test_what_is_gone_can_be_written_again(store: MessageStore) -> None:
-    write(store, 1)
-    store.flush()
-    remove(store, 1)
-    write(store, 1)
-    store.flush()
-    assert store.read(key(1)) == body(1)
-    store.check_invariants()
 
 
 def test_an_unknown_message_is_an_error(store: MessageStore) -> None:
@@ -153,15 +134,6 @@ def test_an_unknown_message_is_an_error(store: MessageStore) -> None:
 def test_an_id_of_another_length_is_refused(store: MessageStore) -> None:
     with pytest.raises(ValueError, match="16 bytes"):
         store.write_many([b"short"], [b""])
-
-
-def test_many_are_read_in_the_order_asked_for(files: MemoryFileSystem, store: MessageStore) -> None:
-    write(store, *range(25))
-    store.flush()
-    write(store, 25)
-    numbers = [7, 25, 0, 24, 7, 13]
-    assert store.read_many([key(n) for n in numbers]) == [body(n) for n in numbers]
-    assert store.read_many([]) == []
 
 
 def test_neighbours_are_read_at_once(files: MemoryFileSystem, store: MessageStore) -> None:
@@ -290,17 +262,6 @@ def test_a_message_in_pieces_is_read_from_the_buffer_and_from_its_file_as_a_whol
     store.check_invariants()
 
 
-def test_a_message_in_pieces_that_is_written_twice_is_counted_twice(store: MessageStore) -> None:
-    pieces = Pieces((b"a", b"b"), 2)
-    store.write_many([key(1), key(1)], [pieces, pieces])
-    store.write_many([key(1)], [pieces])
-    assert store.reference_count(key(1)) == 3
-    remove(store, 1, 1)
-    assert store.read(key(1)) == b"ab"
-    remove(store, 1)
-    assert not store.contains(key(1))
-
-
 def test_a_sync_covers_the_directory_of_a_new_store(files: MemoryFileSystem) -> None:
     files.make_directories("/vhost")
     files.sync_all()
@@ -390,13 +351,6 @@ def test_a_clean_stop_is_found_again_without_a_scan(files: MemoryFileSystem, sto
     assert clean_stop.NAME not in files.list(DIRECTORY)
     write(again, 25)
     again.sync()
-
-
-def test_a_clean_stop_keeps_reference_counts(files: MemoryFileSystem, store: MessageStore) -> None:
-    write(store, 1, 1, 2)
-    store.close(TOKEN)
-    again = MessageStore.open(files, DIRECTORY, SETTINGS, token=TOKEN)
-    assert [again.reference_count(key(n)) for n in (1, 2)] == [2, 1]
 
 
 @pytest.mark.parametrize("name", ["clean.dot", "file_summary.ets", "msg_store_index.ets"])

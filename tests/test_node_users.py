@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -167,18 +165,3 @@ def test_what_is_refused_changes_nothing(what: str) -> None:
         work(node)
     assert node.definitions() == before
     node.close()
-
-
-def test_coroutines_have_the_same_verbs(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with warren.aio.open(tmp_path) as node:
-            await node.add_user("bob", "secret", ["management"])
-            await node.set_permissions("bob", "", ".*", ".*")
-            assert await node.authenticate("bob", "secret") == {"name": "bob", "tags": ["management"]}
-            assert [one["user"] for one in await node.permissions(vhost="/")] == ["bob", "guest"]
-            with pytest.raises(NotFoundError):
-                await node.delete_user("eve")
-
-    asyncio.run(main())
-    with warren.open(tmp_path) as node:
-        assert [one["name"] for one in node.users()] == ["bob", "guest"]

@@ -13,7 +13,7 @@ import pytest
 
 import warren
 from tests.support.runtime_tools import DATA, HandNode, actor_behind, actor_of, bodies, hand_node
-from warren.actors.queue.intake import PublishRefusedError, QueueGoneError, SettleKey
+from warren.actors.queue.intake import QueueGoneError, SettleKey
 from warren.actors.queue.queue_output import IDLE_BYTES
 from warren.actors.runtime.inbox import ControlCall
 from warren.queue_index.queue.acking import tag_ranges
@@ -328,18 +328,6 @@ def test_a_queue_that_is_deleted_lets_go_of_who_waits_for_room(scene: HandNode) 
         queue.publish(b"x")
 
 
-def test_a_full_queue_that_refuses_says_so_for_each_publish(scene: HandNode) -> None:
-    queue = scene.node.queue("q", arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
-    confirms = [queue.publish(b"%d" % number) for number in range(4)]
-    scene.advance(0.1)
-    for confirm in confirms[:2]:
-        confirm.wait()
-    for confirm in confirms[2:]:
-        with pytest.raises(PublishRefusedError):
-            confirm.wait()
-    assert bodies(queue) == [b"0", b"1"]
-
-
 # ── dead letters ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -429,15 +417,6 @@ def test_a_message_that_expires_goes_round_a_ring_of_two_queues_once(scene: Hand
 
 
 # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_message_expires_by_the_clock_though_nobody_asks(scene: HandNode) -> None:
-    queue = scene.node.queue("q", arguments={"x-message-ttl": 5000})
-    queue.publish(b"1").wait()
-    scene.advance(4.9)
-    assert len(queue) == 1
-    scene.advance(0.2)
-    assert actor_of(queue).process.backing.depth == 0
 
 
 def test_a_message_that_expires_in_a_queue_at_rest_is_a_dead_letter_in_time(scene: HandNode) -> None:
@@ -676,48 +655,6 @@ def test_hundreds_of_resting_queues_take_10_kb_each_at_most() -> None:
 
 
 # ── consumers ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_what_a_consumer_leaves_behind_goes_back_to_its_old_place(scene: HandNode) -> None:
-    queue = scene.node.queue("q")
-    queue.publish_many([b"%d" % number for number in range(6)]).wait()
-    consumer = queue.consume(prefetch=4, timeout=0)
-    taken = [consumer.receive(0) for _ in range(3)]
-    assert [one.body for one in taken if one is not None] == [b"0", b"1", b"2"]
-    assert taken[1] is not None
-    taken[1].ack()
-    scene.run()
-    consumer.close()
-    found = queue.get_many(10)
-    assert [one.body for one in found] == [b"0", b"2", b"3", b"4", b"5"]
-    assert found[0].redelivered
-    assert not found[-1].redelivered
-
-
-def test_a_prefetch_bounds_what_is_on_its_way_and_an_ack_makes_room(scene: HandNode) -> None:
-    queue = scene.node.queue("q")
-    queue.publish_many([b"%d" % number for number in range(5)]).wait()
-    with queue.consume(prefetch=2, timeout=0) as consumer:
-        first, second = consumer.receive(0), consumer.receive(0)
-        assert first is not None
-        assert second is not None
-        assert consumer.receive(0) is None
-        second.ack(multiple=True)
-        assert [delivery.body for delivery in consumer][:2] == [b"2", b"3"]
-
-
-def test_two_consumers_take_turns_and_the_one_that_stays_gets_all(scene: HandNode) -> None:
-    queue = scene.node.queue("q")
-    first, second = queue.consume(prefetch=10, timeout=0), queue.consume(prefetch=10, timeout=0)
-    queue.publish_many([b"%d" % number for number in range(4)]).wait()
-    got = {one.body for one in iter(lambda: first.receive(0), None)}
-    rest = list(iter(lambda: second.receive(0), None))
-    assert got | {one.body for one in rest} == {b"0", b"1", b"2", b"3"}
-    assert len(got) == len(rest) == 2
-    first.close()
-    again = [one.body for one in iter(lambda: second.receive(0), None)]
-    assert sorted(again) == sorted(got)
-    second.close()
 
 
 def test_an_unknown_tag_is_refused_and_the_queue_goes_on(scene: HandNode) -> None:

@@ -588,17 +588,6 @@ def test_a_late_ack_needs_no_room_if_its_segment_is_deleted(files: MemoryFileSys
 # Handles
 
 
-def test_a_released_index_goes_on_where_it_was(files: MemoryFileSystem, index: QueueIndex) -> None:
-    publish(index, run_of(0))
-    index.sync()
-    index.release()
-    publish(index, run_of(1))
-    index.release()
-    publish(index, run_of(2))
-    assert journal(files, index) == b"".join(map(journal_publish, range(3)))
-    assert unacked(index) == [Position(n) for n in range(3)]
-
-
 def test_what_was_written_out_before_a_release_is_synced_after_it(files: MemoryFileSystem, index: QueueIndex) -> None:
     publish(index, run_of(0))
     index.write_out()
@@ -606,17 +595,6 @@ def test_what_was_written_out_before_a_release_is_synced_after_it(files: MemoryF
     index.sync()
     assert files.synced_size(JOURNAL) == JOURNAL_PUBLISH_BYTES
     assert index.safe_ticket == 1
-
-
-def test_a_clean_stop_writes_the_journal_out_and_counts_what_is_unacked(
-    files: MemoryFileSystem, index: QueueIndex
-) -> None:
-    publish(index, run_of(0, 8), run_of(8, 2, persistent=False))
-    index.deliver([range(3)])
-    index.ack([range(3)])
-    assert index.close() == ((0, 5), (1, 2))
-    assert files.synced_size(JOURNAL) == files.size(JOURNAL) == 10 * JOURNAL_PUBLISH_BYTES + 6 * 8
-    assert sorted(files.contents()) == [NAME_FILE, JOURNAL]
 
 
 def test_a_reset_leaves_nothing_and_the_queue_begins_anew(files: MemoryFileSystem, index: QueueIndex) -> None:
@@ -634,27 +612,6 @@ def test_a_reset_leaves_nothing_and_the_queue_begins_anew(files: MemoryFileSyste
 
 
 # Reading
-
-
-def test_file_and_journal_are_read_together(index: QueueIndex) -> None:
-    publish(index, run_of(0, 8), run_of(8, 4, embedded=False, expiry_us=5))
-    index.deliver([range(2, 10)])
-    index.flush()
-    publish(index, run_of(12, 2, persistent=False, expiry_us=[7, 8]), run_of(14, 2, unencoded=True), run_of(16))
-    index.ack([range(3, 6), range(8, 9)])
-    index.deliver([range(13, 16)])
-    index.ack([range(14, 15)])
-    expected = [Position(0), Position(1), Position(2, delivered=True)]
-    expected += [Position(6, delivered=True), Position(7, delivered=True)]
-    expected += [Position(9, embedded=False, delivered=True, expiry_us=5)]
-    expected += [Position(10, embedded=False, expiry_us=5), Position(11, embedded=False, expiry_us=5)]
-    expected += [Position(12, persistent=False, expiry_us=7)]
-    expected += [Position(13, persistent=False, delivered=True, expiry_us=8), Position(15, delivered=True)]
-    expected += [Position(16)]
-    assert positions(index.read(0, 24)) == expected
-    assert positions(index.read(7, 12)) == expected[4:8]
-    index.flush()
-    assert positions(index.read(0, 24)) == expected
 
 
 @pytest.mark.parametrize("acked", [3, 280, 350])

@@ -141,24 +141,6 @@ def test_an_ack_that_comes_twice_has_no_effect(caplog: pytest.LogCaptureFixture)
     scene.node.close()
 
 
-def test_what_is_returned_comes_before_what_was_read_ahead() -> None:
-    scene, queue = backlog(10)
-    held = one_by_one(queue, 4)
-    held[2].nack()
-    assert [(one.body, one.redelivered) for one in one_by_one(queue, 2)] == [(b"2", True), (b"4", False)]
-    scene.node.close()
-
-
-def test_those_that_come_again_are_redelivered_and_those_behind_are_not() -> None:
-    scene, queue = backlog(10)
-    one_by_one(queue, 6)
-    queue.release()
-    found = one_by_one(queue, 10)
-    assert [one.body for one in found] == [b"%d" % number for number in range(10)]
-    assert [one.redelivered for one in found] == [True] * 6 + [False] * 4
-    scene.node.close()
-
-
 @pytest.mark.parametrize("power", [False, True])
 def test_after_a_crash_what_was_acked_within_the_last_interval_may_come_again_and_nothing_is_missing(
     power: bool,

@@ -84,18 +84,6 @@ def test_a_key_is_taken_until_its_message_has_left(
     assert bodies(queue)[-1] == b"third"
 
 
-def test_a_key_is_taken_while_a_consumer_has_its_message_and_when_it_comes_back(scene: HandNode) -> None:
-    queue = scene.node.queue("q")
-    queue.publish(b"a", unique="k").wait()
-    message = queue.get()
-    assert message is not None
-    assert not stored(queue, unique="k")
-    message.nack()
-    assert not stored(queue, unique="k")
-    _ack(queue)
-    assert stored(queue, unique="k")
-
-
 def test_a_key_outlasts_a_rest_and_its_message_is_mixed_up_with_no_other(scene: HandNode) -> None:
     """An empty queue that has rested begins with the first seq_id again."""
     queue = scene.node.queue("q")
@@ -109,18 +97,6 @@ def test_a_key_outlasts_a_rest_and_its_message_is_mixed_up_with_no_other(scene: 
     assert [message.seq_id for message in queue.browse()] == [0]
     assert stored(queue, b"b", unique="k")
     assert bodies(queue) == [b"other", b"b"]
-
-
-def test_a_key_is_free_when_its_message_expires_or_is_one_too_many(scene: HandNode) -> None:
-    queue = scene.node.queue("q", arguments={"x-max-length": 1})
-    queue.publish(b"a", unique="a", expiration=5).wait()
-    scene.advance(4.9)
-    assert not stored(queue, unique="a")
-    scene.advance(0.2)
-    assert stored(queue, unique="a")
-    assert stored(queue, unique="b"), "a goes from the head"
-    assert stored(queue, unique="a"), "and b"
-    assert len(queue) == 1
 
 
 def test_a_message_that_waits_expired_behind_others_has_no_key_any_more(scene: HandNode) -> None:
