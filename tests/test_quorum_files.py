@@ -277,39 +277,11 @@ def test_a_higher_term_overwrites_and_voids_what_is_above() -> None:
     assert kinds_of(node, A) == []
 
 
-def test_elections_one_behind_the_other() -> None:
-    node, log = new_node(), Log(A)
-    node.wal(
-        1, [*log.put_all(0, 3), *log.put_all(3, 3, term=2), *log.put_all(3, 3, term=3), *log.put_all(1, 1, term=4)]
-    )
-    assert entries_in(node.log(A)) == log.entries
-    assert kinds_of(node, A) == []
-
-
-def test_a_higher_term_in_the_log_voids_segments() -> None:
-    node, log = new_node(), Log(A)
-    node.segment(A, 1, written(log.put_all(0, 9)))
-    node.segment(A, 2, written(log.put_all(10, 19)))
-    node.wal(1, log.put_all(5, 6, term=2))
-    assert entries_in(node.log(A)) == log.entries
-    assert kinds_of(node, A) == []
-
-
 def test_entries_written_again_are_the_same() -> None:
     node, log = new_node(), Log(A)
     records = log.put_all(0, 9)
     node.wal(1, [*records, *records[4:], *log.put_all(10, 12)])
     assert entries_in(node.log(A)) == log.entries
-    assert kinds_of(node, A) == []
-
-
-def test_entries_in_a_segment_and_in_the_log_are_told_once() -> None:
-    node, log = new_node(), Log(A)
-    records = log.put_all(0, 9)
-    node.segment(A, 1, written(records[:6]))
-    node.wal(1, records)
-    assert entries_in(node.log(A)) == log.entries
-    assert len(list(node.log(A).entries())) == 10
     assert kinds_of(node, A) == []
 
 
@@ -509,15 +481,6 @@ def test_a_segment_whose_index_goes_back_in_a_higher_term() -> None:
     node.segment(A, 2, written(log.put_all(4, 8, term=3)))
     assert entries_in(node.log(A)) == log.entries
     assert list(log.entries) == list(range(9))
-    assert kinds_of(node, A) == []
-
-
-def test_a_segment_written_again_after_a_crash() -> None:
-    node, log = new_node(), Log(A)
-    first = written(log.put_all(0, 9))
-    node.segment(A, 1, [*first[:4], *first])
-    node.segment(A, 2, first[3:])
-    assert entries_in(node.log(A)) == log.entries
     assert kinds_of(node, A) == []
 
 

@@ -308,60 +308,6 @@ def a_deleted_queue_cancels_its_consumers(stage: Stage) -> Any:
     return sorted(until(channel, cancelled, 2))
 
 
-def the_user_is_who_it_says(stage: Stage) -> Any:
-    channel = stage.channel()
-    channel.queue_declare("user")
-    channel.confirm_delivery()
-    channel.basic_publish("", "user", b"", pika.BasicProperties(user_id="guest"))
-    return [one[1].user_id for one in got(channel, "user", 1)]
-
-
-def headers_are_matched(stage: Stage) -> Any:
-    channel = stage.channel()
-    channel.exchange_declare("h", "headers")
-    for number, arguments in enumerate(
-        (
-            {},
-            {"a": 1},
-            {"a": 1, "b": "x"},
-            {"x-match": "any", "a": 1, "b": "x"},
-            {"x-match": "any"},
-            {"a": None},
-            {"x-match": "all-with-x", "x-y": 1},
-            {"x-match": "all", "x-y": 1},
-            {"x-match": "any-with-x", "x-y": 1, "a": 2},
-            {"a": True},
-            {"a": "1"},
-        )
-    ):
-        channel.queue_declare(f"h{number}")
-        channel.queue_bind(f"h{number}", "h", arguments=arguments)
-    channel.confirm_delivery()
-    for body, headers in (
-        (b"none", None),
-        (b"a", {"a": 1}),
-        (b"ab", {"a": 1, "b": "x"}),
-        (b"b", {"b": "x", "x-y": 1}),
-        (b"t", {"a": True}),
-        (b"s", {"a": "1"}),
-        (b"l", {"a": 1 << 40}),
-    ):
-        channel.basic_publish("h", "", body, pika.BasicProperties(headers=headers))
-    return [[one[2] for one in got(channel, f"h{number}", 0)] for number in range(11)]
-
-
-def topics_are_matched(stage: Stage) -> Any:
-    channel = stage.channel()
-    patterns = ("#", "*", "a.*", "a.#", "#.b", "*.*.b", "a.#.b", "", "a..b", "#.#", "*.#", ".")
-    for pattern in patterns:
-        channel.queue_declare(f"t {pattern}")
-        channel.queue_bind(f"t {pattern}", "amq.topic", pattern)
-    channel.confirm_delivery()
-    for key in ("", "a", "b", "a.b", "a.b.b", "a..b", ".", "a.", "b.a"):
-        channel.basic_publish("amq.topic", key, key.encode())
-    return [(pattern, [one[2] for one in got(channel, f"t {pattern}", 0)]) for pattern in patterns]
-
-
 def priorities_and_requeues(stage: Stage) -> Any:
     channel = stage.channel()
     channel.queue_declare("prio", arguments={"x-max-priority": 3})
@@ -476,8 +422,6 @@ def the_first_wrong_argument_is_told(stage: Stage) -> Any:
 SITUATIONS = [
     a_channel_is_closed_by_both_at_once,
     the_first_wrong_argument_is_told,
-    headers_are_matched,
-    topics_are_matched,
     priorities_and_requeues,
     prefetches,
     recovered_messages_come_again,
@@ -497,7 +441,6 @@ SITUATIONS = [
     what_a_channel_had_comes_again,
     queues_expire_unless_they_are_used,
     a_deleted_queue_cancels_its_consumers,
-    the_user_is_who_it_says,
 ]
 
 

@@ -16,7 +16,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final
 
 import attrs
@@ -287,11 +287,6 @@ class EverythingAtWork:
 
 def shown(bodies: set[bytes]) -> list[bytes]:
     return sorted(body[:20] for body in bodies)
-
-
-def close_or_kill(scene: HandNode) -> None:
-    with suppress(WarrenError):
-        scene.node.close()
 
 
 class RefusingFileSystem(RealFileSystem):
