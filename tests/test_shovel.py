@@ -45,10 +45,9 @@ from warren.shovel.letter import (
     from_term,
     with_original_exchange,
 )
-from warren.shovel.places import Outcome
+from warren.shovel.places import HeldLetters, Outcome
 from warren.shovel.progress import Progress, Reach, default_path
 from warren.shovel.pump import WINDOW_BYTES, Moved, Pump
-from warren.shovel.writing import _FilledQueue
 from warren.storage.errors import DataError
 from warren.storage.filesystem import RealFileSystem
 
@@ -483,15 +482,15 @@ def test_a_bar_shows_how_far_it_is(tmp_path: Path) -> None:
 
 def test_what_is_interrupted_is_settled_as_far_as_it_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path / "source", 1000)
-    works, work = [0], _FilledQueue.work
+    works, work = [0], HeldLetters.work
 
-    def interrupted(queue: _FilledQueue, *, wait: bool) -> list[Outcome]:
+    def interrupted(queue: HeldLetters, *, wait: bool) -> list[Outcome]:
         works[0] += 1
         if works[0] == 12:
             raise KeyboardInterrupt
         return work(queue, wait=wait)
 
-    monkeypatch.setattr(_FilledQueue, "work", interrupted)
+    monkeypatch.setattr(HeldLetters, "work", interrupted)
     result = warren("shovel", tmp_path / "source", tmp_path / "data", "--move", "--prefetch", "100")
     assert result.exit_code == 130 or isinstance(result.exception, KeyboardInterrupt), result
     assert "before it ended" in result.stdout

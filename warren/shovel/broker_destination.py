@@ -68,7 +68,7 @@ class BrokerDestination:
     def intake(self, vhost: bytes, source_name: bytes, name: bytes) -> Intake:
         exchanges = _Exchanges(self._connection, name, stand_ins=self.stand_ins)
         if not self.as_published:
-            exchanges.see_to_queue()
+            exchanges.declare_queue()
         return _Intake(self._connection, exchanges, source_name, as_published=self.as_published)
 
 
@@ -84,7 +84,7 @@ class _Exchanges:
     _made: list[str] = attrs.field(factory=list)
     _channel: Channel | None = None
 
-    def see_to_queue(self) -> None:
+    def declare_queue(self) -> None:
         """Declare the queue, durable, if it is missing; use an existing one as it is."""
         name = text(self.queue)
         try:

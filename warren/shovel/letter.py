@@ -41,6 +41,13 @@ class Letter(NamedTuple):
     """Microseconds since the epoch; 0: none."""
     position: Position
 
+    def keys_at(self, source_name: bytes, name: bytes) -> tuple[bytes, ...]:
+        """The routing keys in the queue ``name``; the default exchange's are names of queues, and follow a queue that
+        is renamed."""
+        if not self.exchange and self.routing_keys[0] == source_name:
+            return (name, *self.routing_keys[1:])
+        return self.routing_keys
+
 
 def from_term(term: bytes, expiry_us: int, position: Position) -> Letter:
     """The letter of an encoded message; raises :class:`MessageError` if it is invalid."""

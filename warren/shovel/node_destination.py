@@ -11,9 +11,8 @@ all of them are safe before any is reported as safe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Final
 
 import attrs
 
@@ -21,13 +20,9 @@ from warren.actors.engines.errors import NotFoundError
 from warren.handles.node import Node, Vhost
 from warren.salvage.names import to_text
 from warren.shovel.letter import Letter
-from warren.shovel.places import Intake, Outcome
+from warren.shovel.places import HeldLetters, Intake
 from warren.verbs.publishing import AsTheyWere
 from warren.verbs.steps import run
-
-HELD: Final = 256
-HELD_BYTES: Final = 4 << 20
-"""Letters that are published together: up to this many, or about this many bytes."""
 
 Publish = Callable[[Sequence[AsTheyWere]], "Sequence[str | None]"]
 """Publishes groups of messages; of each why it was refused, or ``None``."""
@@ -44,16 +39,18 @@ class NodeDestination:
     def intake(self, vhost: bytes, source_name: bytes, name: bytes) -> Intake:
         home = self._vhost(to_text(vhost))
         if self.as_published:
-            return _Intake(_Exchanges(home).publish, lambda letter: letter.routing_keys)
+            exchanges = _Exchanges(home)
+            return HeldLetters(
+                lambda letters: _outcomes(letters, exchanges.publish, lambda letter: letter.routing_keys)
+            )
         verbs = home.queue(to_text(name))._verbs
 
-        def keys(letter: Letter) -> tuple[bytes, ...]:
-            """The default exchange's are names of queues, and follow a queue that is renamed."""
-            if not letter.exchange and letter.routing_keys[0] == source_name:
-                return (name, *letter.routing_keys[1:])
-            return letter.routing_keys
+        def publish(groups: Sequence[AsTheyWere]) -> Sequence[str | None]:
+            return run(verbs.publish_as_they_were(groups))
 
-        return _Intake(lambda groups: run(verbs.publish_as_they_were(groups)), keys)
+        return HeldLetters(
+            lambda letters: _outcomes(letters, publish, lambda letter: letter.keys_at(source_name, name))
+        )
 
     def _vhost(self, name: str) -> Vhost:
         if name not in self._vhosts:
@@ -85,42 +82,17 @@ class _Exchanges:
         return self._publishers[exchange]
 
 
-@attrs.define(eq=False)
-class _Intake:
-    """One queue, or what leads to queues."""
+def _outcomes(
+    letters: Sequence[Letter], publish: Publish, routing_keys: Callable[[Letter], tuple[bytes, ...]]
+) -> list[str | None]:
+    """Publish letters that differ only in their bodies together; return why each was refused, or ``None``."""
 
-    _publish: Publish
-    _routing_keys: Callable[[Letter], tuple[bytes, ...]]
-    _held: list[Letter] = attrs.field(factory=list)
-    _held_bytes: int = 0
-    _numbered: int = 0
-    _settled: int = 0
-    renamed_exchanges: int = 0
+    def address(letter: Letter) -> tuple[bytes, tuple[bytes, ...], bytes]:
+        return letter.exchange, routing_keys(letter), letter.properties
 
-    def put(self, letter: Letter) -> int:
-        self._held.append(letter)
-        self._held_bytes += len(letter.body)
-        self._numbered += 1
-        return self._numbered
-
-    def work(self, *, wait: bool) -> list[Outcome]:
-        if not self._held or (not wait and len(self._held) < HELD and self._held_bytes < HELD_BYTES):
-            return []
-        letters, self._held, self._held_bytes = self._held, [], 0
-        outcomes = []
-        groups = list(self._grouped(letters))
-        for group, refusal in zip(groups, self._publish(groups), strict=True):
-            for _ in group.bodies:
-                self._settled += 1
-                outcomes.append(Outcome(self._settled, refusal))
-        return outcomes
-
-    def _grouped(self, letters: Iterable[Letter]) -> Iterator[AsTheyWere]:
-        def address(letter: Letter) -> tuple[bytes, tuple[bytes, ...], bytes]:
-            return letter.exchange, self._routing_keys(letter), letter.properties
-
-        for (exchange, keys, properties), of_group in groupby(letters, key=address):
-            yield AsTheyWere(exchange, keys, properties, [letter.body for letter in of_group])
-
-    def close(self) -> None:
-        """Drop messages whose outcome was not requested: they are still at the source."""
+    groups = [
+        AsTheyWere(exchange, keys, properties, [letter.body for letter in group])
+        for (exchange, keys, properties), group in groupby(letters, key=address)
+    ]
+    refusals = zip(groups, publish(groups), strict=True)
+    return [refusal for group, refusal in refusals for _ in group.bodies]

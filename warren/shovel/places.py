@@ -6,10 +6,16 @@ Both identify a queue by its name and its vhost's, as bytes. A place raises a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import attrs
 
 from warren.shovel.letter import Letter, Position
+
+HELD: Final = 256
+HELD_BYTES: Final = 4 << 20
+"""Letters that are handled together: up to this many, or about this many bytes."""
 
 
 class Outcome(NamedTuple):
@@ -71,6 +77,34 @@ class Intake(Protocol):
     @property
     def renamed_exchanges(self) -> int:
         """Letters that arrived under another exchange's name than they were published to."""
+
+
+@attrs.define(eq=False)
+class HeldLetters:
+    """An intake that publishes letters together. They are held until the pump asks for outcomes."""
+
+    _publish: Callable[[Sequence[Letter]], Sequence[str | None]]
+    """Returns why each was refused, or ``None``; all others are safe then."""
+    _held: list[Letter] = attrs.field(factory=list)
+    _held_bytes: int = 0
+    _numbered: int = 0
+    renamed_exchanges: int = 0
+
+    def put(self, letter: Letter) -> int:
+        self._held.append(letter)
+        self._held_bytes += len(letter.body)
+        self._numbered += 1
+        return self._numbered
+
+    def work(self, *, wait: bool) -> list[Outcome]:
+        if not self._held or (not wait and len(self._held) < HELD and self._held_bytes < HELD_BYTES):
+            return []
+        letters, self._held, self._held_bytes = self._held, [], 0
+        first = self._numbered - len(letters) + 1
+        return [Outcome(number, refusal) for number, refusal in enumerate(self._publish(letters), first)]
+
+    def close(self) -> None:
+        """Drop letters whose outcome was not requested: they are still at the source."""
 
 
 class Destination(Protocol):

@@ -12,10 +12,9 @@ delivery_mode says, which is not changed: a restart must not lose a message take
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import groupby
-from typing import Final
 
 import attrs
 
@@ -28,25 +27,20 @@ from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.queue.fetching import Fetched
 from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.salvage.classic import classic_v1
-from warren.salvage.names import from_text, split_level, to_text
-from warren.salvage.queue_directory import Finding
+from warren.salvage.names import from_text, highest_level_first, split_level, to_text
+from warren.salvage.queue_directory import Finding, OnFinding
 from warren.salvage.quorum import quorum_directory
 from warren.salvage.source import is_stream, open_source
 from warren.salvage.vhost import Vhost as OpenVhost
-from warren.shovel.copying import OnFinding, chosen_vhosts, highest_level_first
+from warren.shovel.copying import chosen_vhosts
 from warren.shovel.errors import ShovelError
 from warren.shovel.letter import Letter, Position, from_term
-from warren.shovel.places import Intake, Outcome, SourceQueue
+from warren.shovel.places import HELD, HELD_BYTES, HeldLetters, Intake, SourceQueue
 from warren.storage.data_version import stamp
 from warren.storage.errors import DirectoryLockedError, MessageError, StorageError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.lock_file import LOCK_FILE
 from warren.storage.settings import RABBITMQ_3_10, Settings
-
-FETCHED_AT_ONCE: Final = 256
-"""Messages that are in memory together at most, and as many bytes of them, about:"""
-
-FETCHED_BYTES: Final = 4 << 20
 
 
 def settings_for(directory: str) -> Settings:
@@ -161,7 +155,7 @@ class _EmptiedQueue:
                         letter = self._letter(term, expiry_us, (part, seq_id))
                         if letter is not None:
                             yield letter
-                count = max(1, min(FETCHED_BYTES // size, FETCHED_AT_ONCE))
+                count = max(1, min(HELD_BYTES // size, HELD))
 
     def _letter(self, term: bytes, expiry_us: int, position: Position) -> Letter | None:
         """Return ``None`` for invalid bytes: they stay, pending and never settled."""
@@ -227,7 +221,19 @@ class DirectoryDestination:
             self._declare(to_text(vhost), name)
         queue = home.queue(name)
         queue.set_mode("lazy")  # nothing of the backlog stays in memory
-        return _FilledQueue(home, vhost, queue, lambda letter: _address(letter, source_name, name))
+
+        def envelope(letter: Letter) -> Envelope:
+            return Envelope(vhost, letter.exchange, letter.keys_at(source_name, name), letter.properties, True)
+
+        def publish(letters: Sequence[Letter]) -> list[None]:
+            for its_envelope, group in groupby(letters, key=envelope):
+                batch = list(group)
+                msg_ids, bodies = home.msg_ids.many(len(batch)), [letter.body for letter in batch]
+                queue.publish_many(its_envelope, msg_ids, bodies, expiries_us=[letter.expiry_us for letter in batch])
+            home.sync()
+            return [None] * len(letters)
+
+        return HeldLetters(publish)
 
     def _declare(self, vhost: str, name: bytes) -> None:
         """Declare the queue for nodes that open the directory; one that cannot be declared they find on their own."""
@@ -245,51 +251,3 @@ class DirectoryDestination:
                     QueueDeclaration(vhost=vhost, name=to_text(base), durable=True), named_by_node=True
                 )
         self._definitions.save()
-
-
-def _address(letter: Letter, source_name: bytes, name: bytes) -> tuple[bytes, ...]:
-    """The routing keys; the default exchange's are names of queues, and follow a queue that is renamed."""
-    if not letter.exchange and letter.routing_keys[0] == source_name:
-        return (name, *letter.routing_keys[1:])
-    return letter.routing_keys
-
-
-@attrs.define(eq=False)
-class _FilledQueue:
-    """One queue."""
-
-    _home: Vhost
-    _vhost: bytes
-    _queue: VariableQueue
-    _routing_keys: Callable[[Letter], tuple[bytes, ...]]
-    _held: list[Letter] = attrs.field(factory=list)
-    _numbered: int = 0
-    _written: int = 0
-    renamed_exchanges: int = 0
-
-    def put(self, letter: Letter) -> int:
-        self._held.append(letter)
-        self._numbered += 1
-        return self._numbered
-
-    def work(self, *, wait: bool) -> list[Outcome]:
-        if not wait and len(self._held) < FETCHED_AT_ONCE:
-            return []
-        for envelope, letters in groupby(self._held, key=self._envelope):
-            batch = list(letters)
-            self._queue.publish_many(
-                envelope,
-                self._home.msg_ids.many(len(batch)),
-                [letter.body for letter in batch],
-                expiries_us=[letter.expiry_us for letter in batch],
-            )
-        self._home.sync()
-        first, self._written = self._written + 1, self._written + len(self._held)
-        self._held = []
-        return [Outcome(number, None) for number in range(first, self._written + 1)]
-
-    def _envelope(self, letter: Letter) -> Envelope:
-        return Envelope(self._vhost, letter.exchange, self._routing_keys(letter), letter.properties, True)
-
-    def close(self) -> None:
-        """Drop letters whose outcome was not requested: they are still at the source."""
