@@ -228,9 +228,9 @@ class Vhost:
         ]
         expected = {disk.queue_directory_name(self.name, name) for name in stored}
         directories = [below(queues, name) for name in names if name in expected]
-        return directories if all(map(self._says_its_name, directories)) else None
+        return directories if all(map(self._has_its_name, directories)) else None
 
-    def _says_its_name(self, directory: str) -> bool:
+    def _has_its_name(self, directory: str) -> bool:
         path = below(directory, disk.QUEUE_NAME_FILE)
         try:
             name = disk.parse_queue_name(self.files.read(path), path)

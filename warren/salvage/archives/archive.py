@@ -14,8 +14,13 @@ from __future__ import annotations
 
 import math
 import os
+import stat
+import struct
 import tarfile
 import tempfile
+import time
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from decimal import Decimal, InvalidOperation
@@ -24,7 +29,7 @@ from typing import IO, Any, Final
 
 import attrs
 
-from warren.salvage.archives import archive_streams, archive_zip
+from warren.salvage.archives import archive_streams
 from warren.salvage.archives.archive_streams import ZIP, Peeked, Readable, kind_of, plain_of
 from warren.storage.errors import DataError, StorageError, shortly
 
@@ -48,6 +53,11 @@ _HEADER_TYPES = frozenset(
 _FILE_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.GNUTYPE_SPARSE)
 _BROKEN = (tarfile.TarError, *archive_streams.BROKEN, ValueError, OverflowError, RecursionError)
 """What the library raises for invalid bytes (it recurses for each header that precedes a header)."""
+_BROKEN_ZIP = (zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error, EOFError, struct.error, ValueError)
+"""The same; RuntimeError: for an encrypted member."""
+
+_UNIX, _FILE_FORMAT_BITS = 3, 16
+_EXTENDED_TIME: Final = 0x5455
 
 
 class _BoundedHeader(tarfile.TarInfo):
@@ -152,7 +162,7 @@ def unpack(
                 _unpack_zip(opened.enter_context(_seekable(file, peeked, target, budget)), target, budget)
             else:
                 _unpack_tar(plain_of(peeked, kind, path), kind, target, budget, lambda: passed(peeked.count))
-    except (*_BROKEN, *archive_zip.BROKEN) as error:
+    except (*_BROKEN, *_BROKEN_ZIP) as error:
         others = " (nor a .tar, .tar.bz2, .tar.xz, .tar.zst or .zip)" if kind is None else ""
         raise DataError(
             path, None, f"not a .{kind or 'tar.gz'}{others}, or a broken one: {shortly(str(error))}"
@@ -198,22 +208,46 @@ def _seekable(file: IO[bytes], peeked: Peeked, target: str, budget: _Budget) -> 
 
 
 def _unpack_zip(file: IO[bytes], target: str, budget: _Budget) -> None:
-    for member in archive_zip.members_of(file):
-        budget.take_member()
-        place = _place(target, member.name.replace("\\", "/"), budget.path)
-        if member.is_directory:
-            os.makedirs(place, exist_ok=True)
-            continue
-        if not member.is_file:
-            raise DataError(budget.path, None, f"the member '{shortly(member.name)}' is neither a file nor a directory")
-        budget.take_bytes(member.size)
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        with member.content() as content, open(place, "wb") as sink:
-            _copy(content, sink, 0, member.size, budget)
-            if content.read(1):  # now the library has compared the checksum, too
-                raise DataError(budget.path, None, f"the member '{shortly(member.name)}' is longer than it says")
-            sink.truncate(member.size)
-        os.utime(place, ns=(member.modified_ns,) * 2)
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            budget.take_member()
+            _unpack_zip_member(archive, member, target, budget)
+
+
+def _unpack_zip_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: str, budget: _Budget) -> None:
+    if not member.filename:
+        raise zipfile.BadZipFile("a member without a name")
+    place = _place(target, member.filename.replace("\\", "/"), budget.path)
+    mode = member.external_attr >> _FILE_FORMAT_BITS if member.create_system == _UNIX else 0
+    kind = stat.S_IFMT(mode)
+    if member.is_dir() or kind == stat.S_IFDIR:
+        os.makedirs(place, exist_ok=True)
+        return
+    if kind not in (0, stat.S_IFREG):
+        raise DataError(budget.path, None, f"the member '{shortly(member.filename)}' is neither a file nor a directory")
+    budget.take_bytes(member.file_size)
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    with archive.open(member) as content, open(place, "wb") as sink:
+        _copy(content, sink, 0, member.file_size, budget)
+        if content.read(1):  # now the library has compared the checksum, too
+            raise DataError(budget.path, None, f"the member '{shortly(member.filename)}' is longer than it says")
+        sink.truncate(member.file_size)
+    os.utime(place, ns=(_zip_modified_ns(member),) * 2)
+
+
+def _zip_modified_ns(member: zipfile.ZipInfo) -> int:
+    """When the member was last changed: to the second if the archive has it in UTC, else to two seconds of local
+    time."""
+    extra = member.extra
+    while len(extra) >= 4:
+        kind, size = struct.unpack_from("<HH", extra)
+        if kind == _EXTENDED_TIME and size >= 5 and len(extra) >= 9 and extra[4] & 1:
+            return max(int(struct.unpack_from("<i", extra, 5)[0]), 0) * 1_000_000_000
+        extra = extra[4 + size :]
+    try:
+        return max(int(time.mktime((*member.date_time, 0, 0, -1))), 0) * 1_000_000_000
+    except (ValueError, OverflowError):
+        return 0
 
 
 def _place(target: str, name: str, path: str) -> str:

@@ -180,7 +180,7 @@ def _chain(segment: SegmentV2) -> Iterator[Finding | UnindexedMessage]:
         )
         end = at + v2.RECORD_HEAD_SIZE + v2.record_length(head) if len(head) == v2.RECORD_HEAD_SIZE else at
         if not any(head) or not at < end <= following or at in contradicted:
-            yield from _break(store, at, following, is_said=at in live_offsets)
+            yield from _break(store, at, following, is_live=at in live_offsets)
             at = following
             continue
         if (strange := v2.strange_head(head)) is not None:
@@ -209,15 +209,15 @@ def _known_records(segment: SegmentV2) -> list[int]:
     return sorted({offset for offset, length, head in heads if v2.record_length(head) == length})
 
 
-def _break(store: QueueFile, at: int, following: int, *, is_said: bool) -> Iterator[Finding]:
+def _break(store: QueueFile, at: int, following: int, *, is_live: bool) -> Iterator[Finding]:
     """No record begins at ``at``; ``following``: where the next one does, or the end."""
     detail = f"{following - at} bytes that hold no whole record"
     if following < store.size:
-        if not is_said:
+        if not is_live:
             yield _damage("damaged record", store.path, at, detail)
     elif not store.has_bytes_behind(at):
         yield Finding("leftover zeros", "leftover", store.path, at, f"{following - at} zero bytes")
-    elif not is_said:
+    elif not is_live:
         yield _damage("torn record", store.path, at, detail)
 
 

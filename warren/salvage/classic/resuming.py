@@ -88,15 +88,14 @@ def _joined(parts: list[Columns]) -> Columns:
         joined: Ints = np.concatenate([getattr(part, name) for part in parts])
         return joined
 
-    return Columns(
+    return attrs.evolve(
+        parts[-1],
         publish_numbers=column("publish_numbers"),
         publish_persistent=column("publish_persistent").astype(np.bool_),
         body_at=column("body_at"),
         embedded_sizes=column("embedded_sizes"),
         delivers=column("delivers"),
         acks=column("acks"),
-        end=parts[-1].end,
-        reason=parts[-1].reason,
     )
 
 

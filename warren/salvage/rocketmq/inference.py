@@ -76,7 +76,7 @@ def infer(files: FileSystem, store: str, changes: Mapping[str, str]) -> tuple[To
     Also what was inferred, and sentences for people about what was only guessed.
     """
     settings = ROCKETMQ_4_9.with_changes(changes)
-    given = {name for name in _INFERABLE if _is_said(name, changes)}
+    given = {name for name in _INFERABLE if _is_given(name, changes)}
     inferred: dict[str, tuple[int | None, Origin]] = {
         COMMIT_LOG_SIZE: (mapped_file_size(_mapped(files, [commit_log_directory(store, settings)])), "files"),
         CONSUME_QUEUE_SIZE: (mapped_file_size(_mapped(files, _queues(files, below(store, CONSUME_QUEUES)))), "files"),
@@ -108,7 +108,7 @@ _INFERABLE: Final = {
 """The settings that files may tell, and their names in :class:`TopicSettings`."""
 
 
-def _is_said(name: str, changes: Mapping[str, str]) -> bool:
+def _is_given(name: str, changes: Mapping[str, str]) -> bool:
     return name in changes or _INFERABLE[name] in changes
 
 

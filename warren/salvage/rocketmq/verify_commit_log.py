@@ -150,8 +150,8 @@ class VerifiedCommitLog:
 
     def severity(self, physical_offset: int) -> Severity:
         """The severity of a problem at a message: after a crash nothing past the log's end is damage."""
-        is_behind = self.cut is not None and physical_offset >= self.cut
-        return "leftover" if is_behind and self.store_files.is_crashed else "damage"
+        is_after_end = self.cut is not None and physical_offset >= self.cut
+        return "leftover" if is_after_end and self.store_files.is_crashed else "damage"
 
     def finding(self, kind: str, physical_offset: int, detail: str, severity: Severity | None = None) -> Finding:
         """A finding at a place in the log."""
@@ -258,7 +258,7 @@ class VerifiedCommitLog:
         at, file = failure.physical_offset, self.files[index]
         is_sum = isinstance(check(self.read, at, file.end), RecordHeader)
         is_over = is_sum and failure.resume_at is not None and not self.store_files.settings.check_crc_on_recover
-        following = failure.resume_at if is_over else self._whole_behind(failure, index)
+        following = failure.resume_at if is_over else self._whole_after(failure, index)
         if following is None:
             end_kind = self._what_lies_at(at, index, is_sum=is_sum)
             self.end = End(at, end_kind, failure.reason)
@@ -282,7 +282,7 @@ class VerifiedCommitLog:
 
     # ── what follows ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _whole_behind(self, failure: Failure, index: int) -> int | None:
+    def _whole_after(self, failure: Failure, index: int) -> int | None:
         """Where the next whole record after a bad one is."""
         if self._may_be_cut(failure.physical_offset) and self.dispatched_until <= failure.physical_offset:
             return None
@@ -345,7 +345,7 @@ class VerifiedCommitLog:
         windows = (self.store_files.read(file.path, min(_SEARCH_BYTES, file.size - at), at) for at in offsets)
         return all(data.count(0) == len(data) for data in windows)
 
-    def files_behind(self) -> Iterator[Finding]:
+    def files_after_end(self) -> Iterator[Finding]:
         """Files that begin at the log's end or after it, and the last one if it is short."""
         end, size = self.end, self.store_files.settings.mapped_file_size_commit_log
         yield from cut_short(

@@ -76,7 +76,7 @@ class VerifiedQueue:
     """Where the message of the last good entry ends; -1 without any."""
     cursor: int = 0
     _filler_end: int = 0
-    _bytes_behind: int | None = None
+    _bytes_after_end: int | None = None
     """The number of the first place after the end that is not empty."""
     _runs: FindingRuns = attrs.Factory(FindingRuns)
 
@@ -107,7 +107,7 @@ class VerifiedQueue:
             last = int(good[-1]) if len(good) else -1
             nonzero = np.flatnonzero(np.frombuffer(entries.tobytes(), f"V{ENTRY_BYTES}")[last + 1 :] != _NOTHING)
             if len(nonzero):
-                self._bytes_behind = start + last + 1 + int(nonzero[0])
+                self._bytes_after_end = start + last + 1 + int(nonzero[0])
             if len(good):
                 return start + last
             stop = start
@@ -207,13 +207,13 @@ class VerifiedQueue:
         number, position = int(messages.queue_offsets[row]), int(messages.positions[row])
         name = f"message {number} of {self.topic}/{self.queue_id}"
         if entry is None or not are_good(np.array([entry]))[0]:
-            is_behind = number >= self.end and position >= self.max_physical_offset
-            is_cut_off = is_behind or self._is_recovered(number)
+            is_after_end = number >= self.end and position >= self.max_physical_offset
+            is_cut_off = is_after_end or self._is_recovered(number)
             is_recovered = self.store_files.is_crashed and is_cut_off and position >= self.log.recovery_start
             severity: Severity = "leftover" if is_recovered else self.log.severity(position)
             if is_recovered:
                 fate = "RocketMQ's recovery rebuilds it"
-            elif not self.store_files.is_crashed and is_behind and position >= self.log.dispatched_until:
+            elif not self.store_files.is_crashed and is_after_end and position >= self.log.dispatched_until:
                 fate = "RocketMQ builds it when it starts"
             else:
                 fate = "RocketMQ does not rebuild it, and readers of the queue miss the message"
@@ -313,9 +313,9 @@ class VerifiedQueue:
             ends_with_data=0 <= last - self.end * ENTRY_BYTES < ENTRY_BYTES,
         )
         yield from self._judge(self.cursor, self.end, end)
-        if self._bytes_behind is not None:
+        if self._bytes_after_end is not None:
             yield from self._entry(
-                "leftover bytes", self._bytes_behind, "after the last entry, and not an entry", "leftover"
+                "leftover bytes", self._bytes_after_end, "after the last entry, and not an entry", "leftover"
             )
         yield from self._runs.finish()
 

@@ -70,7 +70,7 @@ def _verify(store_files: StoreFiles) -> Iterator[Finding]:
             yield item
     end = log.end.physical_offset
     yield from _end_of_log(log, queues)
-    yield from log.files_behind()
+    yield from log.files_after_end()
     yield from queues.finish(end)
     yield from keys.finish(end)
     yield from _checkpoint_findings(store_files, log)

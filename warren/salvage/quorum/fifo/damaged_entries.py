@@ -127,7 +127,7 @@ class DamagedEntries:
                 return "probably a message" if guessed is not None else UNKNOWN
             case Settle(key, msg_ids) | Discard(key, msg_ids):
                 consumer, actual_ids = machine.settlements.meant_by(key, msg_ids, later)
-                return _said_of([] if consumer is None else machine.settlements.doubt(consumer, actual_ids))
+                return _settle_text([] if consumer is None else machine.settlements.doubt(consumer, actual_ids))
             case Requeue():
                 index = self._requeue(command, later)
                 return NOT_SURE if index is None else f"message {index} was requeued"
@@ -286,7 +286,7 @@ def _begun_command(data: bytes, name: bytes, name_at: int) -> Command | None:
     return None
 
 
-def _said_of(indexes: list[int]) -> str:
+def _settle_text(indexes: list[int]) -> str:
     if not indexes:
         return f"a settle: what it settled may be back; {NOT_SURE}"
     named = ", ".join(map(str, indexes[:MAX_NAMED]))

@@ -105,7 +105,7 @@ def _records_of(handle: File, path: str, problems: list[Finding]) -> Records:
     if dtype is None:
         raise DataError(path, 4, f"version {version}, neither 1 nor 2")
     first = handle.pread(2 * dtype.itemsize, SEGMENT_HEADER.size)
-    implied_room = _room_said_by(np.frombuffer(first, dtype)) if len(first) == 2 * dtype.itemsize else room
+    implied_room = _implied_room(np.frombuffer(first, dtype)) if len(first) == 2 * dtype.itemsize else room
     if magic != SEGMENT_MAGIC:
         if implied_room != room or not any(first):
             raise DataError(path, 0, f"begins with {magic!r} in place of {SEGMENT_MAGIC!r}")
@@ -135,7 +135,7 @@ def _up_to_the_zeros(table: Records, used: npt.NDArray[np.intp], path: str, prob
     return table[used]
 
 
-def _room_said_by(records: Records) -> int | None:
+def _implied_room(records: Records) -> int | None:
     """For how many records there is room by the first entry's offset; ``None`` if that is not certain."""
     first, second = records
     place = int(first["offset"]) - SEGMENT_HEADER.size
@@ -233,14 +233,14 @@ class _Order:
 
     def _refuse(self, position: int, index: int) -> None:
         """The record at ``position`` stands where that of ``index`` should, and says something else."""
-        self._tell(position, f"the record of entry {index} says {self._indexes[position]}")
+        self._report(position, f"the record of entry {index} says {self._indexes[position]}")
         if index > MAX_INDEX:
             return  # there is no such entry
         offset, length = (int(self._table[field][position]) for field in ("offset", "length"))
         self._bad[index] = BadEntry(index, self._terms[position], self._path, offset, OUT_OF_ORDER, length)
         self._last = index
 
-    def _tell(self, position: int, detail: str) -> None:
+    def _report(self, position: int, detail: str) -> None:
         offset = SEGMENT_HEADER.size + position * self._table.dtype.itemsize
         self._problems.append(_damage(self._path, offset, detail))
 
@@ -258,7 +258,7 @@ class _Order:
             if position + 1 == len(self._indexes):
                 self._refuse(position, self._last + 1)
             else:
-                self._tell(position, f"a record of entry {index} after that of {self._last}")
+                self._report(position, f"a record of entry {index} after that of {self._last}")
 
     def _is_same(self, position: int, other_position: int) -> bool:
         first, second = self._table[position], self._table[other_position]

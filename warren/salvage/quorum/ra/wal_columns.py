@@ -38,7 +38,7 @@ Offsets = npt.NDArray[np.uint64]
 Lengths = npt.NDArray[np.uint32]
 
 NOT_FOLLOWING: Final = "record out of order"
-MAX_TOLD: Final = 1000
+MAX_REPORTED: Final = 1000
 """Problems of one queue that are kept."""
 MAX_BAD: Final = 100_000
 """Bad entries of one queue that are kept one by one; others are holes."""
@@ -185,7 +185,7 @@ class QueueColumns:
 
     def report(self, kind: str, place: EntryPosition, detail: str) -> None:
         problem = Finding(kind, "damage", place.path, place.offset, detail)
-        if len(self.problems) < MAX_TOLD:
+        if len(self.problems) < MAX_REPORTED:
             self.problems.append(problem)
         self._scan.report(problem)
 
@@ -320,7 +320,7 @@ class QueueColumns:
         """A record whose checksum is wrong. It counts as the next one if it says so."""
         if bad.index == self.next_index and bad.term == self.term and not self._damaged:
             self._miss(bad)
-        elif len(self._damaged) < MAX_TOLD:
+        elif len(self._damaged) < MAX_REPORTED:
             self._damaged.append(bad)
 
     def _settle_damaged(self, place: EntryPosition) -> None:

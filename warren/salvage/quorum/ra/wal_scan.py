@@ -85,10 +85,10 @@ class FileScan:
             while position is not None:
                 position = self._step(self._fast(position))
         except StorageError as error:
-            self._tell(UNREADABLE_FILE, None, str(error))
+            self._report(UNREADABLE_FILE, None, str(error))
         return self._records
 
-    def _tell(self, kind: str, offset: int | None, detail: str, *, leftover: bool = False) -> None:
+    def _report(self, kind: str, offset: int | None, detail: str, *, leftover: bool = False) -> None:
         self._shared.report(Finding(kind, "leftover" if leftover else "damage", self._path, offset, detail))
 
     def _first(self) -> int | None:
@@ -98,13 +98,13 @@ class FileScan:
         short = len(header) < len(WAL_HEADER) and WAL_HEADER.startswith(header)
         if short or (not any(header) and self._zeros_from(0) >= self._size):
             # The broker writes and syncs the header before it gives the file its name.
-            self._tell(EMPTY_WAL, None, f"{self._size} bytes without a header; all of its entries are missing")
+            self._report(EMPTY_WAL, None, f"{self._size} bytes without a header; all of its entries are missing")
             return None
         self._damaged = True
         if header[:4] == WAL_MAGIC:
-            self._tell(UNREADABLE_FILE, 4, f"version {header[4]}, not {WAL_HEADER[4]}")
+            self._report(UNREADABLE_FILE, 4, f"version {header[4]}, not {WAL_HEADER[4]}")
             return None
-        self._tell(UNREADABLE_FILE, 0, f"begins with {header!r} in place of {WAL_HEADER!r}")
+        self._report(UNREADABLE_FILE, 0, f"begins with {header!r} in place of {WAL_HEADER!r}")
         record = self._parse(len(WAL_HEADER))
         return None if record is None or not record.checksum or not self._is_sound(record) else record.offset
 
@@ -143,7 +143,7 @@ class FileScan:
     def _step(self, position: int) -> int | None:
         """Process what is at ``position``, whatever it is; return where the next is, ``None`` at the end."""
         if self._size - position < END_MARK_BYTES or not any(self._handle.pread(END_MARK_BYTES, position)):
-            return self._behind_the_end(position)
+            return self._after_the_end(position)
         record = self._parse(position)
         if record is not None and self._is_sound(record):
             self._take(record)
@@ -153,7 +153,7 @@ class FileScan:
                 f"the last record's checksum is wrong, so it is dropped, as a broker does (entry {record.index}); "
                 "if it was a settle, what it settled may be back"
             )
-            self._tell(TORN_RECORD, position, detail)
+            self._report(TORN_RECORD, position, detail)
             return None
         self._damaged = True
         self._name_anyway(position)
@@ -167,12 +167,12 @@ class FileScan:
             if repaired is None:
                 self._lose(position, following)
             else:
-                self._tell(UNREADABLE_RECORD, position, f"its head is damaged; it is entry {repaired.index}")
+                self._report(UNREADABLE_RECORD, position, f"its head is damaged; it is entry {repaired.index}")
                 self._take(repaired)
         elif record is None:
-            self._tell(TORN_RECORD, position, f"{self._size - position} bytes of a record", leftover=True)
+            self._report(TORN_RECORD, position, f"{self._size - position} bytes of a record", leftover=True)
         else:
-            self._tell(UNREADABLE_RECORD, position, f"{CHECKSUM}, and nothing after it can be read")
+            self._report(UNREADABLE_RECORD, position, f"{CHECKSUM}, and nothing after it can be read")
         return following
 
     def _parse(self, position: int) -> WalRecord | None:
@@ -207,16 +207,16 @@ class FileScan:
                 return at + len(window) - rest
         return self._size
 
-    def _behind_the_end(self, position: int) -> int | None:
+    def _after_the_end(self, position: int) -> int | None:
         end = self._zeros_from(position)
         if end >= self._size:
             return None
         if self._size - position < END_MARK_BYTES:
-            self._tell(TORN_RECORD, position, f"{self._size - position} bytes of a record", leftover=True)
+            self._report(TORN_RECORD, position, f"{self._size - position} bytes of a record", leftover=True)
             return None
         following = self._search(max(position + 1, end - KNOWN_RECORD.size))
         if following is None:
-            self._tell(TORN_RECORD, end, "bytes after the zeros that end the file", leftover=True)
+            self._report(TORN_RECORD, end, "bytes after the zeros that end the file", leftover=True)
         else:
             self._damaged = True
             self._lose(position, following)
@@ -224,7 +224,7 @@ class FileScan:
 
     def _lose(self, position: int, following: int) -> None:
         size = following - position
-        self._tell(UNREADABLE_RECORD, position, f"{size} bytes that cannot be read")
+        self._report(UNREADABLE_RECORD, position, f"{size} bytes that cannot be read")
         self._shared.lose(self._path, position, size // KNOWN_RECORD.size)
         if len(self._shared.lost) < MAX_PROBLEMS:
             self._shared.lost.append(Lost(self._path, position, following))
@@ -241,7 +241,7 @@ class FileScan:
         if record.number not in self._strangers:
             self._strangers.add(record.number)
             self._shared.lose(self._path, record.offset, MAX_DOUBTFUL)
-            self._tell(UNKNOWN_ID, record.offset, f"a record of queue {record.number}, which no record before names")
+            self._report(UNKNOWN_ID, record.offset, f"a record of queue {record.number}, which no record before names")
 
     def _introduce(self, record: WalRecord, uid: bytes) -> QueueColumns | None:
         """The queue of the first record that names it in this file; ``None`` if the record contradicts others."""
@@ -251,7 +251,7 @@ class FileScan:
         if existing is not None and existing.uid == uid:
             return existing
         if number != expected and not (self._damaged and number > expected):
-            self._tell(UNKNOWN_ID, record.offset, f"queue {uid!r} has number {number}, where {expected} is next")
+            self._report(UNKNOWN_ID, record.offset, f"queue {uid!r} has number {number}, where {expected} is next")
             self._damaged = True
             if any(queue.uid == uid for queue in self._ids.values()):
                 return None
@@ -268,7 +268,7 @@ class FileScan:
         if actual_uid is None:
             return uid
         self._damaged = True
-        self._tell(UNKNOWN_ID, offset, f"queue {uid!r}, which has no directory: taken for {actual_uid!r}")
+        self._report(UNKNOWN_ID, offset, f"queue {uid!r}, which has no directory: taken for {actual_uid!r}")
         return actual_uid
 
     def _name_anyway(self, position: int) -> None:
@@ -292,7 +292,7 @@ class FileScan:
 
     def _pass_over(self, record: WalRecord) -> None:
         """Pass over a damaged record that a sound one follows."""
-        self._tell(UNREADABLE_RECORD, record.offset, CHECKSUM)
+        self._report(UNREADABLE_RECORD, record.offset, CHECKSUM)
         self._shared.lose(self._path, record.offset, 1)
         queue = self._ids.get(record.number)
         if queue is not None:
