@@ -80,9 +80,9 @@ class LongRun:
     # ── while it runs ───────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, progress: Callable[[float], None]) -> None:
-        """Call ``progress`` with the seconds that have passed."""
+        """Run until the time has passed and all takeovers have happened; tell ``progress`` how many seconds that are."""
         start, between, number = time.monotonic(), self.seconds / (self.takeover_count + 1), 0
-        while (passed := time.monotonic() - start) < self.seconds:
+        while (passed := time.monotonic() - start) < self.seconds or number < self.takeover_count:
             progress(passed)
             if number < self.takeover_count and passed > (number + 1) * between:
                 self._take_over(passed, number)

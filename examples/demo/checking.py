@@ -52,6 +52,24 @@ def together(faults: Iterable[Faults]) -> Faults:
     return Faults(sum(one.count for one in every), named[:_MOST_NAMED])
 
 
+@attrs.frozen
+class Check:
+    """Something that had to hold."""
+
+    name: str
+    held: bool
+    detail: str
+    """What was wrong; empty where it held."""
+
+    @classmethod
+    def of(cls, name: str, faults: Faults) -> Check:
+        return cls(name, not faults.count, str(faults) if faults.count else "")
+
+    @classmethod
+    def that(cls, name: str, held: bool, otherwise: str) -> Check:
+        return cls(name, held, "" if held else otherwise)
+
+
 @attrs.define
 class NumberedCheck:
     """Takes the numbered messages as they are fetched; :meth:`finish` when there are no more."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 from rich.filesize import decimal
 from rich.table import Table
 
 from examples.demo.acts import Stage
-from examples.demo.checking import Faults
+from examples.demo.checking import Check, Faults
 from examples.demo.shipped_store import (
     Key,
     Oracle,
@@ -28,7 +28,6 @@ from examples.demo.shipped_store import (
     read_topics,
     summed_up,
 )
-from examples.demo.summary import Check, RocketmqFigures
 from warren.actors.engines.topics.store_files import INDEX
 from warren.actors.engines.topics.topic_store import FOR_EVER_MS
 from warren.msg_store.commit_log.commit_log_format import Record
@@ -84,15 +83,25 @@ class Salvaged:
             Check.of(f"and finds the messages of all {self.keys:,} keys", self.missing),
         ]
 
-    def figures(self) -> RocketmqFigures:
-        return RocketmqFigures(
-            messages=self.messages,
-            keys=self.keys,
-            keys_lost_by_its_recovery=self.keys_lost,
-            keys_lost_by_rebuild=self.missing.count,
-            rebuilt_files=self.rebuilt_files,
-            rebuild_s=self.rebuild_s,
-        )
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "messages": self.messages,
+            "keys": self.keys,
+            "keys_lost_by_its_recovery": self.keys_lost,
+            "keys_lost_by_rebuild": self.missing.count,
+            "rebuilt_files": self.rebuilt_files,
+            "rebuild_s": self.rebuild_s,
+        }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """As the summary shows it."""
+        return [
+            (
+                "RocketMQ's",
+                f"{self.messages:,} messages; its recovery loses {self.keys_lost:,} of {self.keys:,} keys, rebuilding "
+                f"{self.missing.count or 'none'}",
+            )
+        ]
 
 
 def salvage(stage: Stage) -> Salvaged:

@@ -15,12 +15,11 @@ from typing import Any, Final
 import attrs
 
 from examples.demo.acts import Stage
-from examples.demo.checking import Faults
+from examples.demo.checking import Check, Faults
 from examples.demo.shipped import ARCHIVE as RABBITMQ
 from examples.demo.shipped import Delivered, Shipped
 from examples.demo.shipped_store import ARCHIVE as ROCKETMQ
 from examples.demo.shipped_store import Oracle, TopicRead
-from examples.demo.summary import Check, FleetFigures
 from warren import pipeline
 from warren.salvage.archives.archive import unpack
 from warren.salvage.names import printable
@@ -37,6 +36,7 @@ class FleetPlayed:
     topics: Mapping[str, TopicRead]
     messages: int = 0
     elapsed_s: float = 0.0
+    """From a session that is there to the last row."""
     damage: int = 0
     differing: Faults = attrs.field(factory=Faults)
     """Where a queue or a topic is not what its broker read."""
@@ -50,8 +50,14 @@ class FleetPlayed:
             Check.that("nothing of it is damaged", not self.damage, f"{self.damage:,} findings"),
         ]
 
-    def figures(self) -> FleetFigures:
-        return FleetFigures(messages=self.messages, elapsed_s=self.elapsed_s)
+    def to_json(self) -> dict[str, Any]:
+        return {"messages": self.messages, "elapsed_s": self.elapsed_s}
+
+    def rows(self) -> list[tuple[str, str]]:
+        """As the summary shows it."""
+        return [
+            ("by Spark", f"{self.messages:,} messages of both brokers in {self.elapsed_s:.1f} s, every one checked")
+        ]
 
 
 def play(stage: Stage, shipped: Shipped, oracle: Oracle) -> FleetPlayed | None:

@@ -20,8 +20,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from examples.demo.acts import Stage
-from examples.demo.checking import Faults
-from examples.demo.summary import Check, TypesFigures
+from examples.demo.checking import Check, Faults
 from warren.commands.demo import ARCHIVE, EXPORTED, Lines, Oracle, load_oracle, read_lines
 from warren.salvage.export import Selection, export_source
 from warren.salvage.inspect import inspect_source
@@ -39,6 +38,7 @@ class TypesPlayed:
     queues: int = 0
     messages: int = 0
     elapsed_s: float = 0.0
+    """To inspect, verify and export them."""
     damage: Faults = attrs.field(factory=Faults)
     differing: Faults = attrs.field(factory=Faults)
     """Where a queue's messages are not those that were delivered."""
@@ -58,8 +58,18 @@ class TypesPlayed:
             Check.of("nothing in the directory is damaged", self.damage),
         ]
 
-    def figures(self) -> TypesFigures:
-        return TypesFigures(queues=self.queues, messages=self.messages, elapsed_s=self.elapsed_s)
+    def to_json(self) -> dict[str, Any]:
+        return {"queues": self.queues, "messages": self.messages, "elapsed_s": self.elapsed_s}
+
+    def rows(self) -> list[tuple[str, str]]:
+        """As the summary shows it."""
+        return [
+            (
+                "all types",
+                f"{self.messages:,} messages of {self.queues:,} queues, classic v1, classic v2 and quorum, in "
+                f"{self.elapsed_s:.2f} s",
+            )
+        ]
 
 
 def play(stage: Stage) -> TypesPlayed:

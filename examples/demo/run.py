@@ -8,6 +8,7 @@ import attrs
 
 from examples.demo import acts, fleet, queue_types, topics
 from examples.demo.acts import Drained, Recovered, Stage
+from examples.demo.checking import Check
 from examples.demo.dead_rocketmq import Salvaged, salvage
 from examples.demo.fleet import FleetPlayed
 from examples.demo.killing import Killed
@@ -17,7 +18,7 @@ from examples.demo.publisher import Plan, open_directory
 from examples.demo.queue_types import TypesPlayed
 from examples.demo.screen import Screen
 from examples.demo.shipped import Shipped
-from examples.demo.summary import Check, Summary
+from examples.demo.summary import Summary
 from examples.demo.topics import TopicPlayed
 from warren.actors.vhost import Vhost
 
@@ -163,10 +164,10 @@ class Outcome:
             publisher_peak_bytes=killed.last.peak_memory_bytes,
             publisher_start_bytes=killed.start_memory_bytes,
             peak_bytes=self.peak_bytes,
-            types=self.types.figures(),
-            rocketmq=self.salvaged.figures(),
-            topic=self.topic.figures(),
-            fleet=None if self.fleet is None else self.fleet.figures(),
+            types=self.types,
+            rocketmq=self.salvaged,
+            topic=self.topic,
+            fleet=self.fleet,
             elapsed_s=elapsed_s,
             checks=self.checks(),
         )

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import attrs
 
@@ -22,6 +22,8 @@ from warren.queue_index.properties import encode_properties
 from warren.salvage.queue_directory import Finding, StoredMessage
 from warren.salvage.source import Source, open_source
 from warren.storage.errors import DataError
+
+T = TypeVar("T")
 
 DATA: Final = Path(__file__).parent / "data"
 ARCHIVE: Final = DATA / "rabbitmq-3.10.8.tar.gz"
@@ -73,15 +75,16 @@ def read_shipped(source: Source) -> Shipped:
     return Shipped(
         broker=oracle["broker"],
         vhost=vhost.name,
-        queues={queue.name: [_sound(message) for message in queue.messages()] for queue in vhost.queues},
+        queues={queue.name: [sound(message) for message in queue.messages()] for queue in vhost.queues},
         delivered={name.encode(): Delivered(**said) for name, said in oracle["delivered"].items()},
     )
 
 
-def _sound(message: StoredMessage | Finding) -> StoredMessage:
-    if isinstance(message, Finding):
-        raise DataError(message.path, message.offset, message.detail)
-    return message
+def sound(item: T | Finding) -> T:
+    """Return what was read; raise :class:`DataError` for a finding in its place."""
+    if isinstance(item, Finding):
+        raise DataError(item.path, item.offset, item.detail)
+    return item
 
 
 def take_over(shipped: Shipped, vhost: Vhost) -> None:

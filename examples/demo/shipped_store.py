@@ -18,13 +18,11 @@ from typing import Final
 
 import attrs
 
-from examples.demo.shipped import DATA, digest_of
+from examples.demo.shipped import DATA, digest_of, sound
 from warren.actors.engines.topics.names import KEYS, UNIQ_KEY
 from warren.msg_store.commit_log.commit_log_format import Blank, Record, decode_properties
-from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.rocketmq_store import RocketmqStore, open_rocketmq
 from warren.salvage.rocketmq.store_reading import queue_messages, scan_records
-from warren.storage.errors import DataError
 
 ARCHIVE: Final = DATA / "rocketmq-4.9.3.tar.gz"
 ORACLE: Final = DATA / "rocketmq-4.9.3.json"
@@ -100,7 +98,7 @@ def read_topics(opened: RocketmqStore) -> dict[str, list[list[Record]]]:
     """By topic the messages of its queues; raises :class:`DataError` for the first that cannot be had."""
     topics: dict[str, list[list[Record]]] = {}
     for (topic, _), queue in sorted(opened.store.queues.items()):
-        messages = [_sound(found) for found in queue_messages(opened, queue, None, None)]
+        messages = [sound(found) for found in queue_messages(opened, queue, None, None)]
         topics.setdefault(topic, []).append(messages)
     return topics
 
@@ -116,7 +114,7 @@ def read_keys(opened: RocketmqStore) -> list[Key]:
     found = []
     for item in scan_records(opened):
         if not isinstance(item, Blank):
-            record = _sound(item)
+            record = sound(item)
             found += [Key(record.topic, name, record.physical_offset) for name in keys_of(record)]
     return found
 
@@ -126,9 +124,3 @@ def keys_of(record: Record) -> list[str]:
     properties = decode_properties(record.properties)
     unique = properties.get(UNIQ_KEY)
     return [*([unique] if unique is not None else []), *filter(None, properties.get(KEYS, "").split(" "))]
-
-
-def _sound(item: Record | Finding) -> Record:
-    if isinstance(item, Finding):
-        raise DataError(item.path, item.offset, item.detail)
-    return item

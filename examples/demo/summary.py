@@ -10,114 +10,11 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from examples.demo.checking import Faults
-
-
-@attrs.frozen
-class Check:
-    """Something that had to hold."""
-
-    name: str
-    held: bool
-    detail: str
-    """What was wrong; empty where it held."""
-
-    @classmethod
-    def of(cls, name: str, faults: Faults) -> Check:
-        return cls(name, not faults.count, str(faults) if faults.count else "")
-
-    @classmethod
-    def that(cls, name: str, held: bool, otherwise: str) -> Check:
-        return cls(name, held, "" if held else otherwise)
-
-
-@attrs.frozen(kw_only=True)
-class TypesFigures:
-    """Figures of the stopped RabbitMQ with queues of all types."""
-
-    queues: int
-    messages: int
-    elapsed_s: float
-    """To inspect, verify and export them."""
-
-    def rows(self) -> list[tuple[str, str]]:
-        return [
-            (
-                "all types",
-                f"{self.messages:,} messages of {self.queues:,} queues, classic v1, classic v2 and quorum, in "
-                f"{self.elapsed_s:.2f} s",
-            )
-        ]
-
-
-@attrs.frozen(kw_only=True)
-class RocketmqFigures:
-    """Figures of the dead RocketMQ's store."""
-
-    messages: int
-    keys: int
-    keys_lost_by_its_recovery: int
-    keys_lost_by_rebuild: int
-    rebuilt_files: int
-    rebuild_s: float
-
-    def rows(self) -> list[tuple[str, str]]:
-        return [
-            (
-                "RocketMQ's",
-                f"{self.messages:,} messages; its recovery loses {self.keys_lost_by_its_recovery:,} of {self.keys:,} "
-                f"keys, rebuilding {self.keys_lost_by_rebuild or 'none'}",
-            )
-        ]
-
-
-@attrs.frozen(kw_only=True)
-class TopicFigures:
-    """Figures of the topic in a fresh node."""
-
-    messages: int
-    payload_bytes: int
-    queues: int
-    append_rate: float
-    groups: int
-    readers: int
-    read: int
-    """Messages, by all groups together."""
-    read_rate: float
-    """With everything checked meanwhile."""
-    keys_found: int
-    messages_found: int
-    find_s: float
-    """For all of them together."""
-
-    def rows(self) -> list[tuple[str, str]]:
-        return [
-            (
-                "topic",
-                f"{self.messages:,} messages, {decimal(self.payload_bytes)}; {self.append_rate:,.0f} a second, each "
-                "confirmed when synced to disk",
-            ),
-            (
-                "read",
-                f"by {self.groups} groups with {self.readers} readers: {self.read:,} messages, every one checked; "
-                f"{self.read_rate:,.0f} a second",
-            ),
-            ("by key", f"{self.messages_found:,} messages found under {self.keys_found:,} keys in {self.find_s:.2f} s"),
-        ]
-
-
-@attrs.frozen(kw_only=True)
-class FleetFigures:
-    """Figures of both dead brokers, read by Spark."""
-
-    messages: int
-    elapsed_s: float
-    """From a session that is there to the last row."""
-
-    def rows(self) -> list[tuple[str, str]]:
-        return [
-            ("by Spark", f"{self.messages:,} messages of both brokers in {self.elapsed_s:.1f} s, every one checked")
-        ]
+from examples.demo.checking import Check
+from examples.demo.dead_rocketmq import Salvaged
+from examples.demo.fleet import FleetPlayed
+from examples.demo.queue_types import TypesPlayed
+from examples.demo.topics import TopicPlayed
 
 
 @attrs.define(kw_only=True)
@@ -147,10 +44,10 @@ class Summary:
     publisher_start_bytes: int
     peak_bytes: int
     """The peak of the process that recovers, drains and draws, until the queues are empty."""
-    types: TypesFigures
-    rocketmq: RocketmqFigures
-    topic: TopicFigures
-    fleet: FleetFigures | None
+    types: TypesPlayed
+    rocketmq: Salvaged
+    topic: TopicPlayed
+    fleet: FleetPlayed | None
     """``None``: Spark is not installed."""
     elapsed_s: float
     checks: list[Check]
@@ -161,7 +58,15 @@ class Summary:
         return all(check.held for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        return {"held": self.held, **attrs.asdict(self)}
+        return {
+            "held": self.held,
+            **attrs.asdict(self, recurse=False),
+            "types": self.types.to_json(),
+            "rocketmq": self.rocketmq.to_json(),
+            "topic": self.topic.to_json(),
+            "fleet": None if self.fleet is None else self.fleet.to_json(),
+            "checks": [attrs.asdict(check) for check in self.checks],
+        }
 
     def tables(self) -> RenderableType:
         """For people."""

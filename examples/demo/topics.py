@@ -10,16 +10,16 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import Final
+from typing import Any, Final
 
 import attrs
+from rich.filesize import decimal
 
 import warren
 from examples.demo.acts import Stage
 from examples.demo.bars import Chart, Progress
-from examples.demo.checking import Faults, together
+from examples.demo.checking import Check, Faults, together
 from examples.demo.numbered import body_of, payload_bytes
-from examples.demo.summary import Check, TopicFigures
 from examples.demo.topic_checking import (
     MESSAGES_OF_AN_ORDER,
     GroupCheck,
@@ -51,7 +51,9 @@ class TopicPlayed:
     groups: list[GroupCheck] = attrs.field(factory=list)
     append_s: float = 0.0
     read_s: float = 0.0
+    """With everything checked meanwhile."""
     find_s: float = 0.0
+    """For all keys together."""
     keys_asked: int = 0
     messages_found: int = 0
     unfound: Faults = attrs.field(factory=Faults)
@@ -84,20 +86,37 @@ class TopicPlayed:
             Check.of(f"{self.keys_asked:,} keys find their messages, the newest first, and no others", self.unfound),
         ]
 
-    def figures(self) -> TopicFigures:
-        return TopicFigures(
-            messages=self.orders.total,
-            payload_bytes=payload_bytes(self.orders.total),
-            queues=QUEUES,
-            append_rate=self.orders.total / self.append_s,
-            groups=len(self.groups),
-            readers=len(READERS),
-            read=self.read,
-            read_rate=self.read / self.read_s,
-            keys_found=self.keys_found,
-            messages_found=self.messages_found,
-            find_s=self.find_s,
-        )
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "messages": self.orders.total,
+            "payload_bytes": payload_bytes(self.orders.total),
+            "queues": QUEUES,
+            "append_rate": self.orders.total / self.append_s,
+            "groups": len(self.groups),
+            "readers": len(READERS),
+            "read": self.read,
+            "read_rate": self.read / self.read_s,
+            "keys_found": self.keys_found,
+            "messages_found": self.messages_found,
+            "find_s": self.find_s,
+        }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """As the summary shows it."""
+        total = self.orders.total
+        return [
+            (
+                "topic",
+                f"{total:,} messages, {decimal(payload_bytes(total))}; {total / self.append_s:,.0f} a second, each "
+                "confirmed when synced to disk",
+            ),
+            (
+                "read",
+                f"by {len(self.groups)} groups with {len(READERS)} readers: {self.read:,} messages, every one checked; "
+                f"{self.read / self.read_s:,.0f} a second",
+            ),
+            ("by key", f"{self.messages_found:,} messages found under {self.keys_found:,} keys in {self.find_s:.2f} s"),
+        ]
 
 
 def play(stage: Stage) -> TopicPlayed:
