@@ -80,7 +80,7 @@ class LongRun:
     # ── while it runs ───────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, progress: Callable[[float], None]) -> None:
-        """Run until the time has passed and all takeovers have happened; tell ``progress`` how many seconds that are."""
+        """Run until the time is over and all takeovers have happened; tell ``progress`` the seconds passed."""
         start, between, number = time.monotonic(), self.seconds / (self.takeover_count + 1), 0
         while (passed := time.monotonic() - start) < self.seconds or number < self.takeover_count:
             progress(passed)
