@@ -36,14 +36,41 @@ MAX_ENTRIES: Final = 8192
 """Maximum number of entries that are read after one damaged entry."""
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.define(eq=False, repr=False)
 class LaterCommands:
     """The deliveries and the processes that later commands name."""
 
-    deliveries: frozenset[tuple[ConsumerKey, int]] = frozenset()
+    deliveries: set[tuple[ConsumerKey, int]] = attrs.field(factory=set)
     """Consumers, and the numbers of their deliveries; not of consumers that begin later."""
-    pids: frozenset[Pid] = frozenset()
+    pids: set[Pid] = attrs.field(factory=set)
     """Processes that publish or consume later, before they are found gone."""
+    _begun: set[ConsumerKey] = attrs.field(factory=set)
+    _down_pids: set[Pid] = attrs.field(factory=set)
+
+    def add(self, command: Command) -> None:
+        """Collect what the next command names."""
+        match command:
+            case Settle(key, msg_ids) | Discard(key, msg_ids) | Return(key, msg_ids) | Modify(key, msg_ids):
+                self._add_deliveries(key, msg_ids)
+            case Requeue(consumer=key, msg_id=msg_id):
+                self._add_deliveries(key, [msg_id])
+            case Checkout(consumer=key):
+                self._begun.add(key)
+                self._add_process(key[1])
+            case Enqueue(pid=bytes(pid)) | RegisterEnqueuer(pid=pid):
+                self._add_process(pid)
+            case Down(pid=pid):
+                self._down_pids.add(pid)
+
+    def _add_deliveries(self, key: ConsumerKey, msg_ids: Iterable[int]) -> None:
+        if key not in self._begun:
+            self.deliveries.update((key, msg_id) for msg_id in msg_ids)
+        if isinstance(key, tuple):
+            self._add_process(key[1])
+
+    def _add_process(self, pid: Pid) -> None:
+        if pid not in self._down_pids:
+            self.pids.add(pid)
 
 
 @attrs.define(eq=False, repr=False)
@@ -62,11 +89,11 @@ class CommandsAhead:
         if not self._window:
             self._entries = self._log.entries(index)
         self._window.extend(map(self._command, islice(self._entries, MAX_ENTRIES - len(self._window))))
-        names = _Names()
+        later = LaterCommands()
         for _, command in self._window:
             if command is not None:
-                names.add(command)
-        return LaterCommands(frozenset(names.deliveries), frozenset(names.pids))
+                later.add(command)
+        return later
 
     def _command(self, entry: LogEntry | Hole | BadEntry) -> tuple[int, Command | None]:
         if isinstance(entry, Hole):
@@ -77,37 +104,3 @@ class CommandsAhead:
             return entry.index, self._decoder.decode(entry.data).command
         except TermError:
             return entry.index, None
-
-
-@attrs.define
-class _Names:
-    """Collects what commands name."""
-
-    deliveries: set[tuple[ConsumerKey, int]] = attrs.field(factory=set)
-    pids: set[Pid] = attrs.field(factory=set)
-    _begun: set[ConsumerKey] = attrs.field(factory=set)
-    _down_pids: set[Pid] = attrs.field(factory=set)
-
-    def add(self, command: Command) -> None:
-        match command:
-            case Settle(key, msg_ids) | Discard(key, msg_ids) | Return(key, msg_ids) | Modify(key, msg_ids):
-                self._deliveries(key, msg_ids)
-            case Requeue(consumer=key, msg_id=msg_id):
-                self._deliveries(key, [msg_id])
-            case Checkout(consumer=key):
-                self._begun.add(key)
-                self._process(key[1])
-            case Enqueue(pid=bytes(pid)) | RegisterEnqueuer(pid=pid):
-                self._process(pid)
-            case Down(pid=pid):
-                self._down_pids.add(pid)
-
-    def _deliveries(self, key: ConsumerKey, msg_ids: Iterable[int]) -> None:
-        if key not in self._begun:
-            self.deliveries.update((key, msg_id) for msg_id in msg_ids)
-        if isinstance(key, tuple):
-            self._process(key[1])
-
-    def _process(self, pid: Pid) -> None:
-        if pid not in self._down_pids:
-            self.pids.add(pid)

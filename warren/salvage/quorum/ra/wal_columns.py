@@ -144,21 +144,6 @@ class OpenRun:
 
 
 @attrs.define(eq=False, repr=False)
-class NodeColumns:
-    """The columns of all queues, by uid."""
-
-    _scan: ScanState
-    by_uid: dict[bytes, QueueColumns] = attrs.Factory(dict)
-
-    def queue(self, uid: bytes) -> QueueColumns:
-        """Return the columns of a queue, which are added if they are missing."""
-        columns = self.by_uid.get(uid)
-        if columns is None:
-            columns = self.by_uid[uid] = QueueColumns(uid, self._scan)
-        return columns
-
-
-@attrs.define(eq=False, repr=False)
 class QueueColumns:
     """The columns of one queue, while the logs are scanned."""
 

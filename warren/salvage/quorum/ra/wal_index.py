@@ -14,7 +14,7 @@ import attrs
 from warren.salvage.queue_directory import Finding, unreadable_file
 from warren.salvage.quorum.ra.entry_runs import CHECKSUM, BadEntry
 from warren.salvage.quorum.ra.file_names import file_number
-from warren.salvage.quorum.ra.wal_columns import Missed, NodeColumns, QueueColumns, WalEntries
+from warren.salvage.quorum.ra.wal_columns import Missed, QueueColumns, WalEntries
 from warren.salvage.quorum.ra.wal_format import KNOWN_RECORD
 from warren.salvage.quorum.ra.wal_scan import UNREADABLE_RECORD, FileScan
 from warren.salvage.quorum.ra.wal_scan_state import MAX_PROBLEMS, ScanState
@@ -39,7 +39,7 @@ class WalIndex:
         """
         index = cls()
         shared = ScanState(files, index.problems, frozenset(known_uids))
-        columns = NodeColumns(shared)
+        columns: dict[bytes, QueueColumns] = {}
         for path in sorted(paths, key=lambda path: (file_number(path), path)):
             index.counts[path] = 0
             shared.begin(path)
@@ -50,10 +50,10 @@ class WalIndex:
                 continue
             with closing(handle):
                 index.counts[path] = FileScan(shared, columns, handle, path).run()
-        for queue in columns.by_uid.values():
+        for queue in columns.values():
             queue.finish()
         _settle_missed(shared, columns)
-        index._queues = {uid: queue.closed() for uid, queue in columns.by_uid.items()}
+        index._queues = {uid: queue.closed() for uid, queue in columns.items()}
         return index
 
     @property
@@ -66,9 +66,9 @@ class WalIndex:
         return self._queues.get(uid) or WalEntries(uid)
 
 
-def _settle_missed(shared: ScanState, columns: NodeColumns) -> None:
+def _settle_missed(shared: ScanState, columns: Mapping[bytes, QueueColumns]) -> None:
     """Find single entries that queues miss: the number by which a record names its queue is under no checksum."""
-    for queue in columns.by_uid.values():
+    for queue in columns.values():
         for missed in queue.missed[:MAX_PROBLEMS]:
             if not queue.lacks(missed):
                 continue
@@ -79,10 +79,12 @@ def _settle_missed(shared: ScanState, columns: NodeColumns) -> None:
                 _take_lost(shared, queue, missed)
 
 
-def _is_elsewhere(shared: ScanState, columns: NodeColumns, queue: QueueColumns, missed: Missed) -> bool:
+def _is_elsewhere(
+    shared: ScanState, columns: Mapping[bytes, QueueColumns], queue: QueueColumns, missed: Missed
+) -> bool:
     """Whether another queue has an entry of that index there. If one refused record of the other queue has the index
     too, each gets its own; else the entry belongs to neither."""
-    for other in columns.by_uid.values():
+    for other in columns.values():
         place = None if other is queue else other.place_at(missed)
         if place is None:
             continue

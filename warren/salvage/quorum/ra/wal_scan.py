@@ -22,7 +22,7 @@ from zlib_ng import zlib_ng
 from warren.salvage.queue_directory import UNREADABLE_FILE, Finding
 from warren.salvage.quorum.ra.entry_runs import CHECKSUM, WINDOW_BYTES, BadEntry, adler32_of
 from warren.salvage.quorum.ra.similar_names import nearest
-from warren.salvage.quorum.ra.wal_columns import NodeColumns, QueueColumns
+from warren.salvage.quorum.ra.wal_columns import QueueColumns
 from warren.salvage.quorum.ra.wal_format import (
     END_MARK_BYTES,
     ENTRY_HEADER,
@@ -63,7 +63,7 @@ _HEAD_PEEK_BYTES = 512
 class FileScan:
     """One pass over one file."""
 
-    def __init__(self, shared: ScanState, columns: NodeColumns, handle: File, path: str) -> None:
+    def __init__(self, shared: ScanState, columns: dict[bytes, QueueColumns], handle: File, path: str) -> None:
         self._shared = shared
         self._columns = columns
         self._handle = handle
@@ -256,8 +256,11 @@ class FileScan:
             if any(queue.uid == uid for queue in self._ids.values()):
                 return None
             number = expected
-        queue = self._ids[number] = self._columns.queue(self._actual_uid(uid, record.offset))
+        queue = self._ids[number] = self._queue(self._actual_uid(uid, record.offset))
         return queue
+
+    def _queue(self, uid: bytes) -> QueueColumns:
+        return self._columns.setdefault(uid, QueueColumns(uid, self._shared))
 
     def _actual_uid(self, uid: bytes, offset: int) -> bytes:
         """The actual id: if no directory has this one, the only directory with nearly this name, if any."""
@@ -276,13 +279,13 @@ class FileScan:
         number = max(self._ids, default=-1) + 1
         uid = self._uid_at(position)
         if uid is not None:
-            self._ids[number] = self._columns.queue(uid)
+            self._ids[number] = self._queue(uid)
             return
         head = parse_head(self._handle.pread(_HEAD_PEEK_BYTES, position), position)
         if head is not None and head.uid is not None and head.number == number:
             has_queue = any(queue.uid == head.uid for queue in self._ids.values())
             if _UID.fullmatch(head.uid) is not None and not has_queue:
-                self._ids[number] = self._columns.queue(self._actual_uid(head.uid, position))
+                self._ids[number] = self._queue(self._actual_uid(head.uid, position))
 
     def _uid_at(self, position: int) -> bytes | None:
         """The id of a directory that stands where a record that begins here would name its queue."""
@@ -357,7 +360,7 @@ class FileScan:
         if record.uid is not None:
             if _UID.fullmatch(record.uid) is None or record.number <= max(self._ids, default=-1):
                 return False
-            queue = self._columns.by_uid.get(record.uid)
+            queue = self._columns.get(record.uid)
         else:
             queue = self._ids.get(record.number)
             if queue is None:
