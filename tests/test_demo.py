@@ -215,18 +215,6 @@ def test_a_loss_on_disk_is_found_and_named(tmp_path: Path, monkeypatch: pytest.M
 # ── what the check of the numbered messages notices ──────────────────────────────────────────────────────────────────
 
 
-def test_all_in_order_is_right() -> None:
-    check = checked(first(*range(60)) + second(*range(60, 100)), confirmed=60, total=100)
-    assert faults(check) == (0, 0, 0)
-    assert (check.right, check.survivors) == (100, 0)
-
-
-def test_unconfirmed_messages_may_survive_with_gaps() -> None:
-    check = checked(first(*range(60), 60, 61, 64) + second(*range(60, 100)), confirmed=60, total=100)
-    assert faults(check) == (0, 0, 0)
-    assert (check.right, check.survivors) == (103, 3)
-
-
 @pytest.mark.parametrize(
     ("messages", "lost"),
     [

@@ -41,25 +41,6 @@ def back(bench: Bench, *tags: int) -> None:
 # ── counts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_each_time_that_a_message_comes_back_counts() -> None:
-    bench = Bench()
-    bench.publish(b"a", b"b")
-    assert taken(bench) == [(b"a", 0), (b"b", 0)]
-    back(bench, 1)
-    assert taken(bench) == [(b"a", 1)]
-    back(bench, 3)
-    bench.queue.settlements.close_channel("c")
-    assert taken(bench) == [(b"a", 2), (b"b", 1)]
-
-
-def test_what_nobody_has_seen_came_back_and_does_not_count() -> None:
-    bench = Bench()
-    bench.publish(b"a", b"b", b"c")
-    taken(bench)
-    assert bench.queue.settlements.close_channel("c", seen_up_to=1) == 3
-    assert taken(bench) == [(b"a", 1), (b"b", 0), (b"c", 0)]
-
-
 @pytest.mark.parametrize("asleep", [False, True])
 def test_counts_survive_a_clean_stop(asleep: bool) -> None:
     bench = Bench({"x-max-priority": 1})
@@ -229,45 +210,6 @@ def test_a_failure_waits_twice_as_long_each_time_and_five_minutes_at_most() -> N
         bench.now_us = due_us
         bench.queue.settlements.tick()
     assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
-
-
-def test_a_wait_may_be_said() -> None:
-    bench = Bench()
-    bench.publish(b"a", b"b")
-    taken(bench)
-    bench.queue.settlements.retry("c", [range(1, 2)], 250)
-    bench.queue.settlements.retry("c", [range(2, 3)], 0)
-    assert taken(bench) == [(b"b", 1)]
-    bench.later(250)
-    bench.queue.settlements.tick()
-    assert taken(bench) == [(b"a", 1)]
-
-
-def test_with_a_retry_policy_everything_that_comes_back_waits() -> None:
-    bench = Bench({"x-delayed-retry-min": 100, "x-delayed-retry-multiplier": 1})
-    bench.publish(b"a", b"b", b"c")
-    taken(bench)
-    back(bench, 1)
-    bench.later(50)
-    bench.queue.settlements.close_channel("c")
-    assert bench.queue.next_deadline_us() == START_US + 100_000
-    bench.later(50)
-    bench.queue.settlements.tick()
-    assert taken(bench) == [(b"a", 1)]
-    bench.later(50)
-    bench.queue.settlements.tick()
-    assert taken(bench) == [(b"b", 1), (b"c", 1)]
-
-
-def test_purge_takes_what_waits_too() -> None:
-    bench = Bench()
-    bench.publish(b"a", b"b")
-    taken(bench, 1)
-    bench.queue.settlements.retry("c", [range(1, 2)])
-    assert bench.queue.purge() == 2
-    assert bench.queue.next_deadline_us() is None
-    bench.queue.check_invariants()
-    assert bench.queue.backing.depth == 0
 
 
 def test_a_queue_with_messages_that_wait_does_not_sleep_and_a_deleted_one_leaves_nothing() -> None:
@@ -453,15 +395,6 @@ def test_its_holder_may_extend_the_time() -> None:
     bench.later(1)
     bench.queue.settlements.tick()
     assert bench.queue.context.drain_effects().lapsed == [("t", range(2, 3))]
-
-
-def test_a_queue_may_have_the_timeout_and_gets_have_it_too() -> None:
-    bench = Bench({"x-consumer-timeout": 1600})
-    bench.publish(b"a")
-    assert taken(bench) == [(b"a", 0)]
-    bench.later(1700)
-    bench.queue.settlements.tick()
-    assert taken(bench) == [(b"a", 1)]
 
 
 def test_a_channel_that_is_gone_has_no_deadlines() -> None:

@@ -90,19 +90,6 @@ def test_an_unknown_exchange_is_not_found() -> None:
         Node().table.route("nowhere", "k")
 
 
-def test_direct_goes_by_the_whole_key_and_fanout_by_none() -> None:
-    node = Node("a", "b", "c")
-    for exchange in ("amq.direct", "amq.fanout"):
-        for queue, key in (("a", "x"), ("b", "x"), ("c", "x.y")):
-            node.bind(exchange, queue, key)
-    assert node.table.route("amq.direct", "x") == ("a", "b")
-    assert node.table.route("amq.direct", "x.y") == ("c",)
-    assert node.table.route("amq.direct", "") == ()
-    assert node.table.route("amq.fanout", "anything") == ("a", "b", "c")
-    node.unbind("amq.direct", "a", "x")
-    assert node.table.route("amq.direct", "x") == ("b",)
-
-
 def test_a_queue_bound_twice_is_named_once_until_both_bindings_are_gone() -> None:
     node = Node("q")
     node.bind("amq.direct", "q", "k")
@@ -271,18 +258,6 @@ def test_an_unknown_x_match_is_refused(mode: object) -> None:
 # ── several exchanges ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_exchange_bound_to_another_gets_the_message_with_its_key() -> None:
-    node = Node("all", "errors")
-    node.exchange("logs", "topic")
-    node.exchange("archive", "fanout")
-    node.bind("logs", ">archive", "#")
-    node.bind("logs", "errors", "*.error")
-    node.bind("archive", "all")
-    assert node.table.route("logs", "db.error") == ("errors", "all")
-    assert node.table.route("logs", "db.info") == ("all",)
-    assert node.table.route("archive", "db.error") == ("all",)
-
-
 def test_exchanges_in_a_circle_are_passed_once() -> None:
     node = Node("a", "b")
     for name in ("x", "y", "z"):
@@ -291,18 +266,6 @@ def test_exchanges_in_a_circle_are_passed_once() -> None:
         node.bind(source, destination)
     assert node.table.route("x", "") == ("b", "a")
     assert node.table.route("z", "") == ("a", "b")
-
-
-def test_the_alternate_exchange_gets_what_has_no_destination() -> None:
-    node = Node("a", "rest")
-    node.exchange("orders", "direct", alternate="unrouted")
-    node.exchange("unrouted", "fanout")
-    node.bind("orders", "a", "new")
-    node.bind("unrouted", "rest")
-    assert node.table.route("orders", "new") == ("a",)
-    assert node.table.route("orders", "old") == ("rest",)
-    node.unbind("orders", "a", "new")
-    assert node.table.route("orders", "new") == ("rest",)
 
 
 def test_an_alternate_is_asked_for_each_exchange_on_the_way() -> None:
@@ -325,16 +288,6 @@ def test_an_alternate_that_leads_nowhere_loses_the_message(alternate: str) -> No
     node = Node("k")
     node.exchange("x", alternate=alternate)
     assert node.table.route("x", "k") == ()
-
-
-def test_an_alternate_declared_later_counts_from_then_on() -> None:
-    node = Node("q")
-    node.exchange("rest", "fanout")
-    node.bind("rest", "q")
-    node.exchange("x", alternate="later")
-    assert node.table.route("x", "k") == ()
-    node.exchange("later", "direct", alternate="rest")
-    assert node.table.route("x", "k") == ("q",)
 
 
 def test_an_internal_exchange_takes_from_exchanges_and_from_the_node_only() -> None:
