@@ -12,7 +12,7 @@ import warren
 from tests.support.both_ways import both_ways, both_ways_by_hand, done, entered, listed, some, up_to
 from tests.support.runtime_tools import HandNode
 from warren.actors.engines.topics.errors import MemberError, QueueLostError, TopicError
-from warren.actors.topics.dispatch_actor import DispatchActor
+from warren.actors.topics.log_upkeep import LogUpkeep
 from warren.storage.errors import DataError
 
 SMALL: dict[str, Any] = {
@@ -300,7 +300,7 @@ async def test_a_broadcast_reader_keeps_its_own_positions(node: Any) -> None:
 @both_ways
 async def test_whoever_reads_or_asks_does_not_depend_on_how_far_the_index_is(node: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DispatchActor, "dispatch", lambda _: None)
+        patch.setattr(LogUpkeep, "dispatch_soon", lambda _: None)
         topic = await done(node.topic("events", queues=1))
         await done(topic.append(b"0"))
         async with entered(topic.reader("late", consume_from="last")) as late:
