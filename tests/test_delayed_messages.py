@@ -215,6 +215,12 @@ def test_those_that_wait_are_listed_in_the_order_of_time() -> None:
     assert hand.node.stats()["vhosts"]["/"]["messages_delayed"] == 4
 
 
+def test_a_single_message_may_have_its_headers_in_a_list() -> None:
+    hand = hand_node()
+    hand.node.queue("jobs").publish_many([b"c"], delay=1, headers=[{"n": 1}]).wait()
+    assert [message.headers for message in hand.node.queue("jobs").delayed()] == [{"n": 1}]
+
+
 def test_publish_many_gives_each_its_own_id_and_time() -> None:
     hand = hand_node()
     queue = hand.node.queue("jobs")

@@ -460,6 +460,16 @@ def test_threads_share_one_connection(guest: Node) -> None:
     together(*(functools.partial(work, queue) for queue in queues))
 
 
+def test_threads_of_a_guest_use_the_queue_that_its_coroutines_have(host: Node, guest: Node) -> None:
+    async def main() -> warren.Queue:
+        queue = await warren.aio.Node(guest).queue("q")
+        return queue.blocking
+
+    queue = asyncio.run(main())
+    queue.publish(b"x").wait(60)
+    assert bodies(queue) == [b"x"]
+
+
 def test_coroutines_use_the_same_connection(host: Node, guest: Node) -> None:
     async def main() -> None:
         node = warren.aio.Node(guest)

@@ -201,16 +201,13 @@ class DeliveryChannel:
 
     @property
     def queue(self) -> tuple[str, str]:
-        """Vhost and name of the queue."""
         return self.slot.vhost, self.slot.queue
 
     @property
     def alive(self) -> bool:
-        """Whether what was delivered through it can still be settled."""
         return self.error is None
 
     def check_process(self) -> None:
-        """Raise :class:`WrongProcessError` in a process that was forked from the one that this was delivered to."""
         if isinstance(self.error, WrongProcessError):
             raise self.error
 
@@ -221,7 +218,6 @@ class DeliveryChannel:
             raise ClosedMeanwhileError(str(error))
 
     def settle(self, outcome: str, tag: int) -> None:
-        """Settle one delivery."""
         self._settle(outcome, (tag,), 1)
 
     def settle_up_to(self, outcome: str, tag: int) -> Steps[None]:
@@ -236,21 +232,17 @@ class DeliveryChannel:
         yield
 
     def ack_up_to(self, tag: int) -> Steps[None]:
-        """Ack all deliveries up to one; 0: all. Raises :class:`UnknownTagError` if there was no such delivery."""
         self.check_open()
         with contextlib.suppress(LinkLostError):  # they have gone back
             result_of((yield self.slot.ask(Call("channel.ack_up_to", {"tag": tag}))))
 
     def settle_many(self, outcome: str, tags: list[int]) -> None:
-        """Settle deliveries in one go."""
         self._settle(outcome, tags, len(tags))
 
     def settle_all(self, outcome: str, tags: range) -> None:
-        """Settle a whole batch."""
         self.settle_ranges(outcome, (tags,))
 
     def settle_ranges(self, outcome: str, tags: Sequence[range]) -> None:
-        """Settle stretches of deliveries in one go."""
         self._settle(outcome, tags, sum(map(len, tags)))
 
     def _settle(self, outcome: str, tags: Sequence[int | range], count: int) -> None:
@@ -269,13 +261,11 @@ class DeliveryChannel:
             link.gather(new, _SETTLEMENT_BYTES * count, patient=True)
 
     def retry_in(self, tag: int, wait_ms: int) -> Steps[None]:
-        """Return one delivery as failed; it comes again after ``wait_ms``."""
         self.check_open()
         with contextlib.suppress(LinkLostError):  # it has gone back
             result_of((yield self.slot.ask(Call("channel.retry", {"tag": tag, "wait_ms": wait_ms}))))
 
     def extend(self, tag: int, time_ms: int) -> Steps[None]:
-        """Let one delivery's ack timeout, if any, end ``time_ms`` from now. Raises :class:`UnknownTagError`."""
         self.check_open()
         try:
             result_of((yield self.slot.ask(Call("channel.extend", {"tag": tag, "time_ms": time_ms}))))

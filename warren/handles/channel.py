@@ -88,16 +88,13 @@ class Channel:
 
     @property
     def queue(self) -> tuple[str, str]:
-        """Vhost and name of the queue."""
         return self._actor.declaration.vhost, self._actor.declaration.name
 
     @property
     def alive(self) -> bool:
-        """Whether what was delivered through it can still be settled."""
         return not self._actor.actor_stopped.is_set()
 
     def check_process(self) -> None:
-        """Raise :class:`WrongProcessError` in a process that was forked from the one that this was delivered to."""
         if not self._intake.alive and isinstance(error := self._actor.stopped_error(), WrongProcessError):
             raise error
 
@@ -109,41 +106,33 @@ class Channel:
         self.settle_all("requeue", delivered.tags)
 
     def settle(self, outcome: str, tag: int) -> None:
-        """Settle one delivery."""
         intake = self._intake if self._intake.alive else self.actor.intake
         intake.settle(self._keys[outcome], tag)
 
     def settle_up_to(self, outcome: str, tag: int) -> Steps[None]:
-        """Settle all deliveries up to one."""
         actor = self.actor
         yield call(actor, lambda: actor.queue_turn.settle_up_to(self.name, outcome, tag))
 
     def ack_up_to(self, tag: int) -> Steps[None]:
-        """Ack all deliveries up to one; 0: all. Raises :class:`UnknownTagError` if there was no such delivery."""
         return self.settle_up_to("ack", tag)
 
     def settle_many(self, outcome: str, tags: list[int]) -> None:
-        """Settle deliveries in one message."""
         self.settle_ranges(outcome, tag_ranges(tags))
 
     def settle_all(self, outcome: str, tags: range) -> None:
-        """Settle a whole batch."""
         self.settle_ranges(outcome, (tags,))
 
     def settle_ranges(self, outcome: str, tags: Sequence[range]) -> None:
-        """Settle stretches of deliveries in one message."""
         if len(tags) == 1 and len(tags[0]) == 1:
             self.settle(outcome, tags[0].start)
         else:
             self.actor.intake.settle_ranges(self._keys[outcome], tags)
 
     def retry_in(self, tag: int, wait_ms: int) -> Steps[None]:
-        """Return one delivery as failed; it comes again after ``wait_ms``."""
         actor = self.actor
         yield call(actor, lambda: actor.queue_turn.retry_in(self.name, (range(tag, tag + 1),), wait_ms))
 
     def extend(self, tag: int, time_ms: int) -> Steps[None]:
-        """Let one delivery's ack timeout, if any, end ``time_ms`` from now. Raises :class:`UnknownTagError`."""
         actor = self.actor
         yield call(actor, lambda: actor.queue_turn.extend(self.name, tag, time_ms))
 
@@ -154,8 +143,6 @@ class Channel:
                 self.settle_all("requeue", delivered.tags)
 
     def shut(self, seen_up_to: int | None = None) -> Steps[int]:
-        """Give back what is unsettled; return how many messages that were. ``seen_up_to``: messages with a higher
-        delivery tag were not seen by the consumer; ``None``: unknown."""
         if not self._open or self._actor.actor_stopped.is_set():
             return 0
         self._open = False
