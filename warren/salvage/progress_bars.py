@@ -36,10 +36,10 @@ def counting_bar(what: str, total: Callable[[], int | None], *, is_shown: bool =
 
 
 @contextmanager
-def reading_bar(log: CommitLog, what: str) -> Iterator[Callable[[int], object]]:
+def reading_bar(log: CommitLog, what: str, *, is_shown: bool = True) -> Iterator[Callable[[int], object]]:
     """Yield a function to call with the physical offset up to which the CommitLog was read."""
     columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
-    with _late_bar(what, lambda: log.end - log.min_offset, *columns) as advance_to:
+    with _late_bar(what, lambda: log.end - log.min_offset, *columns, is_shown=is_shown) as advance_to:
         yield lambda physical_offset: advance_to(physical_offset - log.min_offset)
 
 
