@@ -76,40 +76,35 @@ class SegmentV2:
     @cached_property
     def live(self) -> Bools:
         """Positions of messages that are not acked."""
-        live: Bools = self.entries["status"] == v2.MESSAGE
-        return live
+        return np.asarray(self.entries["status"] == v2.MESSAGE)
 
     @cached_property
     def acked(self) -> Bools:
         """Positions of acked messages whose entries are not all zeros. Messages kept in memory were in no store."""
         written = self.entries.view(np.uint8).reshape(-1, v2.ENTRY_SIZE).any(axis=1)
-        acked: Bools = written & (self.entries["status"] == v2.NOTHING)
-        return acked
+        return np.asarray(written & (self.entries["status"] == v2.NOTHING))
 
     @cached_property
     def persistent(self) -> Bools:
-        persistent: Bools = self.entries["flags"] & v2.PERSISTENT != 0
-        return persistent
+        return np.asarray(self.entries["flags"] & v2.PERSISTENT != 0)
 
     @cached_property
     def elsewhere(self) -> Bools:
         """Entries whose message is in the vhost's store."""
-        elsewhere: Bools = self.entries["location"] == v2.IN_VHOST_STORE
-        return elsewhere
+        return np.asarray(self.entries["location"] == v2.IN_VHOST_STORE)
 
     @cached_property
     def here(self) -> Bools:
         """Entries that say that their message is in the queue's own store."""
-        here: Bools = (self.entries["location"] == v2.IN_QUEUE_STORE) & (self.entries["rest"] == 0)
-        return here
+        return np.asarray((self.entries["location"] == v2.IN_QUEUE_STORE) & (self.entries["rest"] == 0))
 
     @cached_property
     def inside(self) -> Bools:
         """Entries whose record lies within the store's file."""
         size, offsets, lengths = self.store.size, self.entries["offset"], self.entries["length"].astype(np.uint64)
         ends = np.minimum(offsets, np.uint64(v2.MAX_POSITION)).astype(np.uint64) + lengths
-        inside: Bools = self.here & (offsets >= v2.HEADER_SIZE) & (ends + np.uint64(v2.RECORD_HEAD_SIZE) <= size)
-        return inside & (lengths <= MAX_MESSAGE_BYTES)
+        is_in_file = (offsets >= v2.HEADER_SIZE) & (ends + np.uint64(v2.RECORD_HEAD_SIZE) <= size)
+        return np.asarray(self.here & is_in_file & (lengths <= MAX_MESSAGE_BYTES))
 
     @cached_property
     def disputed(self) -> Bools:

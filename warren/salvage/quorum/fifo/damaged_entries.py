@@ -135,10 +135,10 @@ class DamagedEntries:
                 self._give_back(command, bad.index, later)
                 return f"messages were requeued; {NOT_SURE}"
             case Down(pid=pid):
-                machine.apply(bad.index, machine.messages.now_ms, command._replace(pid=self._down_pid(pid, later)))
+                machine.apply(bad.index, machine.messages.now_ms, command._replace(pid=self._actual_pid(pid, later)))
                 return f"a process ended; {NOT_SURE}"
             case Checkout(consumer=(tag, pid)):
-                name = tag, self._actual_pid(pid)
+                name = tag, self._actual_pid(pid, LaterCommands())
                 machine.apply(bad.index, machine.messages.now_ms, command._replace(consumer=name))
                 machine.settlements.doubt_key(name)
                 return f"a consumer started; {NOT_SURE}"
@@ -185,14 +185,9 @@ class DamagedEntries:
         delivery = next(deliveries, None)
         return None if delivery in later.deliveries else delivery
 
-    def _down_pid(self, pid: Pid, later: LaterCommands) -> Pid:
-        """The process that is meant: one that does nothing later."""
+    def _actual_pid(self, pid: Pid, later: LaterCommands) -> Pid:
+        """``pid`` if it is known, else the most similar known one, if any; of no process that does something later."""
         pids = set(self._machine.pids()) - later.pids
-        return pid if pid in pids else nearest(pid, pids) or pid
-
-    def _actual_pid(self, pid: Pid) -> Pid:
-        """``pid`` if it is known, else the most similar known one, if any."""
-        pids = self._machine.pids()
         return pid if pid in pids else nearest(pid, pids) or pid
 
     def _likest(self, bad: BadEntry) -> Command:

@@ -158,8 +158,7 @@ class Deliveries:
     def take_back(self, consumer: Consumer, msg_id: int, *, failed: bool) -> QueuedMessage | None:
         """Take a message from a consumer and count its delivery; ``None`` if it is past the limit and sent away."""
         messages = self.messages
-        index, size, expiry_ms, delivery_count, acquired_count = consumer.held[msg_id]
-        returned = QueuedMessage(index, size, expiry_ms, delivery_count + failed, acquired_count + 1)
+        returned = consumer.held[msg_id].returned(failed=failed)
         if messages.is_past_limit(returned):
             messages.send_away(returned)
             self.complete(consumer, [msg_id])
@@ -174,11 +173,7 @@ class Deliveries:
         if message is None:
             return
         consumer.deadlines.pop(msg_id, None)
-        failed = not self.rules.has_keys
-        requeued = QueuedMessage(
-            index, message.size, message.expiry_ms, message.delivery_count + failed, message.acquired_count + 1
-        )
-        self.messages.requeue(requeued)
+        self.messages.requeue(message.returned(failed=not self.rules.has_keys)._replace(index=index))
         consumer.give_back(1)
         self.service.refresh(consumer)
         self.activate_if(self.rules.activates_after_return)

@@ -25,15 +25,13 @@ class Publishers:
         following = self.following.get(pid)
         if following is None:
             self.following[pid] = following = 1
-        if seq != following and (seq is None or seq < following or not self._may_jump(pid)):
+        may_jump = self._checked.get(pid, 0) < self._holes
+        if seq != following and (seq is None or seq < following or not may_jump):
             return False
         self.following[pid] = seq + 1
         if self._holes:
             self._checked[pid] = self._holes
         return True
-
-    def _may_jump(self, pid: Pid) -> bool:
-        return self._checked.get(pid, 0) < self._holes
 
     def register(self, pid: Pid) -> None:
         """Add a publisher, unless it is known."""

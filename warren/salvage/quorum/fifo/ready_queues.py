@@ -37,6 +37,10 @@ class QueuedMessage(NamedTuple):
     acquired_count: int = 0
     """How often a consumer had it and did not finish it; the delivery limit looks here."""
 
+    def returned(self, *, failed: bool) -> QueuedMessage:
+        """The message after it came back; ``failed``: whether that is a failed delivery."""
+        return self._replace(delivery_count=self.delivery_count + failed, acquired_count=self.acquired_count + 1)
+
 
 class ReadyQueue(Protocol):
     """The messages, the head being the one that is delivered next."""

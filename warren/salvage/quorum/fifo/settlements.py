@@ -149,7 +149,7 @@ class Settlements:
 
     def goes_with_a_return(self, consumer: Consumer, msg_id: int) -> bool:
         """Whether the message is sent away if it comes back once more: it has reached the delivery limit."""
-        return self._deliveries.messages.is_past_limit(_returned(consumer.held[msg_id]))
+        return self._deliveries.messages.is_past_limit(consumer.held[msg_id].returned(failed=True))
 
     def doubt_key(self, key: ConsumerKey) -> None:
         """Note a consumer's name that may be wrong: commands with the same tag or the same pid may mean it."""
@@ -165,8 +165,8 @@ class Settlements:
     def put_back(self) -> None:
         """Put back what untrusted settles took, at the restart, after all other returns."""
         messages = self._deliveries.messages
-        for message in map(_returned, self._doubtful.values()):
-            messages.returns.append(message)
+        for message in self._doubtful.values():
+            messages.returns.append(message.returned(failed=True))
             messages.ready_bytes += message.size
         self._doubtful.clear()
 
@@ -176,11 +176,6 @@ def _may_be(key: ConsumerKey, unsure: ConsumerKey) -> bool:
     if isinstance(key, int) or isinstance(unsure, int):
         return False
     return key[0] == unsure[0] or unsure[1] in (key[1], UNKNOWN_PID)
-
-
-def _returned(message: QueuedMessage) -> QueuedMessage:
-    """The message after a failed delivery."""
-    return message._replace(delivery_count=message.delivery_count + 1, acquired_count=message.acquired_count + 1)
 
 
 def _nearest_numbers(free: Sequence[int], msg_ids: Sequence[int]) -> list[int]:
