@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pamqp import commands as c
 
 from tests.support.amqp_link import NO_PROPERTIES, OURS, RABBITMQS, UNKNOWN_METHODS, Link
+from tests.support.broker import Broker
 from tests.support.server_tools import Served, served
 from warren.amqp.connection import PROTOCOL_HEADER
 from warren.amqp.framing import HEADER, METHOD, PUBLISH, contents, frame
@@ -84,6 +85,16 @@ def test_an_unknown_method_ends_a_connection_without_a_word(here: Served, data: 
     link.open_channel(1)
     link.write(data)
     assert closing(link) == ""
+
+
+@pytest.mark.broker
+def test_a_broker_says_the_same(broker: Broker) -> None:
+    broker.start()
+    for data, reply in [*RABBITMQS, *((data, "") for data in UNKNOWN_METHODS)]:
+        link = Link(broker.amqp_port)
+        link.open_channel(1)
+        link.write(data)
+        assert closing(link) == reply, data
 
 
 # ── mutations ───────────────────────────────────────────────────────────────────────────────────────────────────────
