@@ -32,7 +32,6 @@ from warren.amqp.errors import (
     describe_frame,
 )
 from warren.amqp.framing import (
-    BASIC,
     BODY,
     CONTENT_METHODS,
     DELIVER,
@@ -47,7 +46,6 @@ from warren.amqp.framing import (
     FrameReader,
     Item,
     MethodRun,
-    content_header,
     frame,
     settlements,
     split_at_tag,
@@ -64,7 +62,17 @@ from warren.amqp.methods import (
     settlement_flags,
 )
 from warren.amqp.own_methods import OWN_METHODS
-from warren.amqp.received import Event, HeaderReceived, Heartbeat, Messages, MethodReceived, Violation
+from warren.amqp.received import (
+    Content,
+    Event,
+    HeaderReceived,
+    Heartbeat,
+    Messages,
+    MethodReceived,
+    Violation,
+    add_messages,
+    check_size,
+)
 from warren.amqp.states import SENT_BY, TRANSITIONS, Side, State
 
 PROTOCOL_HEADER: Final = b"AMQP\0\0\x09\x01"
@@ -107,34 +115,6 @@ _CACHED: Final = 128
 """This many repeated methods and message headers are cached as they are read and written."""
 _CACHED_BYTES: Final = 512
 """The longest of them, in bytes."""
-_LOOSE: Final = 1024
-"""At most this many pieces of a body are kept apart."""
-
-
-@attrs.define
-class _Content:
-    """A message that has not arrived completely."""
-
-    method: Method
-    tags: list[int]
-    """The delivery tag, if it has one."""
-    properties: bytes | None = None
-    """``None``: the content header is still missing."""
-    left: int = 0
-    """Bytes of the body that are still missing."""
-    fragments: list[bytes] = attrs.Factory(list)
-    size: int = 0
-    """Total bytes of the fragments."""
-    _loose: int = 0
-
-    def add(self, payload: bytes) -> None:
-        """Add a piece of the body. Many small pieces are joined: each would take many times its bytes."""
-        self.fragments.append(payload)
-        self.size += len(payload)
-        self._loose += 1
-        if self._loose == _LOOSE:
-            self.fragments[-_LOOSE:] = [b"".join(self.fragments[-_LOOSE:])]
-            self._loose = 0
 
 
 @attrs.define
@@ -144,7 +124,7 @@ class _Channel:
     is_open: bool = False
     is_closing: bool = False
     """We have asked to close it; everything until the answer is ignored."""
-    content: _Content | None = None
+    content: Content | None = None
 
 
 class Connection:
@@ -228,9 +208,9 @@ class Connection:
         if isinstance(item, ContentRun):
             method = self._known_method(item.method)
             channel = self._channel_for(item.channel, item.index)
-            self._check_size(len(item.bodies[0]), item.index)
+            check_size(len(item.bodies[0]), self.max_message_size, item.index)
             if not channel.is_closing:
-                _add_messages(events, Messages(item.channel, method, item.tags, item.properties, item.bodies))
+                add_messages(events, Messages(item.channel, method, item.tags, item.properties, item.bodies))
         elif isinstance(item, MethodRun):
             if not self._channel_for(item.channel, item.index).is_closing:
                 events.append(item)
@@ -363,7 +343,7 @@ class Connection:
         if index in OWN_METHODS and not self.has_own_methods:
             raise UnknownMethodError(index)
         if channel.content is not None:
-            raise _unexpected(channel.content)
+            raise channel.content.unexpected()
         if index == c.Channel.Open.index:
             if channel.is_open:
                 raise ProtocolError(CHANNEL_ERROR, "second 'channel.open' seen", index)
@@ -378,7 +358,7 @@ class Connection:
         if index in CONTENT_METHODS:
             payload, tags = without_tag(index, payload)
             method = self._known_method(payload)
-            self._channel_for(number, index).content = _Content(method, tags)
+            self._channel_for(number, index).content = Content(method, tags)
             return
         method = self._known_method(payload)
         channel = self._channel_for(number, index)
@@ -402,36 +382,17 @@ class Connection:
                 return
         events.append(MethodReceived(number, method))
 
-    def _check_size(self, size: int, method_index: int) -> None:
-        """Raise if a body of ``size`` bytes is too large."""
-        if size > self.max_message_size:
-            raise ProtocolError(
-                FRAME_ERROR,
-                f"content body size {size} exceeds maximum allowed size {self.max_message_size}",
-                method_index,
-            )
-
     def _receive_content(self, number: int, kind: int, payload: bytes, events: list[Event]) -> None:
         channel = self._channel(number)
         content = channel.content
         if content is None:
             raise ProtocolError(UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
-        if content.properties is None:
+        if not content.has_header:
             if kind != HEADER:
-                raise _unexpected(content)
-            class_id, weight, size, properties = content_header(payload)
-            if weight:
-                raise _unexpected(content)
-            if class_id != BASIC:
-                raise ProtocolError(
-                    UNEXPECTED_FRAME,
-                    f"expected content header for class {BASIC}, got one for class {class_id} instead",
-                    content.method.index,
-                )
-            self._check_size(size, content.method.index)
-            content.properties, content.left = properties, size
+                raise content.unexpected()
+            content.begin(payload, self.max_message_size)
         elif kind != BODY:
-            raise _unexpected(content)
+            raise content.unexpected()
         elif len(payload) > content.left:
             raise ProtocolError(FRAME_ERROR, "content body frame exceeds remaining content size", content.method.index)
         else:
@@ -443,7 +404,7 @@ class Connection:
             channel.content = None
             if not channel.is_closing:
                 body = b"".join(content.fragments)
-                _add_messages(events, Messages(number, content.method, content.tags, content.properties, [body]))
+                add_messages(events, Messages(number, content.method, content.tags, content.properties, [body]))
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -613,30 +574,6 @@ def _decode_on_0(payload: bytes) -> Method:
         raise ProtocolError(INTERNAL_ERROR, "") from None
 
 
-def _add_messages(events: list[Event], messages: Messages) -> None:
-    """Append messages to the previous event if only bodies and delivery tags differ."""
-    last = events[-1] if events else None
-    if (
-        isinstance(last, Messages)
-        and last.method is messages.method
-        and last.channel == messages.channel
-        and last.properties == messages.properties
-    ):
-        last.tags.extend(messages.tags)
-        last.bodies.extend(messages.bodies)
-    else:
-        events.append(messages)
-
-
 def _lower(ours: int, theirs: int) -> int:
     """The lower of two limits; 0 means no limit."""
     return min(ours, theirs) if ours and theirs else ours or theirs
-
-
-def _unexpected(content: _Content) -> ProtocolError:
-    expected = (
-        f"expected content header for class {BASIC}, got non content header frame instead"
-        if content.properties is None
-        else "expected content body, got non content body frame instead"
-    )
-    return ProtocolError(UNEXPECTED_FRAME, expected, content.method.index)
