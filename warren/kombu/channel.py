@@ -34,7 +34,7 @@ from warren.handles.queue import Queue
 from warren.kombu.connection import Connection
 from warren.kombu.errors import as_amqp
 from warren.kombu.message import Message, Outgoing, eta_of, outgoing
-from warren.kombu.subscription import Subscription
+from warren.kombu.subscription import AHEAD, Subscription
 from warren.storage.errors import MessageError, WarrenError
 from warren.verbs.exchange_verbs import UnroutableError
 
@@ -300,17 +300,25 @@ class Channel(base.StdChannel):
         if tag in self._subscriptions:
             raise amqp.NotAllowed(f"there is a consumer '{tag}' already", None, "Basic.consume", 530)
         with as_amqp("Basic.consume"):
-            subscription = Subscription(
-                self,
-                Queue(connection.run(connection.vhost._verbs.queue(queue, passive=True), 0.0)),
-                tag,
-                callback or _ignore,
-                name=f"kombu-{self._number}-{tag}",
-                no_ack=no_ack,
-                prefetch=self.prefetch_count,
+            source = Queue(connection.run(connection.vhost._verbs.queue(queue, passive=True), 0.0))
+            prefetch = 0 if no_ack else self.prefetch_count
+            ack_timeout = _ack_timeout(arguments or {}, connection.address.visibility_timeout)
+            consumer = source.consume(
+                prefetch or AHEAD,
+                timeout=0.0,  # a get with a timeout begins it: it ends as soon as another process that hosts is silent
+                tag=f"kombu-{self._number}-{tag}",
                 exclusive=exclusive,
                 priority=(arguments or {}).get("x-priority", 0),
-                ack_timeout=_ack_timeout(arguments or {}, connection.address.visibility_timeout),
+                ack_timeout=None if no_ack else ack_timeout,
+            )
+            subscription = Subscription(
+                self,
+                source,
+                consumer,
+                tag,
+                callback or _ignore,
+                no_ack=no_ack,
+                prefetch=prefetch,
                 on_cancel=on_cancel,
                 wake=connection.wake,
             )

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from warren.actors.runtime.future import Future
 from warren.actors.runtime.pooled_actor import ActorStoppedError
 from warren.actors.runtime.wake_event import WakeEvent
-from warren.handles.consumer import Delivery
+from warren.handles.consumer import Consumer, Delivery
 from warren.handles.queue import Queue
 
 AHEAD: Final = 256
@@ -51,19 +51,16 @@ class Subscription:
         self,
         channel: Receiver,
         queue: Queue,
+        consumer: Consumer,
         tag: str,
         callback: Callable[[Any], Any],
         *,
-        name: str,
         no_ack: bool,
         prefetch: int,
-        exclusive: bool,
-        priority: int,
-        ack_timeout: float | None,
         on_cancel: Callable[[str], Any] | None,
         wake: WakeEvent,
     ) -> None:
-        """``name``: the consumer's unique name in the queue; ``prefetch``: the channel's, 0 for none."""
+        """``prefetch``: the channel's, 0 for none; the consumer begins with it or :data:`AHEAD`."""
         self.channel = channel
         self.queue = queue
         self.tag = tag
@@ -74,16 +71,9 @@ class Subscription:
         """Delivery tags of the channel. Different threads add and remove entries, each with one operation."""
         self._wake = wake
         self._armed = False
-        self._limit = 0 if no_ack else prefetch
-        self._asked = self._limit or AHEAD
-        self._consumer = queue.consume(
-            self._asked,
-            timeout=0.0,  # a get with a timeout begins it: that ends as soon as another process that hosts is silent
-            tag=name,
-            exclusive=exclusive,
-            priority=priority,
-            ack_timeout=None if no_ack else ack_timeout,
-        )
+        self._limit = prefetch
+        self._asked = prefetch or AHEAD
+        self._consumer = consumer
 
     def take(self) -> Delivery | None:
         """Return the next message, if there is one; raise what ended the queue."""
