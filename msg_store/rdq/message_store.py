@@ -138,22 +138,6 @@ class MessageStore:
         if recovered is None:
             files.sync_directory(posixpath.dirname(directory))
             recovered = recover(files, directory)
-        highest = recovered.summary.current
-        if highest is None:
-            highest = 0
-            recovered.summary.add(highest, 0)
-        size_bytes = recovered.summary[highest].size_bytes
-        # What a process that crashed has issued may still not be on the disk: to be synced before it is relied on.
-        current = CurrentFile(
-            files,
-            directory,
-            highest,
-            size_bytes,
-            durable=True,
-            unsynced=not clean,
-            name_unsynced=not clean,
-            rolled_unsynced=[] if clean else [number for number in recovered.summary if number != highest],
-        )
         return cls(
             files,
             directory,
@@ -161,7 +145,7 @@ class MessageStore:
             buffer_bytes,
             recovered.locations,
             recovered.summary,
-            current,
+            _continued(files, directory, recovered.summary, clean=clean),
             clean,
             recovered.unreadable,
             sync,
@@ -477,6 +461,25 @@ class MessageStore:
     def _check_usable(self) -> None:
         if self._failure is not None:
             raise StorageError(f"{self._directory}: {self._failure}")
+
+
+def _continued(files: FileSystem, directory: str, summary: FileSummary, *, clean: bool) -> CurrentFile:
+    """Open the highest file of a store; an empty store gets its first one."""
+    number = summary.current
+    if number is None:
+        number = 0
+        summary.add(number, 0)
+    # What a process that crashed has issued may still not be on the disk: to be synced before it is relied on.
+    return CurrentFile(
+        files,
+        directory,
+        number,
+        summary[number].size_bytes,
+        durable=True,
+        unsynced=not clean,
+        name_unsynced=not clean,
+        rolled_unsynced=[] if clean else [other for other in summary if other != number],
+    )
 
 
 def _home(file: int) -> int:

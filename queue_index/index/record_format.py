@@ -307,19 +307,10 @@ class Parser:
 
         layout = self._layout
         head_size, shift = layout.head_size, layout.number_bits
-        mask = (1 << shift) - 1
-        head_dtype = np.dtype(layout.head)
-        number = int.from_bytes(data[position : position + head_size], "big") & mask
+        mask, head_dtype = (1 << shift) - 1, np.dtype(layout.head)
         kind = int.from_bytes(data[position : position + head_size], "big") >> shift
-        shorts: list[int] = []
-        unit = record_size
-        while len(shorts) < 2:
-            follower = data[position + unit : position + unit + head_size]
-            head = int.from_bytes(follower, "big")
-            if len(follower) < head_size or head >> shift not in layout.short_kinds or head & mask != number:
-                break
-            shorts.append(head >> shift)
-            unit += head_size
+        shorts = self._shorts_of_same(data, position, record_size)
+        unit = record_size + len(shorts) * head_size
         guess, available = _STRETCH_FIRST_GUESS, (len(data) - position) // unit
         taken = 0
         while True:
@@ -351,6 +342,23 @@ class Parser:
         for short in shorts:
             self._collected.shorts[short].append(column)
         return taken * unit
+
+    def _shorts_of_same(self, data: bytes, position: int, record_size: int) -> list[int]:
+        """Return the kinds of the same message's short records that directly follow the publish at ``position``."""
+        layout, head_size = self._layout, self._layout.head_size
+        mask = (1 << layout.number_bits) - 1
+        number = int.from_bytes(data[position : position + head_size], "big") & mask
+        shorts: list[int] = []
+        at = position + record_size
+        while len(shorts) < 2:
+            follower = data[at : at + head_size]
+            head = int.from_bytes(follower, "big")
+            kind = head >> layout.number_bits
+            if len(follower) < head_size or kind not in layout.short_kinds or head & mask != number:
+                break
+            shorts.append(kind)
+            at += head_size
+        return shorts
 
     def _stretch_of_shorts(self, data: bytes, position: int) -> int:
         """Take all consecutive short records that begin here; return their bytes."""

@@ -98,12 +98,17 @@ def sql(
     if form is Format.PARQUET and out is None and sys.stdout.isatty():
         raise UsageError("--format parquet cannot be written to a terminal; give --out FILE")
     from warren.sql.directories import Directories
-    from warren.sql.statements import Statements
 
     is_interactive = text is None and file is None and sys.stdin.isatty()
     if text is None and not is_interactive:
         text = _read_stdin()
-    directories = Directories.at(*paths, failfast=failfast, settings=parse_settings(setting))
+    _query(Directories.at(*paths, failfast=failfast, settings=parse_settings(setting)), text, form, out, rows)
+
+
+def _query(directories: Directories, text: str | None, form: Format, out: str | None, rows: int) -> None:
+    """Answer the SQL, or what is typed at a prompt."""
+    from warren.sql.statements import Statements
+
     for node in directories.nodes if out is not None else ():
         check_outside(out or "", node.directory)
     with closing(Statements(directories)) as statements:

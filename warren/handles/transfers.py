@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from warren.handles.node import Node
     from warren.salvage.formats import Format
     from warren.salvage.queue_directory import Finding
+    from warren.shovel.run import Orders
 
 
 @attrs.frozen(kw_only=True)
@@ -114,6 +115,13 @@ def import_messages(
         publish=True,
         adopt=adopt,
     )
+    return _imported(orders)
+
+
+def _imported(orders: Orders) -> Transferred:
+    """Run an import to its end."""
+    from warren.shovel import run
+
     account, problems = run.start(orders), list[str]()
     watcher = run.Watcher(
         begin=lambda moved, count: None,

@@ -64,6 +64,14 @@ def _routes() -> Iterator[Route]:
     yield route("/consumers", "any", get=connections.consumers)
     yield route("/consumers/:vhost", "vhost", get=connections.consumers)
 
+    yield from _queues()
+    yield from _exchanges()
+    yield from _users()
+    yield from _policies()
+    yield from _checks()
+
+
+def _queues() -> Iterator[Route]:
     yield route("/queues", "any", get=queues.queues)
     yield route("/queues/:vhost", "vhost", get=queues.queues)
     yield route("/queues/:vhost/:queue", "vhost", get=queues.queue, put=queues.put_queue, delete=queues.delete_queue)
@@ -76,6 +84,8 @@ def _routes() -> Iterator[Route]:
         yield route(f"/queues/:vhost/:queue/{handler.__name__}", "vhost", post=handler)
     yield route("/rebalance/queues", "admin", post=health.rebalance)
 
+
+def _exchanges() -> Iterator[Route]:
     yield route("/exchanges", "any", get=exchanges.exchanges)
     yield route("/exchanges/:vhost", "vhost", get=exchanges.exchanges)
     yield route(
@@ -93,10 +103,6 @@ def _routes() -> Iterator[Route]:
     between = "/bindings/:vhost/e/:source/:type/:destination"
     yield route(between, "vhost", get=exchanges.bindings_between, post=exchanges.post_binding)
     yield route(f"{between}/:key", "vhost", get=exchanges.binding, delete=exchanges.delete_binding)
-
-    yield from _users()
-    yield from _policies()
-    yield from _checks()
 
 
 def _users() -> Iterator[Route]:

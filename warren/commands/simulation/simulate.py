@@ -266,10 +266,7 @@ def sweep(
             raise WarrenError(f"every point failed; the first one: {failed[0]}")
         if folder is not None and out is not None:
             with naming_errors(out):
-                swept.save(folder)
-                keys = [axis.key for axis in axes]
-                title = f"{printable(swept.name)}: {' and '.join(keys)}"
-                part("heatmap").draw_sweep(swept.frame, keys, folder, title=title)
+                _save_sweep(swept, [axis.key for axis in axes], folder)
         summary: Summary = swept.to_json()
         return summary
 
@@ -278,6 +275,13 @@ def sweep(
         report_error(problem)
     if failed:
         raise typer.Exit(_EXIT_SOME_FAILED)
+
+
+def _save_sweep(swept: Any, keys: list[str], folder: str) -> None:
+    """Write the rows and the picture."""
+    swept.save(folder)
+    title = f"{printable(swept.name)}: {' and '.join(keys)}"
+    part("heatmap").draw_sweep(swept.frame, keys, folder, title=title)
 
 
 def _swept(path: str, axes: list[Any], processes: int | None, spark: str | None, seed: int | None) -> Any:

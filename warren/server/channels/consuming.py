@@ -23,6 +23,7 @@ from warren.actors.engines.queue.consumers import Consumer
 from warren.actors.engines.queue.queue_turn import LOST
 from warren.actors.queue.deliveries import Deliveries, TurnTaker
 from warren.actors.queue.intake import QueueGoneError
+from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Future
 from warren.aio import bridge
 from warren.amqp.errors import ProtocolError
@@ -191,8 +192,12 @@ class ChannelConsumers:
         if (stream := find_stream(channel, name)) is not None:
             await self._consume_stream(stream, tag, method, arguments)
             return
-        entry = find_queue(channel, name)
-        actor = entry.actor
+        await self._consume_queue(find_queue(channel, name), tag, method, arguments)
+
+    async def _consume_queue(
+        self, entry: QueueEntry, tag: str, method: c.Basic.Consume, arguments: dict[str, Any]
+    ) -> None:
+        channel, actor = self._channel, entry.actor
         through = self._settlements.through_for(actor)
         credit: Any = arguments.pop(CREDIT, None) if channel.connection.is_owner else None
         consumer_name = f"{channel.connection.name}.{channel.number}.{tag}"
