@@ -20,7 +20,7 @@ from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.queue.effects import Delivered
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.engines.queue.queue_turn import QueueTurn
-from warren.actors.node.backpressure import Intake
+from warren.actors.node.backpressure import Intake, PublishBatch
 from warren.actors.node.node_context import NodeContext
 from warren.actors.node.node_part import NodePart
 from warren.actors.node.store_actor import RemoteStore
@@ -121,14 +121,14 @@ class QueueIntake(Intake):
         if self.deliveries and self._hand_off(key, body):
             return _SAFE
         batch = self.inbox.join(key, body, len(body) + key.overhead_bytes)
-        if batch is None:
+        if not isinstance(batch, PublishBatch):
             return None
         if self.deliveries:
             if self.consumer_waits():
                 self._wake_waiting()
             else:  # the thread that began the entry may not have scheduled a turn
                 self._turns.submit()
-        return batch.confirm  # type: ignore[attr-defined,no-any-return]
+        return batch.confirm
 
     def new_batch(self, key: PublishKey) -> EarlyBatch:
         return EarlyBatch(key, Confirm(self))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import attrs
 from pamqp import commands as c
@@ -94,7 +94,7 @@ class ChannelPublisher:
 
     def publish(self, event: Messages) -> Work:
         """Take messages; the returned work waits until they are admitted."""
-        method: c.Basic.Publish = event.method  # type: ignore[assignment]
+        method = cast(c.Basic.Publish, event.method)
         if method.immediate:
             raise ProtocolError(NOT_IMPLEMENTED, "immediate=true", method.index)
         addressed = self._address(method.exchange, method.routing_key, event.properties)
@@ -322,7 +322,7 @@ class ChannelPublisher:
 
     def _unroutable(self, addressed: _Addressed, event: Messages) -> None:
         """Return unroutable messages to the client, if they are mandatory."""
-        method: c.Basic.Publish = event.method  # type: ignore[assignment]
+        method = cast(c.Basic.Publish, event.method)
         if self._channel.traffic is not None:
             self._channel.traffic.unrouted[method.mandatory] += len(event.bodies)
         if not method.mandatory or not self._channel.may_send:
@@ -358,7 +358,7 @@ class ChannelPublisher:
         self._committing = confirms
         try:
             for index, event in enumerate(events, 1):
-                method: c.Basic.Publish = event.method  # type: ignore[assignment]
+                method = cast(c.Basic.Publish, event.method)
                 addressed = self._address(method.exchange, method.routing_key, event.properties)
                 if index % EVENTS_AT_A_TIME == 0:
                     await asyncio.sleep(0)
