@@ -21,13 +21,13 @@ from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.definitions import Definitions
 from warren.actors.engines.declared.exchanges import Binding, ExchangeDeclaration
 from warren.actors.engines.declared.parameters import Parameters
-from warren.actors.engines.declared.policies import AppliedPolicies, Policy, PolicyKind
+from warren.actors.engines.declared.policies import Policy, PolicyKind
 from warren.actors.engines.declared.users import Users
 from warren.actors.engines.errors import NotFoundError, PreconditionFailedError
 from warren.actors.engines.restarts import What
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_context import NodeContext
-from warren.actors.node.node_errors import BrokenNodeError, TopicsDownError, UnsavedError, VhostDownError
+from warren.actors.node.node_errors import BrokenNodeError, UnsavedError, VhostDownError
 from warren.actors.node.running_vhost import RunningVhost
 from warren.actors.queue.intake import QueueDownError, QueueGoneError
 from warren.actors.queue.queue_actor import QueueActor
@@ -104,7 +104,6 @@ class NodeRegistry:
         """Vhosts that could not be opened, and why."""
         self.entries_down: dict[str, Mapping[str, QueueEntry]] = {}
         """The entries of vhosts that are down, which handles still refer to."""
-        self.streams = NodeStreams(context, topic_settings, self._topics_of_streams, self._policies_of_queue)
         self.node_topics = NodeTopics(
             context,
             path,
@@ -112,8 +111,14 @@ class NodeRegistry:
             used_disk_percent,
             owner=owner,
             note_down=supervision.note_down,
-            streams=self.streams.retentions,
         )
+        self.streams = NodeStreams(
+            context,
+            topic_settings,
+            self.node_topics,
+            lambda vhost, name: self.definitions.vhost(vhost).policies.of("queue", name),
+        )
+        self.node_topics.streams = self.streams.retentions
 
     @property
     def definitions(self) -> Definitions:
@@ -161,20 +166,20 @@ class NodeRegistry:
         self.streams.restore(self._definitions)
         if self.node_topics.on_disk:
             self.node_topics.try_to_open()
-        self._declare_topics_of_streams()
+        self.streams.declare_topics()
 
     def open_vhost(self, name: str) -> None:
         """Open a vhost that is defined, or note the damage that keeps it down."""
         definitions = self.definitions.vhost(name)
         try:
-            paths = self._vhost_path(name), self._side_path(name)
-            vhost = RunningVhost.open(self._context, *paths, definitions, owner=self._owner)
+            path, side_path = self._vhost_path(VHOSTS_DIRECTORY, name), self._vhost_path(SIDE_DIRECTORY, name)
+            vhost = RunningVhost.open(self._context, path, side_path, definitions, owner=self._owner)
         except DataError as error:
             _LOG.exception("vhost '%s' is down", name, extra=log_event("vhost_down", error, vhost=name))
             self.down[name] = error
             return
         vhost.streams = self.streams
-        vhost.delays_path = self._delays_path(name)
+        vhost.delays_path = self._vhost_path(DELAYS_DIRECTORY, name)
         self.down.pop(name, None)
         self.entries_down.pop(name, None)
         orphans = [queue for queue in vhost.orphans() if definitions.declare_queue(queue, named_by_node=True)]
@@ -192,16 +197,9 @@ class NodeRegistry:
         if orphans:  # only now: a crash must not turn those that were removed into durable queues
             self._save()
 
-    def _vhost_path(self, name: str) -> str:
-        entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
-        return f"{self._path}/{VHOSTS_DIRECTORY}/{entry}"
-
-    def _delays_path(self, name: str) -> str:
-        return f"{self._path}/{DELAYS_DIRECTORY}/{names.vhost_directory_name(name.encode('utf-8', 'surrogateescape'))}"
-
-    def _side_path(self, name: str) -> str:
-        entry = names.vhost_directory_name(name.encode("utf-8", "surrogateescape"))
-        return f"{self._path}/{SIDE_DIRECTORY}/{entry}"
+    def _vhost_path(self, directory: str, name: str) -> str:
+        """Return the folder of a vhost in one of the node's directories."""
+        return f"{self._path}/{directory}/{names.vhost_directory_name(name.encode('utf-8', 'surrogateescape'))}"
 
     def change(self, work: Callable[[NodeRegistry], T]) -> T:
         """Change declarations exclusively: completely, or not at all and raise the error."""
@@ -235,28 +233,6 @@ class NodeRegistry:
     def declare_topic(self, name: str, queues: int) -> RunningTopics:
         """Create a topic if it does not exist."""
         return self.node_topics.declare(name, queues)
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic if it exists."""
-        if (topics := self.node_topics.get()) is not None:
-            topics.delete(name)
-
-    def _policies_of_queue(self, vhost: str, name: str) -> AppliedPolicies:
-        return self.definitions.vhost(vhost).policies.of("queue", name)
-
-    def _topics_of_streams(self) -> RunningTopics:
-        topics = self.node_topics.get()
-        if topics is None:
-            raise TopicsDownError("there are no topics")
-        return topics
-
-    def _declare_topics_of_streams(self) -> None:
-        """Declare topics that a crash kept from being declared, or that were lost with the topics' folder."""
-        for stream in self.streams:
-            with contextlib.suppress(WarrenError):  # the topics are down: using the stream raises the error
-                topics = self.node_topics.get()
-                if topics is None or topics.table.queues(stream.topic) is None:
-                    self.node_topics.declare(stream.topic, 1)
 
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -303,7 +279,7 @@ class NodeRegistry:
         if vhost is not None:
             vhost.give_up(error)
         with contextlib.suppress(StorageError):  # leftovers count as an empty vhost when the node is next opened
-            self._context.files.delete_tree(self._vhost_path(name))
+            self._context.files.delete_tree(self._vhost_path(VHOSTS_DIRECTORY, name))
 
     def _save(self) -> None:
         """Save the declarations, or raise an error that says so."""
@@ -346,7 +322,7 @@ class NodeRegistry:
         for entry in entries.values():
             entry.deleted = True
         for stream in self.streams.of(name):
-            self._drop_stream(stream)
+            self.streams.remove(stream)
         self._context.on_deleted("vhost", name)
 
     # ── queues, exchanges, bindings ─────────────────────────────────────────────────────────────────────────────
@@ -398,19 +374,7 @@ class NodeRegistry:
         declaration = stream.declaration
         self.definitions.delete_queue(declaration.vhost, declaration.name)
         self._save()
-        self._drop_stream(stream)
-
-    def _drop_stream(self, stream: Stream) -> None:
         self.streams.remove(stream)
-        try:
-            self.delete_topic(stream.topic)
-        except WarrenError as error:
-            _LOG.warning(
-                "the topic of the deleted %s could not be deleted: %s",
-                stream.declaration,
-                error,
-                extra=log_event("stream_topic_kept", error, of=stream.declaration, topic=stream.topic),
-            )
 
     def release(self, owner: object) -> None:
         """Delete the exclusive queues of an owner that closes."""

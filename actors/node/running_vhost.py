@@ -240,27 +240,8 @@ class RunningVhost:
         ):
             credit = GrantedCredit(initial, more_after)
             clients.append(RemoteStore(ref, actor.actor_ref, store, next(context.numbers), credit, context.gate))
-        persistent, transient = (StoreClient(client, client.credit) for client in clients)
+        parts_of = _parts_by_level(self.directory, declaration, clients, context.clock.now_ns)
         durable = is_kept(declaration)
-
-        def wait_for_grant() -> None:
-            for client in clients:
-                if client.credit.blocked:
-                    client.wait_until_taken()
-
-        def tell_damage(error: DataError) -> None:
-            of = declaration
-            _LOG.error("queue '%s': %s", of.name, error, extra=log_event("queue_sizes_wrong", error, of=of))
-
-        def parts_of(level: int | None) -> QueueFiles:
-            parts = self.directory.parts(
-                stored_name(declaration, level),
-                clock=context.clock.now_ns,
-                persistent_store=persistent if durable else None,
-                transient_store=transient,
-            )
-            return attrs.evolve(parts, wait_for_grant=wait_for_grant, on_damage=tell_damage)
-
         with contextlib.ExitStack() as failing:  # closes its files on failure
             levels = self._open_levels(declaration, parts_of, failing)
             backing = Backing(
@@ -568,6 +549,32 @@ class RunningVhost:
             else:
                 entry.start(actor)
             self.queues[name] = entry
+
+
+def _parts_by_level(
+    directory: VhostFiles, queue: QueueDeclaration, clients: list[RemoteStore], now_ns: Callable[[], int]
+) -> Callable[[int | None], QueueFiles]:
+    """Return the function that gives a queue's level its files. ``clients``: its access to the vhost's two stores."""
+    persistent, transient = (StoreClient(client, client.credit) for client in clients)
+
+    def wait_for_grant() -> None:
+        for client in clients:
+            if client.credit.blocked:
+                client.wait_until_taken()
+
+    def tell_damage(error: DataError) -> None:
+        _LOG.error("queue '%s': %s", queue.name, error, extra=log_event("queue_sizes_wrong", error, of=queue))
+
+    def parts_of(level: int | None) -> QueueFiles:
+        parts = directory.parts(
+            stored_name(queue, level),
+            clock=now_ns,
+            persistent_store=persistent if is_kept(queue) else None,
+            transient_store=transient,
+        )
+        return attrs.evolve(parts, wait_for_grant=wait_for_grant, on_damage=tell_damage)
+
+    return parts_of
 
 
 def stored_name(declaration: QueueDeclaration, level: int | None) -> bytes:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.definitions import Definitions
 from warren.actors.engines.declared.policies import PoliciesOf
+from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_context import NodeContext
+from warren.actors.topics.node_topics import NodeTopics
+from warren.storage.errors import WarrenError
 from warren.storage.topic_settings import TopicSettings
 
 if TYPE_CHECKING:
     from warren.actors.engines.topics.stream_retention import StreamRetention
-    from warren.actors.topics.running_topics import RunningTopics
     from warren.actors.topics.streams import Stream
+
+_LOG = logger("node")
 
 
 class NodeStreams:
@@ -24,7 +29,7 @@ class NodeStreams:
         self,
         context: NodeContext,
         settings: TopicSettings,
-        topics: Callable[[], RunningTopics],
+        topics: NodeTopics,
         policies_of: PoliciesOf,
     ) -> None:
         self._policies_of = policies_of
@@ -58,16 +63,33 @@ class NodeStreams:
         """Add a declared stream."""
         from warren.actors.topics.streams import Stream
 
-        stream = Stream(declaration, self._context, self._settings, self._topics, self._policies_of)
+        stream = Stream(declaration, self._context, self._settings, self._topics.existing, self._policies_of)
         self._streams[declaration.vhost, declaration.name] = stream
         return stream
 
     def remove(self, stream: Stream) -> None:
-        """Remove a deleted stream, and wake its consumers so that they notice."""
+        """Remove a deleted stream with its topic, and wake its consumers so that they notice."""
         stream.deleted = True
         del self._streams[stream.declaration.vhost, stream.declaration.name]
         for wake in list(stream.consumers):
             wake()
+        try:
+            self._topics.delete(stream.topic)
+        except WarrenError as error:
+            _LOG.warning(
+                "the topic of the deleted %s could not be deleted: %s",
+                stream.declaration,
+                error,
+                extra=log_event("stream_topic_kept", error, of=stream.declaration, topic=stream.topic),
+            )
+
+    def declare_topics(self) -> None:
+        """Declare topics that a crash kept from being declared, or that were lost with the topics' folder."""
+        for stream in self:
+            with contextlib.suppress(WarrenError):  # the topics are down: using the stream raises the error
+                topics = self._topics.get()
+                if topics is None or topics.table.queues(stream.topic) is None:
+                    self._topics.declare(stream.topic, 1)
 
     def retentions(self) -> Mapping[str, StreamRetention]:
         """Return each stream's retention, by topic."""

@@ -40,10 +40,10 @@ class NodeTopics:
         *,
         owner: str,
         note_down: Callable[[What, BaseException, Callable[[], None]], None],
-        streams: Streams,
     ) -> None:
-        """``path``: the node's; ``note_down``: see :meth:`FailedParts.note`; ``streams`` returns their retention."""
-        self._streams = streams
+        """``path``: the node's; ``note_down``: see :meth:`FailedParts.note`."""
+        self.streams: Streams = dict
+        """Returns the retention of the node's streams; set before the topics are opened."""
         self._context = context
         self._path = settings.store_path_root_dir or f"{path}/{TOPICS_DIRECTORY}"
         self._settings = settings
@@ -61,6 +61,13 @@ class NodeTopics:
             raise TopicsDownError(f"the topics are down: {self.error}") from self.error
         return self.running
 
+    def existing(self) -> RunningTopics:
+        """Return the running topics. Raises :class:`TopicsDownError`."""
+        topics = self.get()
+        if topics is None:
+            raise TopicsDownError("there are no topics")
+        return topics
+
     @property
     def on_disk(self) -> bool:
         """Whether there are topics to open."""
@@ -72,6 +79,11 @@ class NodeTopics:
         topics.declare(name, queues)
         return topics
 
+    def delete(self, name: str) -> None:
+        """Delete a topic if it exists."""
+        if (topics := self.get()) is not None:
+            topics.delete(name)
+
     def _open(self) -> RunningTopics:
         from warren.actors.topics.running_topics import RunningTopics
 
@@ -82,7 +94,7 @@ class NodeTopics:
             self._used_disk_percent,
             owner=self._owner,
             has_failed=bool(self._restarts),
-            streams=self._streams,
+            streams=self.streams,
         )
         self.error = None
         return self.running

@@ -126,14 +126,7 @@ class RunningTopics:
         has_failed: bool,
         streams: Streams,
     ) -> RunningTopics:
-        files = context.files
-        files.make_directories(f"{path}/{CONFIG}")
-        files.sync_directory(posixpath.dirname(path))  # otherwise all of it could be lost with its name
-        store = load_store(
-            files, path, settings, new_index_name=lambda: index_name(context.clock.wall_us()), sync_failed=has_failed
-        )
-        for cut in store.cuts:
-            _LOG.warning("%s", cut, extra=log_event("topics_cut", **cut.log_fields()))
+        files, store = context.files, _loaded(context, path, settings, has_failed=has_failed)
         try:
             table = table_of(store)
             offsets = ConsumerOffsets.load(files, f"{path}/{CONFIG}")
@@ -233,6 +226,19 @@ class RunningTopics:
         else:
             self.store.abandon()
         self._release()
+
+
+def _loaded(context: NodeContext, path: str, settings: TopicSettings, *, has_failed: bool) -> TopicStore:
+    """Recover the store in ``path``, or create one."""
+    files = context.files
+    files.make_directories(f"{path}/{CONFIG}")
+    files.sync_directory(posixpath.dirname(path))  # otherwise all of it could be lost with its name
+    store = load_store(
+        files, path, settings, new_index_name=lambda: index_name(context.clock.wall_us()), sync_failed=has_failed
+    )
+    for cut in store.cuts:
+        _LOG.warning("%s", cut, extra=log_event("topics_cut", **cut.log_fields()))
+    return store
 
 
 def _started(kind: Any, *arguments: Any, **named: Any) -> Any:

@@ -107,7 +107,7 @@ class ScheduleActor(TopicPart):
         count = self._schedule.look(level, entries["tags_code"].astype("i8"), now_ms)
         if not count:
             return
-        batches = self._deliverable(entries[:count])
+        batches = _deliverable(self.describe(), self._store, entries[:count])
         self._on_their_way.add(level)
         confirm = Future()
         confirm.on_done(lambda future: self._answered(future, level, count))
@@ -115,22 +115,6 @@ class ScheduleActor(TopicPart):
             self._log.hand_over(batches, confirm)
         else:
             confirm.set()
-
-    def _deliverable(self, entries: Entries) -> list[Batch]:
-        """Return the batches to append for these entries. A message that can never be delivered is skipped, so that it
-        does not block later ones."""
-        batches, errors, expired = deliverable(self._store, entries)
-        part = self.describe()
-        for error in errors:
-            _LOG.error("%s: not delivered: %s", part, error, extra=log_event("topics_undelivered", error, part=part))
-        if expired:
-            _LOG.warning(
-                "%s: %d expired before they were delivered",
-                part,
-                expired,
-                extra=log_event("topics_expired", part=part, count=expired),
-            )
-        return batches
 
     def _answered(self, confirm: Future, level: int, count: int) -> None:
         """Called in the CommitLog's turn. Delivery is retried if there was no room; other errors reopen the store."""
@@ -158,3 +142,19 @@ class ScheduleActor(TopicPart):
     def on_turn_end(self) -> None:
         if self._context.check_invariants:
             self._schedule.check_invariants()
+
+
+def _deliverable(part: str, store: TopicStore, entries: Entries) -> list[Batch]:
+    """Return the batches to append for these entries. A message that can never be delivered is skipped, so that it does
+    not block later ones."""
+    batches, errors, expired = deliverable(store, entries)
+    for error in errors:
+        _LOG.error("%s: not delivered: %s", part, error, extra=log_event("topics_undelivered", error, part=part))
+    if expired:
+        _LOG.warning(
+            "%s: %d expired before they were delivered",
+            part,
+            expired,
+            extra=log_event("topics_expired", part=part, count=expired),
+        )
+    return batches

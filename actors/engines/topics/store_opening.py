@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from warren.actors.engines.topics.checkpoint_format import read_checkpoint
-from warren.actors.engines.topics.store_files import ABORT, CHECKPOINT, CONSUME_QUEUES, INDEX, Cut
-from warren.actors.engines.topics.store_loading import check_index_sizes, load_queue, strangers
+from warren.actors.engines.topics.store_files import ABORT, CHECKPOINT, CONSUME_QUEUES, INDEX
+from warren.actors.engines.topics.store_loading import load_index, load_queue, strangers
 from warren.actors.engines.topics.store_recovery import Recovery
 from warren.actors.engines.topics.topic_store import TopicStore, commit_log_directory, queue_directories
 from warren.msg_store.commit_log.commit_log import CommitLog
-from warren.queue_index.topics.key_index import KeyIndex
 from warren.storage.filesystem import FAILED, FileSystem, take_failed_sync_back
 from warren.storage.topic_settings import TopicSettings
 
@@ -44,24 +43,13 @@ def load_store(
         for key in queue_directories(files, f"{directory}/{CONSUME_QUEUES}")
     }
     checkpoint = read_checkpoint(files, f"{directory}/{CHECKPOINT}")
-    index_names = set(files.list(f"{directory}/{INDEX}"))
-    if settings.rebuild_after_crash:
-        check_index_sizes(files, f"{directory}/{INDEX}", settings, may_be_short=not was_clean)
-    index = KeyIndex.load(
-        files,
-        f"{directory}/{INDEX}",
-        max_hash_slot_num=settings.max_hash_slot_num,
-        max_index_num=settings.max_index_num,
-        new_name=new_index_name,
-        is_clean=was_clean or settings.rebuild_after_crash,
-        index_msg_timestamp=checkpoint.index_msg_timestamp,
-        writable=writable,
+    index, deleted = load_index(
+        files, f"{directory}/{INDEX}", settings, checkpoint, new_index_name, was_clean=was_clean, writable=writable
     )
     store = TopicStore(files, directory, settings, commit_log, queues, index, checkpoint, was_clean, writable=writable)
     for mapped in (commit_log.mapped, *(queue.mapped for queue in queues.values())):
         store.cuts += strangers(files, mapped.directory)
-    for name in sorted(index_names - set(files.list(f"{directory}/{INDEX}"))):
-        store.cuts.append(Cut(f"{directory}/{INDEX}/{name}", None, "index file deleted: not known to be whole"))
+    store.cuts += deleted
     try:
         sync_failed = sync_failed or files.exists(log_directory + FAILED)
         Recovery(store, sync_failed=sync_failed, good_until=good_until).run()
