@@ -13,19 +13,16 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from warren.actors.clock import Clock
 from warren.actors.delays.delay_actor import DelayActor, Delayed, DelayIntake
 from warren.actors.engines.delays.delay_format import digest_of_id, target_of_exchange, target_of_queue
 from warren.actors.engines.restarts import DISK_ERRORS, Restarts
 from warren.actors.log_events import log_event, logger
 from warren.actors.messages import DelaysFailed
 from warren.actors.node.backpressure import InFront
-from warren.actors.node.gate import Gate
 from warren.actors.node.node_context import NodeContext
 from warren.actors.node.node_errors import DelaysDownError
 from warren.actors.queue.intake import PublishKey
 from warren.actors.runtime.future import Confirm
-from warren.actors.runtime.pool import Pool
 from warren.actors.runtime.pooled_actor import actor_of_ref
 from warren.actors.runtime.timer import tell
 from warren.storage.errors import StorageError, WarrenError
@@ -186,21 +183,6 @@ class Appointment(InFront):
     _due_ms: Sequence[int] | int
     _id_digests: Sequence[int]
     coalesces: bool = True
-
-    @property
-    def gate(self) -> Gate:
-        return self.behind.gate
-
-    @property
-    def clock(self) -> Clock:
-        return self.behind.clock
-
-    @property
-    def pool(self) -> Pool:
-        return self.behind.pool
-
-    def describe(self) -> str:
-        return self.behind.describe()
 
     def publish(self, key: PublishKey, body: bytes, reserved_bytes: int = 0, *, here: bool = True) -> Confirm:
         """Hand over one message; return its confirm."""

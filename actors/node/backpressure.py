@@ -162,9 +162,23 @@ class InFront:
         raise NotImplementedError
 
     @property
+    def gate(self) -> Gate:
+        return self.behind.gate
+
+    @property
+    def clock(self) -> Clock:
+        return self.behind.clock
+
+    @property
+    def pool(self) -> Pool:
+        return self.behind.pool
+
+    @property
     def tries_full_disk(self) -> bool:
-        """That of the intake."""
         return self.behind.tries_full_disk
+
+    def describe(self) -> str:
+        return self.behind.describe()
 
     def is_full(self) -> bool:
         """Whether publishers have to wait. Raises an error if the actor is down or deleted."""

@@ -20,9 +20,8 @@ from warren.actors.node.group_commit import GroupCommit
 from warren.actors.node.node_context import NodeContext
 from warren.actors.runtime.future import Future
 from warren.actors.runtime.inbox import PendingBatch
-from warren.actors.topics import topic_messages as tm
 from warren.actors.topics.dispatch_actor import DispatchActor
-from warren.actors.topics.log_intake import AppendConfirm, AppendKey, LogIntake, batch_of_items, went_all
+from warren.actors.topics.log_intake import AppendBatches, AppendConfirm, AppendKey, LogIntake, batch_of_items, went_all
 from warren.actors.topics.log_upkeep import LogUpkeep
 from warren.actors.topics.topic_part import TopicPart
 from warren.msg_store.commit_log.commit_log import Appended, Batch, MessageIllegalError
@@ -77,7 +76,7 @@ class CommitLogActor(TopicPart):
         self._commits.unconfirmed.append((entry.confirm, None))
 
     def on_receive(self, message: object) -> object:
-        if not isinstance(message, tm.AppendBatches):
+        if not isinstance(message, AppendBatches):
             raise RuntimeError(f"a CommitLog cannot handle {message!r}")  # noqa: TRY004
         self.actor_inbox.lighten(sum(len(batch.bodies) for batch in message.batches))
         now_ms = self._context.clock.wall_us() // 1000
@@ -141,7 +140,7 @@ class CommitLogActor(TopicPart):
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_undelivered(self, message: Any, error: WarrenError) -> None:
-        if isinstance(message, (PublishBatch, tm.AppendBatches)):
+        if isinstance(message, (PublishBatch, AppendBatches)):
             self._context.gate.leave(message.reserved_bytes)
             message.confirm.fail(error)
 

@@ -81,9 +81,10 @@ class DispatchActor(TopicPart):
         self._index_files = len(store.index.index_files)
         self._thorough_ns = context.clock.now_ns()
 
-    def _save(self) -> None:
+    def close(self) -> None:
         self.store.close()
         self.arrivals.ring()
+        super().close()
 
     def dispatch(self) -> None:
         """Build from new data in the CommitLog."""

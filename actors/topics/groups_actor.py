@@ -16,7 +16,7 @@ from warren.actors.engines.topics.consumer_groups import ConsumerGroups
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.node.node_context import NodeContext
 from warren.actors.runtime.future import Future
-from warren.actors.topics import topic_messages as tm
+from warren.actors.runtime.inbox import Call
 from warren.actors.topics.dispatch_actor import Arrivals
 from warren.actors.topics.topic_part import Autosave, TopicPart
 from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
@@ -29,7 +29,7 @@ def _nobody() -> bool:
 
 
 class GroupsActor(TopicPart):
-    """Owns the members and offsets of all groups."""
+    """Owns the members and offsets of all groups. What it is asked is a call of its ``consumer_groups``."""
 
     def __init__(
         self,
@@ -46,49 +46,25 @@ class GroupsActor(TopicPart):
         self.consumer_groups = ConsumerGroups(
             store, offsets, local_offsets, queues_of, arrivals.ring, lambda: autosave.arm(interval_ms)
         )
-        self._abandoned: deque[tm.LeaveGroup] = deque()
+        self._abandoned: deque[Callable[[], object]] = deque()
 
     # ── any thread ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def ask_later(self, message: object) -> Future:
+    def ask_later(self, work: Callable[[], object]) -> Future:
         """Ask without scheduling a turn: a waiting thread runs it, an event loop requests it with ``hurry``."""
         future = Future()
         if self.actor_stopped.is_set():
             future.fail(self.stopped_error())
         else:
-            self.actor_inbox.put(Letter(message, reply_to=future), wake=_nobody)
+            self.actor_inbox.put(Letter(Call(work), reply_to=future), wake=_nobody)
         return future
 
-    def let_go(self, message: tm.LeaveGroup) -> None:
+    def let_go(self, leave: Callable[[], object]) -> None:
         """Remove an abandoned member. Takes no lock, because a garbage collector may call it anywhere."""
-        self._abandoned.append(message)
+        self._abandoned.append(leave)
         self._context.pool.submit(self.turns)
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def on_receive(self, message: object) -> object:
-        groups = self.consumer_groups
-        match message:
-            case tm.Take():
-                return groups.take(message.topics, message.group, message.member, message.max_records)
-            case tm.CommitOffsets():
-                return groups.commit(message.group, message.member, message.done)
-            case tm.JoinGroup():
-                groups.join(message.topics, message.group, message.member, message.consume_from)
-            case tm.JoinBroadcast():
-                topic, member = message.topic, message.member
-                name = groups.broadcast_name(topic, message.group, message.instance, member)
-                positions = message.positions or {}
-                return name, groups.join_broadcast(topic, name, member, message.consume_from, positions)
-            case tm.LeaveGroup():
-                groups.leave(message.topics, message.group, message.member)
-            case tm.HandBack():
-                groups.hand_back(message.topic, message.group, message.member, message.taken, message.queue_offset)
-            case tm.GetGroups():
-                return groups.described(broadcast=message.broadcast)
-            case _:
-                return super().on_receive(message)
-        return None
 
     def wants_turn(self) -> bool:
         return bool(self._abandoned) and not self.actor_stopped.is_set()
@@ -102,7 +78,6 @@ class GroupsActor(TopicPart):
 
     def on_turn_end(self) -> None:
         while self._abandoned:
-            left = self._abandoned.popleft()
-            self.consumer_groups.leave(left.topics, left.group, left.member)
+            self._abandoned.popleft()()
         if self._context.check_invariants:
             self.consumer_groups.check_invariants()

@@ -12,9 +12,8 @@ import attrs
 from pykka._envelope import Envelope as Letter
 
 from warren.actors.engines.byte_budget import MESSAGE_BYTES
-from warren.actors.node.backpressure import Intake, PublishBatch
+from warren.actors.node.backpressure import Intake
 from warren.actors.runtime.future import Confirm, Future
-from warren.actors.topics import topic_messages as tm
 from warren.msg_store.commit_log.commit_log import Appended, Batch
 from warren.msg_store.commit_log.commit_log_format import Host
 
@@ -122,6 +121,16 @@ def batch_of_items(key: AppendKey, queue_id: int, items: list[AppendConfirm], no
     )
 
 
+@attrs.frozen
+class AppendBatches:
+    """The message of batches to append. ``confirm`` is answered with what was appended, in their order."""
+
+    batches: Sequence[Batch]
+    confirm: Future
+    reserved_bytes: int = 0
+    """Bytes that the gate counts for it (:mod:`warren.actors.node.gate`)."""
+
+
 class LogIntake(Intake):
     """Takes what is appended."""
 
@@ -140,9 +149,9 @@ class LogIntake(Intake):
     def join(self, item: AppendConfirm) -> bool:
         """The fast path for one message: add it to messages that wait already, if bytes are reserved for it."""
         batch = self.inbox.join(item.key, item, MESSAGE_BYTES + len(item.body) + len(item.properties))
-        if not isinstance(batch, PublishBatch):
+        if batch is None:
             return False
-        item.confirm = batch.confirm
+        item.confirm = batch.confirm  # type: ignore[attr-defined]
         return True
 
     def hand_over(self, batches: Sequence[Batch], confirm: Future, reserved_bytes: int | None = None) -> None:
@@ -154,4 +163,4 @@ class LogIntake(Intake):
             reserved_bytes = self.gate.enter(size_of(batches))
         self.refuse_if_stopped(reserved_bytes)
         count = sum(len(batch.bodies) for batch in batches)
-        self.inbox.put(Letter(tm.AppendBatches(batches, confirm, reserved_bytes)), count)
+        self.inbox.put(Letter(AppendBatches(batches, confirm, reserved_bytes)), count)

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from warren.actors.topics import topic_messages as tm
-from warren.verbs.steps import ask
+from warren.verbs.steps import call
 
 if TYPE_CHECKING:
     from warren.actors.topics.running_topics import RunningTopics
@@ -27,7 +26,7 @@ Groups = dict[str, dict[str, Any]]
 def topic_stats(running: RunningTopics) -> dict[str, Any]:
     """The numbers of topics that run."""
     store, log = running.store, running.store.commit_log
-    topics = each_topic(running, ask(running.groups, tm.GetGroups()).get())
+    topics = each_topic(running, call(running.groups, running.groups.consumer_groups.described).get())
     return {
         "down": None,
         "no_room": no_room(running),

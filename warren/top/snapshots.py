@@ -39,7 +39,7 @@ from warren.actors.engines.errors import NotFoundError
 from warren.actors.queue.inspecting import ask_politely
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
-from warren.actors.topics import topic_messages as tm
+from warren.actors.runtime.inbox import Call
 from warren.hosting.queue_rows import Key, QueueRow, each_queue, find_queue, queue_row
 from warren.hosting.topic_stats import each_topic, no_room
 from warren.queue_index.message.amqp_tables import table_to_json
@@ -184,7 +184,8 @@ class Snapshots:
             return {"down": str(error), "rows": []}
         if running is None:
             return None
-        groups = ask_politely(running.groups.actor_ref, tm.GetGroups(), QUEUE_PATIENCE_S) or {}
+        described = Call(running.groups.consumer_groups.described)
+        groups = ask_politely(running.groups.actor_ref, described, QUEUE_PATIENCE_S) or {}
         now_s, before, self._appended = self._clock(), self._appended, {}
         streams = self._node.registry.streams
         of_streams = {stream.topic for vhost in list(self._node.registry.vhosts) for stream in streams.of(vhost)}

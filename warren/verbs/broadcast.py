@@ -7,14 +7,12 @@ and group; a node does so for the readers in it (:mod:`warren.queue_index.topics
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 
 from warren.actors.engines.topics.consumer_groups import DEFAULT_INSTANCE
 from warren.actors.engines.topics.errors import TopicError
 from warren.actors.engines.topics.names import check_group_name, check_instance_name
-from warren.actors.topics import topic_messages as tm
 from warren.queue_index.topics.local_offsets import SEPARATOR
 
 
@@ -28,10 +26,6 @@ class Broadcast:
     """Where it starts when it joins, if given."""
     places: dict[int, int] = attrs.Factory(dict)
     """By queue, the offset that is handed out next."""
-
-    def joining(self, topic: str, group: str, member: str, consume_from: Any) -> tm.JoinBroadcast:
-        """Return the message that it joins with."""
-        return tm.JoinBroadcast(topic, group, self.instance_name, member, consume_from, self.positions)
 
     def go_back(self, queue_id: int, queue_offset: int) -> None:
         """Hand out messages from this offset on again."""

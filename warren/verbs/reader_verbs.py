@@ -24,9 +24,10 @@ group seeks past it (:meth:`warren.Topic.seek`).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypedDict
 
 import attrs
@@ -37,7 +38,6 @@ from warren.actors.engines.topics.names import dead_letter_topic, retry_topic
 from warren.actors.engines.topics.retry import sent_back
 from warren.actors.log_events import log_event, logger
 from warren.actors.runtime.future import Confirm, Future
-from warren.actors.topics import topic_messages as tm
 from warren.actors.topics.running_topics import RunningTopics
 from warren.hosting.running_node import RunningNode
 from warren.msg_store.commit_log.commit_log_format import Record
@@ -45,7 +45,7 @@ from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.storage.errors import DataError, DirectoryLostError, StorageError, WarrenError
 from warren.values.topic_record import Moment
 from warren.verbs.broadcast import Broadcast, check_reader_names
-from warren.verbs.steps import Handle, Reading, Steps, Within, ask
+from warren.verbs.steps import Handle, Reading, Steps, Within, call
 from warren.verbs.topic_lookup import TagFilter, offsets_at, read_taken
 
 _LOG = logger("topics")
@@ -201,20 +201,32 @@ class ReaderVerbs:
     def _ask_to_join(self, running: RunningTopics) -> Steps[Future]:
         """Join the group; for a broadcast reader the answer is the group's name and its positions."""
         place = yield from self._first_place(running)
-        if self._broadcast is not None:
-            return ask(running.groups, self._broadcast.joining(self.topic, self.group, self.name, place))
+        groups = running.groups.consumer_groups
+        if (broadcast := self._broadcast) is not None:
+            return call(
+                running.groups,
+                lambda: groups.join_broadcast(
+                    self.topic,
+                    self.group,
+                    self.name,
+                    instance=broadcast.instance_name,
+                    consume_from=place,
+                    positions=broadcast.positions,
+                ),
+            )
         try:
             yield from self._node.change(lambda registry: registry.declare_topic(self._topics[-1], 1))
         except DirectoryLostError:
             raise
         except StorageError:  # the disk may be full, and reading writes nothing; sending a message back declares it
             pass
-        return ask(running.groups, tm.JoinGroup(self._topics, self._group, self.name, place))
+        return call(running.groups, functools.partial(groups.join, self._topics, self._group, self.name, place))
 
     def _leave_again(self, running: RunningTopics, joined: Future) -> None:
         if joined.error is None:
             group = self._group if self._broadcast is None else joined.get()[0]
-            ask(running.groups, tm.LeaveGroup(self._topics, group, self.name))
+            leave = functools.partial(running.groups.consumer_groups.leave, self._topics, group, self.name)
+            call(running.groups, leave)
 
     def _first_place(self, running: RunningTopics) -> Steps[StartOffset | Mapping[int, int]]:
         """Return where a group begins that has not read the topic before."""
@@ -250,7 +262,7 @@ class ReaderVerbs:
         running = yield from self._now()
         if self._broadcast is not None:
             return list(range(running.table.queues(self.topic) or 1))
-        groups = yield ask(running.groups, tm.GetGroups())
+        groups = yield call(running.groups, running.groups.consumer_groups.described)
         assigned: list[int] = groups[self.topic][self.group]["members"].get(self.name, [])
         return assigned
 
@@ -337,7 +349,8 @@ class ReaderVerbs:
     def ask_to_take(self, running: RunningTopics, max_records: int) -> Steps[Future]:
         """Take messages; the answer lists topics, and what was taken from each."""
         yield from self._node.caught_up()
-        return running.groups.ask_later(tm.Take(self._topics, self._group, self.name, max_records))
+        take = running.groups.consumer_groups.take
+        return running.groups.ask_later(functools.partial(take, self._topics, self._group, self.name, max_records))
 
     def _claims(self, running: RunningTopics, answer: list[tuple[str, Taken]]) -> list[Claim]:
         return [Claim(self, running, topic, taken) for topic, taken in answer]
@@ -431,7 +444,8 @@ class ReaderVerbs:
 
     def ask_to_commit(self, running: RunningTopics, done: Done) -> Future:
         """Commit; the answer lists what could not be committed."""
-        return running.groups.ask_later(tm.CommitOffsets(self._group, self.name, done))
+        commit = running.groups.consumer_groups.commit
+        return running.groups.ask_later(functools.partial(commit, self._group, self.name, done))
 
     def tell_done(self, claims: Iterable[Claim], *, wakes: bool = True) -> None:
         """Commit what is done, without waiting; if a queue has moved to another member, that is only logged.
@@ -492,7 +506,8 @@ class ReaderVerbs:
 
     def ask_to_take_back(self, running: RunningTopics, topic: str, taken: Taken, queue_offset: int) -> Future:
         """Let the groups hand out messages from this offset on again."""
-        return ask(running.groups, tm.HandBack(self._group, self.name, topic, taken, queue_offset))
+        hand_back = running.groups.consumer_groups.hand_back
+        return call(running.groups, functools.partial(hand_back, topic, self._group, self.name, taken, queue_offset))
 
     def send_back(self, record: Record, delay_level: int) -> Steps[None]:
         """Schedule a message to be read again later; return when that is safe."""
@@ -530,14 +545,14 @@ class ReaderVerbs:
             yield Within(self._ask_to_leave(running), None)
 
     def _ask_to_leave(self, running: RunningTopics) -> Future:
-        return ask(running.groups, self._leaving())
+        return call(running.groups, self._leaving(running))
 
     def _let_go(self, running: RunningTopics) -> None:
         """Leave, without any lock."""
-        running.groups.let_go(self._leaving())
+        running.groups.let_go(self._leaving(running))
 
-    def _leaving(self) -> tm.LeaveGroup:
-        return tm.LeaveGroup(self._topics, self._group, self.name)
+    def _leaving(self, running: RunningTopics) -> Callable[[], object]:
+        return functools.partial(running.groups.consumer_groups.leave, self._topics, self._group, self.name)
 
     def __del__(self) -> None:
         if self._joined is not None:  # neither the reader nor one of its messages is left

@@ -97,7 +97,7 @@ class ConsumerGroups:
     # ── members ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def join(self, topics: Sequence[str], name: str, member: str, consume_from: Any) -> None:
-        """Add a member that reads these topics. ``consume_from`` applies to the first one."""
+        """Add a member that reads these topics: the first as ``consume_from`` says, the others completely."""
         for topic in topics:
             group = self._whole_group(topic, name)
             # The group has read the messages to be retried before: they are never skipped.
@@ -105,22 +105,30 @@ class ConsumerGroups:
             self._note_all(group)
 
     def join_broadcast(
-        self, topic: str, name: str, member: str, consume_from: Any, positions: Mapping[int, int]
-    ) -> dict[int, int]:
-        """Add the reader of a :meth:`broadcast_name`; return its positions by queue."""
-        group = self._whole_group(topic, name)
+        self,
+        topic: str,
+        group_name: str,
+        member: str,
+        *,
+        instance: str | None,
+        consume_from: Any,
+        positions: Mapping[int, int] | None,
+    ) -> tuple[str, dict[int, int]]:
+        """Add a broadcast reader; return its name as a group, and its positions by queue.
+
+        ``group_name`` "": its positions are not stored. ``instance``: of the group; ``None``: the first without a
+        reader. ``positions``: where it continues, instead of its last positions. Raises :class:`MemberError`.
+        """
+        name = self._broadcast_name(topic, group_name, instance, member)
+        group, positions = self._whole_group(topic, name), positions or {}
         group.join(member, self._store.bounds(topic), consume_from, positions)
         for queue_id, position in positions.items():
             if position > group.committed[queue_id]:
                 _log_moved_back(Position(topic, name, queue_id, position), group.committed[queue_id])
         self._note_all(group)
-        return dict(group.committed)
+        return name, dict(group.committed)
 
-    def broadcast_name(self, topic: str, name: str, instance: str | None, member: str) -> str:
-        """Return the name of a broadcast reader, by default that of the group's first instance without a reader.
-
-        Raises :class:`MemberError`.
-        """
+    def _broadcast_name(self, topic: str, name: str, instance: str | None, member: str) -> str:
         if not name:
             return f"{SEPARATOR}{member}"
         if instance is None:
@@ -135,7 +143,7 @@ class ConsumerGroups:
         raise MemberError(f"group {name!r}: the instance {instance!r} reads {topic!r} already")
 
     def leave(self, topics: Sequence[str], name: str, member: str) -> None:
-        """Remove a member."""
+        """Remove a member; its queues go to others."""
         for topic in topics:
             group = self._group(topic, name)
             if member in group.members:
@@ -158,7 +166,10 @@ class ConsumerGroups:
         return all_taken
 
     def commit(self, name: str, member: str, done: Sequence[tuple[str, int, int, int]]) -> list[str]:
-        """Commit offsets; return the errors for queues that another member has taken over."""
+        """Commit offsets; return the errors for queues that another member has taken over.
+
+        ``done``: topic, queue, queue offset and claim of each.
+        """
         lost = []
         for topic, queue_id, queue_offset, claim in done:
             try:
