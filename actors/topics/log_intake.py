@@ -12,7 +12,7 @@ import attrs
 from pykka._envelope import Envelope as Letter
 
 from warren.actors.engines.byte_budget import MESSAGE_BYTES
-from warren.actors.node.backpressure import Intake
+from warren.actors.node.backpressure import Intake, PublishBatch
 from warren.actors.runtime.future import Confirm, Future
 from warren.msg_store.commit_log.commit_log import Appended, Batch
 from warren.msg_store.commit_log.commit_log_format import Host
@@ -149,9 +149,9 @@ class LogIntake(Intake):
     def join(self, item: AppendConfirm) -> bool:
         """The fast path for one message: add it to messages that wait already, if bytes are reserved for it."""
         batch = self.inbox.join(item.key, item, MESSAGE_BYTES + len(item.body) + len(item.properties))
-        if batch is None:
+        if not isinstance(batch, PublishBatch):
             return False
-        item.confirm = batch.confirm  # type: ignore[attr-defined]
+        item.confirm = batch.confirm
         return True
 
     def hand_over(self, batches: Sequence[Batch], confirm: Future, reserved_bytes: int | None = None) -> None:
