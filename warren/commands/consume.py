@@ -15,9 +15,8 @@ import typer
 from warren.actors.engines.errors import NotFoundError
 from warren.commands.message_lines import FormatOption, Lines, chosen_format, queue_lines, topic_lines
 from warren.commands.message_output import MANY, MessageOutput, WaitOptions, Written, opened_output
-from warren.commands.opening import opened_node, vhost_of
+from warren.commands.opening import VhostOptions, opened_node, vhost_of
 from warren.commands.options import FollowOption, JsonLinesOption, NodePath, QueueArgument, WhereOption
-from warren.commands.vhosts import VhostOptions
 from warren.handles.consumer import Consumer, Delivery
 from warren.handles.node import Node
 from warren.storage.errors import MessageError

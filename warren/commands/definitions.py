@@ -11,8 +11,8 @@ import typer
 
 from warren.actors.engines.declared.definitions_json import Imported
 from warren.commands.opening import looking_at, opened_node
-from warren.commands.options import AdoptOption, NodePath, UsageError
-from warren.commands.output import naming_errors, print_json, report_error
+from warren.commands.options import STDOUT, AdoptOption, NodePath, UsageError
+from warren.commands.output import naming_errors, opened, print_json, report_error
 from warren.salvage.names import printable
 
 _ALWAYS: Final = ("vhosts", "policies", "exchanges", "queues", "bindings")
@@ -46,20 +46,13 @@ def definitions(
     if import_from is None:
         with looking_at(path, adopt=adopt) as node:
             exported = node.ask(want="definitions", vhost=vhost)
-        _write(json.dumps(exported, indent=2) + "\n", export)
+        with opened(None if export == STDOUT else export, None) as write:
+            write(json.dumps(exported, indent=2).encode() + b"\n")
         return
     document = _read(import_from)
     with opened_node(path, adopt=adopt, make=True) as node:
         imported = node.import_definitions(document, vhost)
     _say(imported, as_json=as_json)
-
-
-def _write(text: str, out: str | None) -> None:
-    if out in (None, "-"):
-        sys.stdout.write(text)
-        return
-    with naming_errors(str(out)), open(str(out), "w", encoding="utf-8") as file:
-        file.write(text)
 
 
 def _read(source: str) -> dict[str, Any]:

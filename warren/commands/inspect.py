@@ -10,7 +10,7 @@ import typer
 
 from warren.commands.nodes import ALL, NodeOption, Nodes, opened_nodes
 from warren.commands.options import EXIT_DAMAGE, AnyPath, JsonOption, SetOption, StartOption, parse_settings
-from warren.commands.output import FindingReporter, plain_table, print_json, print_text, report_error
+from warren.commands.output import FindingReporter, print_json, print_text, report_error, table_of
 from warren.salvage.inspect import Report, inspect_source
 from warren.salvage.names import printable
 from warren.salvage.queue_directory import OnFinding
@@ -64,9 +64,10 @@ def _list(nodes: Nodes, *, as_json: bool) -> None:
     if as_json:
         print_json({"nodes": [node.report() for node in summaries]})
         return
-    table = plain_table("node", "last written", numbers=["messages"])
-    for node in summaries:
-        table.add_row(printable(node.name), node.last_written, "–" if node.messages is None else f"{node.messages:,}")
+    cells = [
+        (node.name, node.last_written, "–" if node.messages is None else f"{node.messages:,}") for node in summaries
+    ]
+    table = table_of(cells, "node", "last written", numbers=("messages",))
     print_text([table, f"\n{len(summaries)} nodes: --node NAME says what is in one, --node {ALL} what is in each."])
     for node in summaries:
         if node.problem is not None:

@@ -17,6 +17,7 @@ import typer
 
 from warren.commands.message_lines import FormatOption, chosen_format, queue_lines
 from warren.commands.message_output import opened_output
+from warren.commands.opening import VhostOptions
 from warren.commands.options import (
     JsonLinesOption,
     JsonOption,
@@ -29,7 +30,6 @@ from warren.commands.options import (
     distinct,
 )
 from warren.commands.output import print_json, report_error
-from warren.commands.vhosts import VhostOptions
 from warren.handles.queue import Queue
 from warren.salvage.names import printable
 from warren.salvage.progress_bars import counting_bar
@@ -106,9 +106,15 @@ class ChoiceOptions:
     limit: LimitOption = None
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the number of messages.")] = False
 
-    def walk(self, begin: Callable[..., Walk], count: Callable[..., Walk]) -> Walk:
-        """Return the walk that changes the chosen messages, or the one that counts them."""
-        return (count if self.dry_run else begin)(self.where, self.id or None, self.limit)
+    def carry_out(
+        self, handle: Queue, action: str, begin: Callable[..., Walk], count: Callable[..., Walk], *, as_json: bool
+    ) -> None:
+        """Walk through the queue, changing the chosen messages or only counting them, and say what was done."""
+        walk = (count if self.dry_run else begin)(self.where, self.id or None, self.limit)
+        _walk(handle, walk, action)
+        if not self.dry_run:
+            run(walk.sync())
+        _say(action, walk, dry_run=self.dry_run, as_json=as_json)
 
 
 def move(
@@ -133,10 +139,8 @@ def move(
     target = target_of(to if exchange is None else (exchange, routing_key))
     with options.opened_queue(path, queue) as handle:
         verbs = handle._verbs
-        run(verbs.move_ids([], target))  # raises what is wrong with it, for a dry run too
-        walk = choice.walk(partial(verbs.moving, target), verbs.counting)
-        _walk(handle, walk, "moved", dry_run=choice.dry_run)
-    _say("moved", walk, dry_run=choice.dry_run, as_json=as_json)
+        run(verbs.host.move([], target))  # raises what is wrong with it, for a dry run too
+        choice.carry_out(handle, "moved", partial(verbs.moving, target), verbs.counting, as_json=as_json)
 
 
 def remove(
@@ -157,11 +161,9 @@ def remove(
         verbs = handle._verbs
         if not (yes or choice.dry_run):
             matching = verbs.counting(choice.where, choice.id or None, choice.limit)
-            _walk(handle, matching, "found", dry_run=True)
+            _walk(handle, matching, "found")
             typer.confirm(f"Delete {_messages(matching.done)} of {printable(queue)}?", abort=True, err=True)
-        walk = choice.walk(verbs.removing, verbs.counting)
-        _walk(handle, walk, "deleted", dry_run=choice.dry_run)
-    _say("deleted", walk, dry_run=choice.dry_run, as_json=as_json)
+        choice.carry_out(handle, "deleted", verbs.removing, verbs.counting, as_json=as_json)
 
 
 def requeue(
@@ -172,13 +174,12 @@ def requeue(
     Messages whose queue is gone go through the exchange that they came by; if that leads nowhere, they stay.
     """
     with options.opened_queue(path, queue) as handle:
-        walk = choice.walk(handle._verbs.requeueing, handle._verbs.counting_dead)
-        _walk(handle, walk, "requeued", dry_run=choice.dry_run)
-    _say("requeued", walk, dry_run=choice.dry_run, as_json=as_json)
+        verbs = handle._verbs
+        choice.carry_out(handle, "requeued", verbs.requeueing, verbs.counting_dead, as_json=as_json)
 
 
-def _walk(handle: Queue, walk: Walk, action: str, *, dry_run: bool) -> None:
-    """Walk to the end, and wait until what was done is safe; after an interrupt, report how far it came."""
+def _walk(handle: Queue, walk: Walk, action: str) -> None:
+    """Walk to the end; after an interrupt, report how far it came."""
     with counting_bar(printable(handle.name), lambda: handle.stats()["messages_ready"]) as advance_to:
         try:
             while run(walk.step()):
@@ -186,8 +187,6 @@ def _walk(handle: Queue, walk: Walk, action: str, *, dry_run: bool) -> None:
         except KeyboardInterrupt:
             report_error(f"interrupted; {_messages(walk.done)} {action} before that")
             raise
-    if not dry_run:
-        run(walk.sync())
 
 
 def _say(action: str, walk: Walk, *, dry_run: bool, as_json: bool) -> None:

@@ -12,14 +12,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+import attrs
+
 from warren.actors.clock import HandClock
 from warren.actors.engines.errors import NotFoundError
 from warren.actors.node.node_context import NodeContext
 from warren.actors.node.node_errors import ForeignDirectoryError
 from warren.actors.runtime.pool import HandPool
+from warren.commands.options import AdoptOption, VhostOption
 from warren.config import Config
 from warren.handles.node import MEMORY, Node, Vhost
 from warren.handles.node import open as open_node
+from warren.handles.queue import Queue
 from warren.hosting.data_directory import BrokerRunningError, Kind, refuse_part, refuse_running_broker
 from warren.hosting.open_nodes import Opening
 from warren.hosting.running_node import RunningNode
@@ -27,6 +31,7 @@ from warren.storage.errors import DirectoryLockedError, StorageError, WarrenErro
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.lock_file import LOCK_FILE, SHARED, lock_holder
 from warren.storage.overlay import OverlayFileSystem
+from warren.verbs.vhost_host import LocalVhost
 from warren.verbs.vhost_verbs import VhostVerbs
 
 if TYPE_CHECKING:
@@ -153,4 +158,24 @@ def vhost_of(node: Node, name: str) -> Vhost:
     if node.is_guest:
         return node if name == "/" else node.vhost(name)
     node._running.vhost(name)
-    return node if name == "/" else Vhost(VhostVerbs(node._running, name))
+    return node if name == "/" else Vhost(VhostVerbs(LocalVhost(node._running, name)))
+
+
+@attrs.frozen(kw_only=True)
+class VhostOptions:
+    """Which vhost, and whether the directory may be RabbitMQ's."""
+
+    vhost: VhostOption = "/"
+    adopt: AdoptOption = False
+
+    @contextmanager
+    def opened(self, path: str, *, make: bool = False) -> Iterator[Vhost]:
+        """Open the vhost. ``make``: create the directory if it is missing."""
+        with opened_node(path, adopt=self.adopt, make=make) as node:
+            yield vhost_of(node, self.vhost)
+
+    @contextmanager
+    def opened_queue(self, path: str, queue: str, *, share: bool = False) -> Iterator[Queue]:
+        """Open a queue that exists. ``share``: other processes may use the directory meanwhile."""
+        with opened_node(path, adopt=self.adopt, share=share) as node:
+            yield vhost_of(node, self.vhost).queue(queue, passive=True)

@@ -83,6 +83,18 @@ def plain_table(*words: str, numbers: Iterable[str] = ()) -> Table:
     return table
 
 
+def table_of(rows: Iterable[Iterable[str]], *words: str, numbers: Iterable[str] = (), last: str | None = None) -> Table:
+    """A plain table with rows of texts, which are made printable; ``last``: one more column of words."""
+    from rich.text import Text
+
+    table = plain_table(*words, numbers=numbers)
+    if last is not None:
+        table.add_column(last, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    return table
+
+
 @contextlib.contextmanager
 def opened(out: str | None, source: str | None) -> Iterator[Callable[[bytes | bytearray], None]]:
     """Yield a function that writes bytes to the file ``out``, or to stdout (``None``). Raises :class:`StorageError`.

@@ -12,9 +12,9 @@ import typer
 
 from warren.actors.engines.errors import NotFoundError
 from warren.actors.runtime.future import Confirm
+from warren.commands.opening import VhostOptions
 from warren.commands.options import JsonOption, NodePath, UsageError, pairs
 from warren.commands.sending import Bodies, BodyOptions, CountOption, Published
-from warren.commands.vhosts import VhostOptions
 from warren.handles.node import Vhost
 from warren.values.messages import PublishArguments
 from warren.verbs.publishing import PATIENCE_S

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from warren.commands.opening import looking_at
+from warren.commands.opening import VhostOptions, looking_at
 from warren.commands.options import (
     AdoptOption,
     JsonOption,
@@ -20,8 +20,7 @@ from warren.commands.options import (
     UsageError,
     YesOption,
 )
-from warren.commands.output import plain_table, print_json, print_text
-from warren.commands.vhosts import VhostOptions
+from warren.commands.output import plain_table, print_json, print_text, table_of
 from warren.salvage.names import printable
 from warren.top.numbers import size
 from warren.top.picture import topic_lags
@@ -85,12 +84,8 @@ def _table(rows: list[Row]) -> Table:
 
 
 def _topic_table(topics: list[dict[str, Any]]) -> Table:
-    table = plain_table("topic", numbers=("queues", "messages"))
-    table.add_column("groups and lag", overflow="fold")
-    for topic in topics:
-        counts = f"{topic['queues']:,}", f"{topic['messages']:,}"
-        table.add_row(Text(printable(topic["name"])), *counts, Text(topic_lags(topic)))
-    return table
+    cells = [(topic["name"], f"{topic['queues']:,}", f"{topic['messages']:,}", topic_lags(topic)) for topic in topics]
+    return table_of(cells, "topic", numbers=("queues", "messages"), last="groups and lag")
 
 
 def purge(
@@ -143,11 +138,11 @@ def delayed(
     elif as_json:
         print_json({"delayed": rows})
     elif rows:
-        table = plain_table("due", "exchange", "routing key", "message_id", numbers=("bytes",))
-        for row in rows:
-            words = (row["due"], row["exchange"], row["routing_key"], row["message_id"] or "")
-            table.add_row(*(Text(printable(word)) for word in words), f"{row['bytes']:,}")
-        print_text([table])
+        cells = [
+            (row["due"], row["exchange"], row["routing_key"], row["message_id"] or "", f"{row['bytes']:,}")
+            for row in rows
+        ]
+        print_text([table_of(cells, "due", "exchange", "routing key", "message_id", numbers=("bytes",))])
     else:
         print("Nothing waits.")
 

@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from warren.commands.options import EXIT_DAMAGE, JsonOption, SetOption, TableFormat, parse_settings
-from warren.commands.output import opened, plain_table, print_json, print_text, report_error
+from warren.commands.output import opened, plain_table, print_json, print_text, report_error, table_of
 from warren.commands.spark.arguments import Master, MayBeOut, Out, OutputFormat, Paths, job
 from warren.salvage.names import from_text, printable, shown, to_json
 from warren.salvage.verify import Account, to_report
@@ -74,16 +74,16 @@ def _inspected_tables(inspected: Any, out: str | None) -> Iterator[RenderableTyp
             shape.add_row(*map(_plain, names), Text(shown(from_text(queue["name"]))), *ready, kind)
         yield from (shape, "")
     if inspected.topics:
-        shape = plain_table("node", "topic", numbers=("queue", "begin", "end"))
-        for queue in inspected.topics:
-            numbers = f"{queue['queue_id']}", f"{queue['min_offset']:,}", f"{queue['max_offset']:,}"
-            shape.add_row(_plain(queue["node"]), _plain(queue["topic"]), *numbers)
-        yield from (shape, "")
-    shape = plain_table("node", numbers=("queues", "ready", "payload", "topics' queues", "records"))
+        cells = [
+            (row["node"], row["topic"], f"{row['queue_id']}", f"{row['min_offset']:,}", f"{row['max_offset']:,}")
+            for row in inspected.topics
+        ]
+        yield from (table_of(cells, "node", "topic", numbers=("queue", "begin", "end")), "")
+    nodes = []
     for node in inspected.nodes:
         numbers = f"{node['queues']:,}", f"{node['ready']:,}", decimal(node["bytes"])
-        shape.add_row(_plain(node["node"]), *numbers, f"{node['topic_queues']:,}", f"{node['records']:,}")
-    yield shape
+        nodes.append((node["node"], *numbers, f"{node['topic_queues']:,}", f"{node['records']:,}"))
+    yield table_of(nodes, "node", numbers=("queues", "ready", "payload", "topics' queues", "records"))
     if out is not None:
         yield Text(f"Tables in {printable(out)}")
 
@@ -174,17 +174,16 @@ def compact(
 
 
 def _compacting_tables(compacting: Any) -> Iterator[RenderableType]:
-    numbers = ("files", "size", "valid", "deleted", "combined", "frees")
-    shape = plain_table("node", "vhost", "store", numbers=numbers)
+    cells = []
     for store in compacting.stores:
         size = sum(file["size"] for file in store["files"])
         valid = sum(file["valid_bytes"] for file in store["files"])
-        names = [Text(printable(str(store[name]))) for name in ("node", "vhost", "store")]
+        names = [str(store[name]) for name in ("node", "vhost", "store")]
         counts = [f"{len(store[name]):,}" for name in ("delete", "combine")] if store["known"] else ["?", "?"]
-        shape.add_row(
-            *names, f"{len(store['files']):,}", decimal(size), decimal(valid), *counts, decimal(store["frees"])
-        )
-    yield shape
+        sizes = f"{len(store['files']):,}", decimal(size), decimal(valid)
+        cells.append((*names, *sizes, *counts, decimal(store["frees"])))
+    numbers = ("files", "size", "valid", "deleted", "combined", "frees")
+    yield table_of(cells, "node", "vhost", "store", numbers=numbers)
     yield Text(f"{compacting.frees:,} bytes could be freed.")
 
 
@@ -223,10 +222,17 @@ def backlog(
 def _print_backlog(report: Any, out: str) -> None:
     plots = job("backlog_plots")
     rows = report.tables["queues"].to_pylist()
-    table = plain_table("node", "queue", numbers=("messages", "bytes", "oldest"))
-    for row in rows[:_SHOWN]:
-        names = _plain(row["node"]), _plain(plots.queue_name(row))
-        table.add_row(*names, f"{row['messages']:,}", plots.bytes_text(row["bytes"]), plots.age_text(row))
+    cells = [
+        (
+            row["node"],
+            plots.queue_name(row),
+            f"{row['messages']:,}",
+            plots.bytes_text(row["bytes"]),
+            plots.age_text(row),
+        )
+        for row in rows[:_SHOWN]
+    ]
+    table = table_of(cells, "node", "queue", numbers=("messages", "bytes", "oldest"))
     total = report.to_json()
     rest = f"; {len(rows) - _SHOWN:,} queues more" if len(rows) > _SHOWN else ""
     size = plots.bytes_text(total["bytes"])

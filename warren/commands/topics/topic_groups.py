@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import attrs
 import typer
-from rich.text import Text
 
 from warren.commands.opening import opened_node
 from warren.commands.options import (
@@ -24,10 +23,9 @@ from warren.commands.options import (
     TopicArgument,
     UsageError,
 )
-from warren.commands.output import plain_table, print_json, print_text
+from warren.commands.output import print_json, print_text, table_of
 from warren.commands.topics.topic_sources import NodeTopics, NoTopicError, Row, TopicSource, opened_source, topic_of
 from warren.msg_store.commit_log.commit_log_format import Record
-from warren.salvage.names import printable
 
 if TYPE_CHECKING:
     from warren.actors.engines.topics.consumer_group import StartOffset
@@ -54,12 +52,8 @@ def list_topics(path: StorePath, *, setting: SetOption = None, as_json: JsonOpti
     elif not rows:
         print("No topics.")
     else:
-        table = plain_table("topic", numbers=("queues", "messages"))
-        table.add_column("groups", overflow="fold")
-        for row in rows:
-            names = Text(", ".join(map(printable, row["groups"])))
-            table.add_row(Text(printable(row["topic"])), f"{row['queues']:,}", f"{row['messages']:,}", names)
-        print_text([table])
+        cells = [(row["topic"], f"{row['queues']:,}", f"{row['messages']:,}", ", ".join(row["groups"])) for row in rows]
+        print_text([table_of(cells, "topic", numbers=("queues", "messages"), last="groups")])
 
 
 def stats(path: StorePath, topic: TopicArgument, *, setting: SetOption = None, as_json: JsonOption = False) -> None:
@@ -73,11 +67,11 @@ def stats(path: StorePath, topic: TopicArgument, *, setting: SetOption = None, a
     if as_json:
         print_json({"topic": topic, "queues": rows})
         return
-    table = plain_table(numbers=("queue", "min offset", "max offset", "last updated"))
-    for row in rows:
-        stored = row["last_updated"]
-        table.add_row(str(row["queue_id"]), str(row["min_offset"]), str(row["max_offset"]), _shown_time(stored))
-    print_text([table])
+    cells = [
+        (str(row["queue_id"]), str(row["min_offset"]), str(row["max_offset"]), _shown_time(row["last_updated"]))
+        for row in rows
+    ]
+    print_text([table_of(cells, numbers=("queue", "min offset", "max offset", "last updated"))])
 
 
 def groups(
@@ -98,10 +92,10 @@ def groups(
     elif not entries:
         print("No groups.")
     else:
-        table = plain_table("group", "topic", numbers=("members", "lag"))
-        for entry in entries:
-            table.add_row(*_names(entry["group"], entry["topic"]), f"{len(entry['members']):,}", f"{entry['lag']:,}")
-        print_text([table])
+        cells = [
+            (entry["group"], entry["topic"], f"{len(entry['members']):,}", f"{entry['lag']:,}") for entry in entries
+        ]
+        print_text([table_of(cells, "group", "topic", numbers=("members", "lag"))])
 
 
 def lag(
@@ -123,12 +117,12 @@ def lag(
     if as_json:
         print_json({"group": group, "queues": rows, "lag": sum(row["lag"] for row in rows)})
         return
-    table = plain_table("topic", numbers=("queue", "max offset", "group's offset", "lag"))
-    table.add_column("member", overflow="fold")
+    cells = []
     for row in rows:
         offset = "–" if row["offset"] is None else str(row["offset"])
         numbers = str(row["queue_id"]), str(row["max_offset"]), offset, f"{row['lag']:,}"
-        table.add_row(*_names(row["topic"]), *numbers, *_names(row["member"] or ""))
+        cells.append((row["topic"], *numbers, row["member"] or ""))
+    table = table_of(cells, "topic", numbers=("queue", "max offset", "group's offset", "lag"), last="member")
     print_text([table, f"{sum(row['lag'] for row in rows):,} messages to read"])
 
 
@@ -187,17 +181,15 @@ def reset_offset(
         else:
             new_offsets = topic_handle.seek(group, place)
         lags = topic_handle.lag(group)
+    rows = [
+        {"queue_id": number, "offset": queue_offset, "lag": lags.get(number, 0)}
+        for number, queue_offset in sorted(new_offsets.items())
+    ]
     if as_json:
-        rows = [
-            {"queue_id": number, "offset": queue_offset, "lag": lags.get(number, 0)}
-            for number, queue_offset in sorted(new_offsets.items())
-        ]
         print_json({"topic": topic, "group": group, "queues": rows})
-        return
-    table = plain_table(numbers=("queue", "offset", "lag"))
-    for number, queue_offset in sorted(new_offsets.items()):
-        table.add_row(str(number), str(queue_offset), f"{lags.get(number, 0):,}")
-    print_text([table])
+    else:
+        cells = [(str(row["queue_id"]), str(row["offset"]), f"{row['lag']:,}") for row in rows]
+        print_text([table_of(cells, numbers=("queue", "offset", "lag"))])
 
 
 def place_of(text: str) -> StartOffset | Moment:
@@ -227,10 +219,6 @@ def _rows(source: TopicSource, topic: str | None) -> list[Row]:
 def _no_group(group: str, topic: str | None, names: list[str]) -> NoTopicError:
     listed = ", ".join(sorted(set(names))) or "none"
     return NoTopicError(f"no group {group!r}{'' if topic is None else f' of the topic {topic!r}'}; groups: {listed}")
-
-
-def _names(*names: str) -> list[Text]:
-    return [Text(printable(name)) for name in names]
 
 
 def _shown_time(timestamp_ms: int | None) -> str:

@@ -181,6 +181,7 @@ def scan(
     """
     findings, selection = _Findings(), RecordSelection.of(options.where, options.limit)
     items: Iterable[tuple[int | None, Item]]
+    bar: Bar
     if salvage:
         with open_place(path) as place:
             directory = place.store()
