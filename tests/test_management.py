@@ -33,6 +33,7 @@ from warren.management.rates import Rates, rates_of
 from warren.management.routing import Route, Router
 from warren.management.server import ManagementServer
 from warren.server import ServerSettings
+from warren.server.peer import is_loopback
 from warren.server.settings import ListenError
 from warren.storage.errors import SettingsError
 
@@ -537,8 +538,8 @@ def test_settings_that_cannot_be() -> None:
     ):
         with pytest.raises(SettingsError):
             ManagementSettings(**wrong)
-    assert ManagementSettings().is_loopback
-    assert not ManagementSettings(management_tcp_ip="0.0.0.0").is_loopback
+    assert is_loopback(ManagementSettings().management_tcp_ip)
+    assert not is_loopback("0.0.0.0")
 
 
 # ── the parts ────────────────────────────────────────────────────────────────────────────────────────────────────────

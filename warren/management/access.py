@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import ipaddress
 import secrets
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from warren.actors.engines.errors import AccessRefusedError, NotFoundError
 from warren.management.call import MANAGEMENT_TAGS, POLICYMAKER_TAGS, Call, Managed
 from warren.management.http import REALM, HttpError, not_authorised
 from warren.management.routing import Access
+from warren.server import peer
 
 COOKIE: Final = "warren_session"
 CSRF_HEADER: Final = "x-csrf-token"
@@ -97,14 +97,7 @@ def challenge(request: Request) -> dict[str, str]:
 
 def is_loopback(request: Request) -> bool:
     """Whether a request is from this machine."""
-    if request.client is None:
-        return True  # a Unix socket
-    try:
-        address = ipaddress.ip_address(request.client.host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
+    return request.client is None or peer.is_loopback(request.client.host)  # None: a Unix socket
 
 
 def identify(managed: Managed, sessions: Sessions, request: Request) -> User:

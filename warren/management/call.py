@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from warren.actors.engines.declared.permissions import Kind, Right
 from warren.actors.engines.declared.users import User, Users
+from warren.actors.engines.declared.vhost_definitions import VhostDefinitions
 from warren.actors.node.node_registry import NodeRegistry
 from warren.aio import bridge
 from warren.hosting.running_node import RunningNode
@@ -167,6 +168,17 @@ class Call:
         listed = self.vhosts if self.is_administrator else self.usable_vhosts
         vhost = self.one_vhost
         return listed if vhost is None else [name for name in listed if name == vhost]
+
+    def definitions_of(self, vhost: str) -> VhostDefinitions | None:
+        """Return the definitions of a vhost; ``None`` if it is down."""
+        running = self.node.registry.vhosts.get(vhost)
+        return None if running is None else running.definitions
+
+    @property
+    def listed_definitions(self) -> list[VhostDefinitions]:
+        """The definitions of the vhosts that a list shows, without those that are down."""
+        definitions = map(self.definitions_of, self.listed_vhosts)
+        return [of_vhost for of_vhost in definitions if of_vhost is not None]
 
     @property
     def one_vhost(self) -> str | None:

@@ -21,6 +21,7 @@ from warren.management.handlers import overview
 from warren.management.http_protocol import HttpProtocol
 from warren.management.rates import APART_S
 from warren.management.settings import ManagementSettings
+from warren.server.peer import is_loopback
 from warren.server.settings import ListenError
 from warren.server.tls import Handshakes, server_context
 from warren.storage.errors import WarrenError
@@ -84,7 +85,7 @@ class ManagementServer:
             self._thread.start()
         self._thread.run(self._start(self._socket))
         self.node.hosted.insert(0, self)  # before the server whose loop it is in
-        if not self.settings.is_loopback:
+        if not is_loopback(self.settings.management_tcp_ip):
             _LOG.warning(
                 "listening on %s, which other machines reach",
                 self.url,

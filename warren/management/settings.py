@@ -55,8 +55,3 @@ class ManagementSettings:
     def on_port(self, port: int) -> ManagementSettings:
         """The same, with another port."""
         return attrs.evolve(self, management_tcp_port=port)
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
-        return self.management_tcp_ip in ("localhost", "::1") or self.management_tcp_ip.startswith("127.")

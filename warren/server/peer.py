@@ -45,12 +45,7 @@ class Peer:
     @property
     def is_loopback(self) -> bool:
         """Whether it is on this machine."""
-        try:
-            address = ipaddress.ip_address(self.peer_host.partition("%")[0])
-        except ValueError:
-            return False
-        mapped = getattr(address, "ipv4_mapped", None)
-        return address.is_loopback or (mapped is not None and mapped.is_loopback)
+        return is_loopback(self.peer_host)
 
     @classmethod
     def of(cls, transport: asyncio.Transport, login_from: str = "distinguished_name") -> Peer:
@@ -66,6 +61,16 @@ class Peer:
             ssl=transport.get_extra_info("ssl_object") is not None,
             certificate_name=_name_in(certificate["subject"], login_from) if certificate else None,
         )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is one that only this machine reaches."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "localhost"
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address.is_loopback or (mapped is not None and mapped.is_loopback)
 
 
 def _shown(host: str) -> str:

@@ -19,7 +19,7 @@ from warren.amqp.states import State
 from warren.hosting.running_node import RunningNode
 from warren.server.connection import ClientConnection
 from warren.server.directory_socket import DirectorySocket
-from warren.server.peer import Peer, set_option
+from warren.server.peer import Peer, is_loopback, set_option
 from warren.server.server_context import ServerContext
 from warren.server.settings import ListenError, ServerSettings, TlsSettings
 from warren.server.tls import Handshakes, server_context
@@ -106,7 +106,7 @@ class Server:
                 self.stop()
                 raise
         for host, port in self.addresses:
-            if not _is_loopback(host):
+            if not is_loopback(host):
                 _LOG.warning(
                     "listening on %s:%d, which other machines reach",
                     host,
@@ -306,7 +306,3 @@ class Server:
             self.traffic.churn["connection_closed"] += 1
         if not self._connections and self._idle is not None:
             self._idle.set()
-
-
-def _is_loopback(host: str) -> bool:
-    return host.startswith("127.") or host in ("::1", "localhost")

@@ -30,17 +30,6 @@ _BINDING_ORDER = ("vhost", "source", "type", "destination", "routing_key", "prop
 _HASH_BYTES = 4
 
 
-def definitions_of(call: Call, vhost: str) -> VhostDefinitions | None:
-    """Return the definitions of a vhost; ``None`` if it is down."""
-    running = call.node.registry.vhosts.get(vhost)
-    return None if running is None else running.definitions
-
-
-def _listed_definitions(call: Call) -> list[VhostDefinitions]:
-    all_definitions = [definitions_of(call, vhost) for vhost in call.listed_vhosts]
-    return [definitions for definitions in all_definitions if definitions is not None]
-
-
 # ── exchanges ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -66,15 +55,13 @@ def _shown(call: Call, vhost: VhostDefinitions, exchange: ExchangeDeclaration, p
 async def exchanges(call: Call) -> Any:
     """``/api/exchanges``, ``/api/exchanges/:vhost``."""
     past = call.past
-    shown = (
-        _shown(call, vhost, exchange, past) for vhost in _listed_definitions(call) for exchange in vhost.exchanges()
-    )
+    shown = (_shown(call, vhost, exchange, past) for vhost in call.listed_definitions for exchange in vhost.exchanges())
     documents = await in_pieces(shown)
     return Long(lambda: listed(documents, call.query, pages=True))
 
 
 def _find(call: Call) -> ExchangeDeclaration:
-    definitions = definitions_of(call, call.vhost)
+    definitions = call.definitions_of(call.vhost)
     try:
         if definitions is not None:
             return definitions.exchange(call.exchange_part("exchange"))
@@ -153,7 +140,7 @@ def _list(call: Call, bindings: Iterable[Binding]) -> Any:
 
 async def bindings(call: Call) -> Any:
     """``/api/bindings``, ``/api/bindings/:vhost``."""
-    return _list(call, (binding for vhost in _listed_definitions(call) for binding in _all(vhost)))
+    return _list(call, (binding for vhost in call.listed_definitions for binding in _all(vhost)))
 
 
 def _all(vhost: VhostDefinitions) -> Iterator[Binding]:
@@ -165,7 +152,7 @@ def _all(vhost: VhostDefinitions) -> Iterator[Binding]:
 
 async def bindings_from(call: Call) -> Any:
     """``/api/exchanges/:vhost/:exchange/bindings/source``."""
-    definitions, name = definitions_of(call, call.vhost), call.exchange_part("exchange")
+    definitions, name = call.definitions_of(call.vhost), call.exchange_part("exchange")
     if definitions is None or not definitions.has("exchange", name):
         return []
     return _list(call, (binding for binding in _all(definitions) if binding.source == name))
@@ -182,7 +169,7 @@ async def bindings_to_queue(call: Call) -> Any:
 
 
 def _to(call: Call, kind: DestinationType, name: str) -> Any:
-    definitions = definitions_of(call, call.vhost)
+    definitions = call.definitions_of(call.vhost)
     if definitions is None or not definitions.has(kind, name):
         return []
     return _list(call, definitions.bindings_to(kind, name))
@@ -199,7 +186,7 @@ def _ends(call: Call) -> tuple[str, DestinationType, str]:
 
 def _between(call: Call) -> list[Binding]:
     source, kind, name = _ends(call)
-    definitions = definitions_of(call, call.vhost)
+    definitions = call.definitions_of(call.vhost)
     if definitions is None or not definitions.has(kind, name):
         return []
     return [binding for binding in definitions.bindings_to(kind, name) if binding.source == source]
@@ -234,7 +221,7 @@ def _check(call: Call, binding: Binding) -> None:
         raise AccessRefusedError("operation not permitted on the default exchange")
     call.check(vhost, binding.destination_type, binding.destination, "write")
     call.check(vhost, "exchange", source, "read")
-    definitions = definitions_of(call, vhost)
+    definitions = call.definitions_of(vhost)
     if definitions is not None and definitions.has("exchange", source):
         call.check_topic(vhost, source, binding.routing_key, "read")
 

@@ -19,8 +19,7 @@ def _kind(call: Call) -> PolicyKind:
 
 
 def _policies(call: Call, kind: PolicyKind) -> list[Policy]:
-    running = [call.node.registry.vhosts.get(vhost) for vhost in call.listed_vhosts]
-    return [policy for vhost in running if vhost is not None for policy in vhost.definitions.policies.all(kind)]
+    return [policy for definitions in call.listed_definitions for policy in definitions.policies.all(kind)]
 
 
 async def policies(call: Call) -> Any:
@@ -29,8 +28,8 @@ async def policies(call: Call) -> Any:
 
 
 def _find(call: Call) -> Policy:
-    running = call.node.registry.vhosts.get(call.vhost)
-    policy = None if running is None else running.definitions.policies.get(_kind(call), call.parts["name"])
+    definitions = call.definitions_of(call.vhost)
+    policy = None if definitions is None else definitions.policies.get(_kind(call), call.parts["name"])
     if policy is None:
         raise not_found()
     return policy
@@ -90,8 +89,8 @@ async def parameters(call: Call) -> Any:
 async def parameter(call: Call) -> Any:
     """``/api/parameters/:component/:vhost/:name``."""
     component, name = call.parts["component"], call.parts["name"]
-    if component == "operator_policy" and (running := call.node.registry.vhosts.get(call.vhost)) is not None:
-        policy = running.definitions.policies.get("operator_policy", name)
+    if component == "operator_policy" and (definitions := call.definitions_of(call.vhost)) is not None:
+        policy = definitions.policies.get("operator_policy", name)
         if policy is not None:
             return policy.to_parameter()
     for document in call.node.registry.parameters.in_vhost(call.vhost, component):
