@@ -28,7 +28,7 @@ from warren.commands import sql as command
 from warren.sql.answers import as_json, as_text
 from warren.sql.directories import Directories
 from warren.sql.statements import Statements
-from warren.tables.catalog import SCHEMAS
+from warren.tables.table import SCHEMAS
 
 PROJECT = Path(__file__).parent.parent
 NODE = rabbitmq_node(RABBITMQ[0])

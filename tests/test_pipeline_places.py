@@ -22,8 +22,8 @@ from warren.pipeline.jobs.running import load
 from warren.storage.errors import DataError, StorageError, WarrenError
 from warren.tables import arrow_files
 from warren.tables.arrow_files import BLOCK_BYTES, ArrowFileSystem
-from warren.tables.catalog import TABLES
 from warren.tables.places import Kind, Node, find_nodes
+from warren.tables.table import SCHEMAS, table_named
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -178,7 +178,7 @@ def test_an_archive_is_refused(fleet: Path) -> None:
         names(GOLDEN / f"{QUEUES}.tar.gz")
 
 
-@pytest.mark.parametrize("table", sorted(TABLES))
+@pytest.mark.parametrize("table", sorted(SCHEMAS))
 def test_a_directory_with_neither_kind_is_named(table: str, fleet: Path) -> None:
     (fleet / "empty").mkdir()
     with pytest.raises(WarrenError, match=f"{fleet}/empty: is no RabbitMQ data directory.*, and no RocketMQ store"):
@@ -194,7 +194,7 @@ KINDS = (("broker-1", Kind.QUEUES), ("broker-2", Kind.TOPICS))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "name", "kind"),
-    [(table, *one) for table in sorted(TABLES) for one in KINDS if one[1] & TABLES[table].kinds],
+    [(table, *one) for table in sorted(SCHEMAS) for one in KINDS if one[1] & table_named(table).kinds],
 )
 def test_every_table_is_the_same_on_s3(s3: S3, table: str, name: str, kind: Kind) -> None:
     local = rabbitmq_node(QUEUES) if kind is Kind.QUEUES else rocketmq_node(TOPICS)

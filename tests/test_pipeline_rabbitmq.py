@@ -39,8 +39,8 @@ from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import RealFileSystem
 from warren.tables import bodies
-from warren.tables.catalog import SCHEMAS
 from warren.tables.places import find_nodes
+from warren.tables.table import SCHEMAS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -44,12 +44,12 @@ from warren.salvage.rocketmq.store_reading import queue_entries, scan_records
 from warren.storage.errors import DataError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.topic_settings import ROCKETMQ_4_9, TopicSettings
-from warren.tables.catalog import TABLES
 from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import find_nodes
 from warren.tables.property_maps import PropertyMaps
 from warren.tables.read_options import ReadOptions
 from warren.tables.survey import Survey, survey, to_option
+from warren.tables.table import table_named
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -526,7 +526,7 @@ def test_a_filter_on_physical_offsets_opens_no_other_file(store: str, opened: li
     assert rows
     assert set(opened) == {f"{store}/commitlog/{2 * FILE_BYTES:020d}"}
     low = 2 * FILE_BYTES + 6500
-    tasks = TableReader(TABLES["records"], options_of(store, known), RECORDS)
+    tasks = TableReader(table_named("records"), options_of(store, known), RECORDS)
     tasks.pushFilters([EqualTo(("physical_offset",), low)])
     (task,) = tasks.partitions()
     assert [(work.start, work.stop) for work in task.value.work] == [(low, low + 1)]
@@ -603,7 +603,7 @@ def test_a_survey_that_is_none_is_an_error(said: str) -> None:
 
 def test_a_survey_does_not_go_to_the_tasks(store: str) -> None:
     known = surveyed(store)
-    reader = TableReader(TABLES["records"], options_of(store, known), RECORDS)
+    reader = TableReader(table_named("records"), options_of(store, known), RECORDS)
     assert known.encode()[:200] not in pickle.dumps(reader)
 
 

@@ -38,9 +38,9 @@ from warren.sql.directories import Directories
 from warren.storage.errors import DirectoryLockedError, StorageError
 from warren.storage.filesystem import RealFileSystem
 from warren.tables import bodies
-from warren.tables.catalog import SCHEMAS, TABLES
 from warren.tables.places import Kind
 from warren.tables.rocketmq import record_rows
+from warren.tables.table import SCHEMAS, table_named
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +59,7 @@ def topic_nodes() -> list[str]:
 
 
 def nodes_with(table: str, queue_nodes: list[str], topic_nodes: list[str]) -> list[str]:
-    kinds = TABLES[table].kinds
+    kinds = table_named(table).kinds
     return [*(queue_nodes if Kind.QUEUES in kinds else ()), *(topic_nodes if Kind.TOPICS in kinds else ())]
 
 

@@ -1,11 +1,12 @@
-"""Arrow arrays out of numpy columns and a file's bytes, without a Python object for each row."""
+"""Arrow arrays out of numpy columns and a file's bytes, without a Python object for each row; and batches of them."""
 
 from __future__ import annotations
 
 from binascii import hexlify
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -84,3 +85,35 @@ def hexadecimal(rows: npt.NDArray[np.uint8]) -> pa.Array:
     """The rows of a matrix of bytes as texts in hexadecimal."""
     count, width = rows.shape
     return rows_of(np.frombuffer(hexlify(rows.tobytes()), np.uint8).reshape(count, 2 * width), pa.string())
+
+
+# ── rows as columns ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Rows(Protocol):
+    """Some rows: as many as ``len`` says, whose columns are made when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def column(self, name: str) -> Any:
+        """What :func:`as_array` makes the column of that name of."""
+
+
+@attrs.frozen
+class Columns:
+    """Rows as columns by their names; a missing column is null."""
+
+    count: int
+    columns: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def column(self, name: str) -> Any:
+        return self.columns.get(name)
+
+
+def as_batch(rows: Rows, arrow: pa.Schema) -> pa.RecordBatch:
+    """The columns of a schema."""
+    arrays = [as_array(rows.column(field.name), len(rows), field.type) for field in arrow]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow)

@@ -16,9 +16,8 @@ import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from warren.arrow.arrays import schema_of
+from warren.arrow.arrays import Columns, as_batch, schema_of
 from warren.arrow.message_arrays import message_arrays
-from warren.arrow.row_columns import Columns, as_batch
 from warren.msg_store.commit_log.commit_log_format import Record
 from warren.salvage.classic.orphans import Orphan
 from warren.salvage.message_batches import ROW_BYTES, MessageBatch

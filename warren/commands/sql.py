@@ -258,8 +258,8 @@ def _print_tables(*, as_json: bool) -> None:
     """Which tables there are, and their columns."""
     from rich.text import Text
 
-    from warren.tables.catalog import SCHEMAS
     from warren.tables.schemas import COMMENT
+    from warren.tables.table import SCHEMAS
 
     def description(of: Any) -> str:
         return str(of.metadata[COMMENT].decode())

@@ -119,13 +119,8 @@ class LiveStore:
         with closing(View(log, queues)) as view:
             yield view
 
-    def ends(self, topics: Collection[str] | None = None) -> dict[QueueKey, tuple[int, int]]:
-        """By queue: the number of the first message, and the number after the last one that may be read."""
-        with self.view(topics) as view:
-            return self.ends_of(view)
-
     def ends_of(self, view: View) -> dict[QueueKey, tuple[int, int]]:
-        """Return the same for a view of this store."""
+        """By queue: the number of the first message, and the number after the last one that may be read."""
         furthest = max((_stop(queue, queue.max_offset - 1) for queue in view.queues.values()), default=0)
         log_end = self._reach(view.log, furthest)
         ends = {}

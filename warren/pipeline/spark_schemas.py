@@ -11,8 +11,8 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from warren.arrow import parquet_export
 from warren.tables import schemas
-from warren.tables.catalog import SCHEMAS
 from warren.tables.places import Kind
+from warren.tables.table import SCHEMAS
 
 
 def as_spark(schema: pa.Schema) -> StructType:

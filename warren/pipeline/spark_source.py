@@ -28,17 +28,16 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from warren.arrow.row_columns import as_batch
+from warren.arrow.arrays import as_batch
 from warren.pipeline.spark_schemas import RECORDS, as_spark
 from warren.pipeline.stream_options import StreamOptions
 from warren.pipeline.stream_reader import TopicStreamReader
 from warren.pipeline.topic_writer import TopicStreamWriter, TopicWriter, WriteOptions
-from warren.tables.catalog import TABLES
 from warren.tables.filters import Bounds, Pushdown
 from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import find_nodes
 from warren.tables.read_options import ReadOptions
-from warren.tables.table import Table, plan
+from warren.tables.table import SCHEMAS, Table, plan, table_named
 
 
 class WarrenSource(DataSource):
@@ -67,10 +66,10 @@ class WarrenSource(DataSource):
 
     def _table(self) -> Table:
         options = ReadOptions.of(self.options)
-        if options.table not in TABLES:
+        if options.table not in SCHEMAS:
             problem = f"there is no table {options.table!r}" if options.table else "which table: option table"
-            raise PipelineError(f"{problem}; there are {', '.join(sorted(TABLES))}")
-        return TABLES[options.table]
+            raise PipelineError(f"{problem}; there are {', '.join(sorted(SCHEMAS))}")
+        return table_named(options.table)
 
 
 class TableReader(DataSourceReader):
@@ -90,7 +89,7 @@ class TableReader(DataSourceReader):
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        tasks = plan(TABLES[self._table], find_nodes(self._options.paths), self._options, self._pushdown)
+        tasks = plan(table_named(self._table), find_nodes(self._options.paths), self._options, self._pushdown)
         return [InputPartition(task) for task in tasks] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -98,7 +97,7 @@ class TableReader(DataSourceReader):
         if task is None:
             return
         arrow = to_arrow_schema(self._schema, timezone="UTC")
-        for rows in TABLES[self._table].read(task, self._options, self._pushdown):
+        for rows in table_named(self._table).read(task, self._options, self._pushdown):
             if len(rows):
                 yield as_batch(rows, arrow)
 

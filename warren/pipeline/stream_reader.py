@@ -37,7 +37,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from warren.actors.engines.topics.queue_rows import QueueKey
-from warren.arrow.row_columns import as_batch
+from warren.arrow.arrays import as_batch
 from warren.pipeline.live_store import LiveStore, View, place_of
 from warren.pipeline.stream_options import EARLIEST, LATEST, Position, StreamOptions
 from warren.pipeline.stream_rows import read_rows

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from warren.arrow.row_columns import Rows
+from warren.arrow.arrays import Rows
 from warren.msg_store.commit_log.commit_log import CommitLog
 from warren.msg_store.commit_log.record_check import Failure
 from warren.msg_store.commit_log.record_search import RecordSearch

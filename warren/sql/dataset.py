@@ -21,14 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 
-from warren.arrow.row_columns import as_batch
+from warren.arrow.arrays import as_batch
 from warren.sql.directories import Directories
 from warren.sql.expressions import bounds_of, columns_of
 from warren.storage.own_files import private_folder
 from warren.tables.bodies import alone
-from warren.tables.catalog import SCHEMAS, TABLES
 from warren.tables.filters import Pushdown
-from warren.tables.table import Table, Task, plan
+from warren.tables.table import SCHEMAS, Table, Task, plan, table_named
 
 
 class TableDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
@@ -51,7 +50,7 @@ class TableDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
         filter_columns = frozenset[str]() if filter is None else columns_of(filter)
         columns_read = frozenset(self.schema.names) if filter_columns is None else filter_columns.union(names)
         pushdown = Pushdown.of(() if filter is None else bounds_of(filter), columns_read)
-        table = TABLES[self._name]
+        table = table_named(self._name)
         with self._directories.scanning.failures():
             self._directories.refuse_live_nodes()
             tasks = tuple(plan(table, self._directories.nodes, self._directories.options, pushdown))

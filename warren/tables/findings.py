@@ -11,7 +11,7 @@ from contextlib import closing
 from itertools import islice
 from typing import Any
 
-from warren.arrow.row_columns import Columns, Rows
+from warren.arrow.arrays import Columns, Rows
 from warren.salvage.names import as_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.inference import infer

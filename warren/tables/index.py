@@ -9,8 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from warren.arrow.arrays import chosen, hexadecimal, null_unless
-from warren.arrow.row_columns import Columns, Rows
+from warren.arrow.arrays import Columns, Rows, chosen, hexadecimal, null_unless
 from warren.salvage.queue_directory import Finding, IndexColumns
 from warren.tables.damage import Damage
 from warren.tables.filters import Pushdown

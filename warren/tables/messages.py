@@ -18,8 +18,8 @@ from typing import Final
 
 import attrs
 
+from warren.arrow.arrays import Columns, Rows
 from warren.arrow.message_arrays import message_arrays
-from warren.arrow.row_columns import Columns, Rows
 from warren.msg_store.rdq.store_reader import StoreReader
 from warren.salvage.message_batches import Batcher
 from warren.salvage.queue_directory import Finding

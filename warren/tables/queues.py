@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from warren.arrow.row_columns import Rows
+from warren.arrow.arrays import Rows
 from warren.salvage.names import to_json
 from warren.tables.damage import Damage
 from warren.tables.filters import Pushdown

@@ -16,8 +16,7 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from warren.arrow.arrays import hexadecimal, slices
-from warren.arrow.row_columns import Columns, Rows
+from warren.arrow.arrays import Columns, Rows, hexadecimal, slices
 from warren.msg_store.rdq.rdq_columns import MOST_RECORD_BYTES, ColumnScan, RdqColumns
 from warren.msg_store.rdq.rdq_format import EndReason, Record, ScanEnd, file_name, in_age_order
 from warren.salvage.names import as_text, to_text

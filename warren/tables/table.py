@@ -1,18 +1,22 @@
-"""What a table is: a schema, how its reading is cut into tasks, and how a task reads its part.
+"""What a table is: a schema, how its reading is cut into tasks, and how a task reads its part; and the tables by name.
 
 A task's rows come as Arrow batches, column by column; only the columns that are asked for are made. A task holds one
 batch at a time, whatever the files are.
+
+A table's columns are known before; the module that reads it is imported when it is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import attrs
 import pyarrow as pa
 
-from warren.arrow.row_columns import Columns, Rows
+from warren.arrow.arrays import Columns, Rows
+from warren.tables import schemas
 from warren.tables.filters import Pushdown
 from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Kind, Node, NodeContents
@@ -58,3 +62,26 @@ def plan(table: Table, nodes: Iterable[Node], options: ReadOptions, pushdown: Pu
             raise PipelineError(f"{node.name}: is {kind}, which has no table {table.name}")
         if pushdown.allows("node", node.name):
             yield from table.plan(contents, options, pushdown)
+
+
+# ── the tables by their names ────────────────────────────────────────────────────────────────────────────────────────
+
+SCHEMAS: Final[Mapping[str, pa.Schema]] = {
+    "queues": schemas.QUEUES,
+    "index": schemas.INDEX,
+    "store": schemas.STORE,
+    "messages": schemas.MESSAGES,
+    "findings": schemas.FINDINGS,
+    "records": schemas.RECORDS,
+    "entries": schemas.ENTRIES,
+    "index_items": schemas.INDEX_ITEMS,
+    "offsets": schemas.OFFSETS,
+}
+_ROCKETMQ: Final = frozenset({"records", "entries", "index_items", "offsets"})
+
+
+def table_named(name: str) -> Table:
+    """Return one of :data:`SCHEMAS`' tables. Each is in a module of its name."""
+    package = "warren.tables.rocketmq" if name in _ROCKETMQ else "warren.tables"
+    table: Table = importlib.import_module(f"{package}.{name}").TABLE
+    return table

@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from warren.arrow.arrays import schema_of
-from warren.arrow.row_columns import Columns, as_batch
+from warren.arrow.arrays import Columns, as_batch, schema_of
 from warren.msg_store.rdq.file_summary import FileSummary
 from warren.msg_store.rdq.rdq_columns import ColumnScan
 from warren.msg_store.rdq.rdq_format import EndReason, file_number
@@ -51,6 +51,7 @@ _SCHEMA: Final = schema_of(
     "what string, place long, persistent_store boolean, msg_id binary, age int, file_offset long, size long, "
     "messages long, name string, vhost string, known boolean"
 )
+_REPORTS: Final = schema_of("place long, persistent_store boolean, vhost string, report string")
 _KEY: Final = ("place", "persistent_store", "msg_id")
 _STORE: Final = ("place", "persistent_store")
 
@@ -144,16 +145,12 @@ def proposals(files: DataFrame, limits: Settings) -> DataFrame:
 
     def proposing(batches: Batches) -> Batches:
         for batch in batches:
-            rows = batch.to_pylist()
-            reports = [json.dumps(propose(row["files"], limits)) for row in rows]
-            places = pa.array([row["place"] for row in rows], pa.int64())
-            persistent = pa.array([row["persistent_store"] for row in rows], pa.bool_())
-            columns = [places, persistent, pa.array([row["vhost"] for row in rows], pa.string()), pa.array(reports)]
-            yield pa.RecordBatch.from_arrays(columns, names=["place", "persistent_store", "vhost", "report"])
+            rows = [{**row, "report": json.dumps(propose(row["files"], limits))} for row in batch.to_pylist()]
+            yield pa.RecordBatch.from_pylist(rows, schema=_REPORTS)
 
     row: Column = F.struct("age", "name", "size", "messages", "valid_bytes", "known")
     stores = files.groupBy(*_STORE, "vhost").agg(F.sort_array(F.collect_list(row)).alias("files"))
-    return stores.mapInArrow(proposing, "place long, persistent_store boolean, vhost string, report string")
+    return stores.mapInArrow(proposing, from_arrow_schema(_REPORTS))
 
 
 def propose(files: Iterable[Mapping[str, Any]], limits: Settings) -> Report:

@@ -17,8 +17,7 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from warren.arrow.arrays import schema_of
-from warren.arrow.row_columns import Columns, as_batch
+from warren.arrow.arrays import Columns, as_batch, schema_of
 from warren.pipeline.jobs.parallel import Batches, Numbered, numbered, parallel_rows, persisted
 from warren.pipeline.jobs.running import check_format, running, write_tables
 from warren.salvage.inspect import Report, inspect_source

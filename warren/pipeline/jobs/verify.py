@@ -26,7 +26,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from warren.arrow.row_columns import Columns, as_batch
+from warren.arrow.arrays import Columns, as_batch
 from warren.pipeline.jobs.parallel import Batches, persisted, planned
 from warren.pipeline.jobs.running import check_format, running, write_tables
 from warren.pipeline.jobs.verify_parts import FINDING, KEY, NOTE, RECORD, REFERENCE, SCHEMA, TASK_FINDINGS, do, plan

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import attrs
 
-from warren.arrow.arrays import schema_of
-from warren.arrow.row_columns import Columns, as_batch
+from warren.arrow.arrays import Columns, as_batch, schema_of
 from warren.msg_store.rdq.rdq_format import EndReason, Record, decode_record, scan
 from warren.pipeline.jobs.parallel import Batches, Numbered, Work
 from warren.pipeline.jobs.vhost_parts import Queues, StoreFiles, place_number, plan_vhost

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 import numpy as np
 
-from warren.arrow.arrays import chosen
-from warren.arrow.row_columns import Columns, Rows
+from warren.arrow.arrays import Columns, Rows, chosen
 from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES, Entries, Longs, decode
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError

@@ -15,8 +15,7 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from warren.arrow.arrays import chosen
-from warren.arrow.row_columns import Columns, Rows
+from warren.arrow.arrays import Columns, Rows, chosen
 from warren.queue_index.topics.index_file import IndexFile
 from warren.queue_index.topics.index_file_format import ITEM_BYTES, Items, Layout
 from warren.salvage.names import as_text

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import attrs
 
 from warren.actors.engines.topics.store_files import CONFIG
-from warren.arrow.row_columns import Rows
+from warren.arrow.arrays import Rows
 from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
 from warren.salvage.names import as_text
 from warren.storage.errors import DataError

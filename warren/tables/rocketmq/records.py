@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from warren.arrow.row_columns import Rows
+from warren.arrow.arrays import Rows
 from warren.msg_store.commit_log.record_check import Failure
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.msg_store.commit_log.record_search import RecordSearch, lookback_bytes
