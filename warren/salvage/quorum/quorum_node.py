@@ -120,12 +120,12 @@ class QuorumNode:
             return None
 
 
-@attrs.frozen
 class QuorumNodes:
     """The nodes that queues' directories lie in."""
 
-    _files: ReadOnlyFileSystem
-    _nodes: dict[str, QuorumNode] = attrs.Factory(dict)
+    def __init__(self, files: ReadOnlyFileSystem) -> None:
+        self._files = files
+        self._nodes: dict[str, QuorumNode] = {}
 
     def of(self, directory: str) -> QuorumNode:
         """The node in whose folder that queue's directory lies."""
