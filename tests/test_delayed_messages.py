@@ -20,7 +20,7 @@ from warren.actors.engines.delays.delay_log import DueMessage
 from warren.actors.engines.errors import ArgumentsError
 from warren.actors.node.node_errors import DelaysDownError
 from warren.actors.queue.intake import PublishRefusedError, QueueDownError, QueueGoneError
-from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.queue.queue_arrivals import QueueArrivals
 from warren.actors.runtime.future import Future
 from warren.storage.errors import DiskFullError, MessageError, WarrenError
 from warren.storage.faults import SimulatedCrash
@@ -469,18 +469,18 @@ def test_messages_that_are_due_at_once_do_not_keep_other_actors_waiting(monkeypa
     for number in range(4 * TURN_MESSAGES):
         queues[number % 10].publish(b"%d" % number, delay=1).wait()
     order: list[int] = []
-    publish, accept = DelayOutput._publish, QueueActor._publish
+    publish, accept = DelayOutput._publish, QueueArrivals._publish
 
     def published(output: DelayOutput, messages: list[DueMessage]) -> None:
         order.append(len(messages))
         publish(output, messages)
 
-    def accepted(actor: QueueActor, *arguments: Any) -> Any:
+    def accepted(arrivals: QueueArrivals, *arguments: Any) -> Any:
         order.append(-1)
-        return accept(actor, *arguments)
+        return accept(arrivals, *arguments)
 
     monkeypatch.setattr(DelayOutput, "_publish", published)
-    monkeypatch.setattr(QueueActor, "_publish", accepted)
+    monkeypatch.setattr(QueueArrivals, "_publish", accepted)
     hand.advance(1)
     turns = [count for count in order if count > 0]
     assert turns == [TURN_MESSAGES] * 4

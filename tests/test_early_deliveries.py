@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import warren
-from tests.support.runtime_tools import BIG, HandNode, actor_of, bodies, hand_node
+from tests.support.runtime_tools import BIG, HandNode, actor_of, bodies, hand_node, ran_quickly
 from tests.support.striking import struck_at
 from warren import Consumer, Delivery, Queue
 from warren.actors.messages import SetDurationTarget
@@ -290,7 +290,7 @@ def test_in_an_event_loop_it_goes_out_at_once_and_is_made_safe_by_another_thread
     confirm = actor.intake.publish(queue._verbs.host.keys.plain, b"1", here=False)
     assert told == [True]
     confirm.hurry()
-    assert not actor.quick_turn()
+    assert not ran_quickly(actor)
     assert actor.turn_count == turns
     scene.run()
     assert confirm.done
@@ -300,7 +300,7 @@ def test_in_an_event_loop_it_goes_out_at_once_and_is_made_safe_by_another_thread
     one.ack()
     actor.intake.publish(queue._verbs.host.keys.plain, b"2", here=False)
     actor.intake.publish(queue._verbs.host.keys.plain, b"3", here=False)
-    assert actor.quick_turn(), "not only what went out waits"
+    assert ran_quickly(actor), "not only what went out waits"
     assert [one.body for one in taken_now(consumer)] == [b"2", b"3"]
     consumer.close()
     scene.node.close()
@@ -329,7 +329,7 @@ def test_an_ack_that_comes_during_a_turn_waits_where_no_message_waits_for_its_ro
     told = waits(consumer)
     actor.intake.publish(queue._verbs.host.keys.plain, b"3", here=False)
     assert told == ([] if waiting else [True]), "what stands before it is acks"
-    assert actor.quick_turn() is bool(waiting)
+    assert ran_quickly(actor) is bool(waiting)
     consumer.close()
     scene.node.close()
 

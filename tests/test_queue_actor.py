@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import warren
-from tests.support.runtime_tools import DATA, HandNode, actor_behind, actor_of, bodies, hand_node
+from tests.support.runtime_tools import DATA, HandNode, actor_behind, actor_of, bodies, hand_node, ran_quickly
 from warren.actors.queue.intake import QueueGoneError, SettleKey
 from warren.actors.queue.queue_output import IDLE_BYTES
 from warren.actors.runtime.inbox import ControlCall
@@ -217,7 +217,7 @@ def test_a_quick_turn_delivers_and_leaves_the_sync_to_the_next(scene: HandNode) 
         with scene.pool.holding():
             confirm = queue.publish(b"2")
             confirm.hurry()
-            assert actor.quick_turn()
+            assert ran_quickly(actor)
         assert [one.body for one in (consumer.take_now(), consumer.take_now()) if one is not None] == [b"1", b"2"]
         assert (confirm.done, syncs(scene)) == (False, before)
         scene.run()
@@ -226,11 +226,11 @@ def test_a_quick_turn_delivers_and_leaves_the_sync_to_the_next(scene: HandNode) 
 
 def test_what_may_read_files_is_no_quick_turn(scene: HandNode) -> None:
     queue = scene.node.queue("q")
-    assert not actor_of(queue).quick_turn(), "nothing is open yet"
+    assert not ran_quickly(actor_of(queue)), "nothing is open yet"
     queue.publish_many([b"x"] * 10).wait()
-    assert actor_of(queue).quick_turn()
+    assert ran_quickly(actor_of(queue))
     queue.set_mode("lazy")
-    assert not actor_of(queue).quick_turn(), "its messages are on the disk"
+    assert not ran_quickly(actor_of(queue)), "its messages are on the disk"
 
 
 def test_what_need_not_survive_is_confirmed_at_once(scene: HandNode) -> None:

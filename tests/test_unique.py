@@ -428,7 +428,7 @@ def test_the_log_and_the_table_stay_small_where_keys_come_and_go(scene: HandNode
         queue.get_many(100, auto_ack=True)
         scene.advance(11)
     assert scene.files.size(log_path("q")) < 3 * 64 * 1024
-    keys = queue._verbs.entry.actor.unique.keys
+    keys = queue._verbs.entry.actor.arrivals.open_unique().keys
     assert len(keys) <= 300
     assert keys.size_bytes < 50 * 600
 

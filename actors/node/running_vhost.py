@@ -460,7 +460,7 @@ class RunningVhost:
         """
         for _ in range(_DEAD_LETTER_ROUNDS):
             actors = [entry.running for entry in self.queues.values() if entry.running is not None]
-            senders = [actor for actor in actors if actor.has_dead_letter_exchange]
+            senders = [actor for actor in actors if actor.arguments.dead_letter_exchange is not None]
             if not any(actor.turns.ask(actor.has_dead_letters_under_way, first=True) for actor in senders):
                 return
             for actor in actors:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -20,7 +20,7 @@ import attrs
 from warren.actors import messages as m
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.policies import NO_POLICIES, AppliedPolicies
-from warren.actors.engines.declared.queue_arguments import effective
+from warren.actors.engines.declared.queue_arguments import QueueArguments, effective
 from warren.actors.engines.queue.counts import Counts
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.engines.queue.queue_turn import LOST, QueueTurn
@@ -32,30 +32,25 @@ from warren.actors.node.store_actor import RemoteStore
 from warren.actors.queue.early_deliveries import EarlyBatch
 from warren.actors.queue.inspecting import BrowsedMessage, browse
 from warren.actors.queue.intake import QueueDownError, QueueGoneError, SettleKey
+from warren.actors.queue.queue_arrivals import QueueArrivals
 from warren.actors.queue.queue_consumers import QueueConsumers
 from warren.actors.queue.queue_intake import QueueIntake
 from warren.actors.queue.queue_output import Dispatch, QueueOutput
+from warren.actors.queue.queue_shortcuts import QueueShortcuts
 from warren.actors.queue.sampling import sample_queue
-from warren.actors.runtime.future import Confirm, CountDown, Future
+from warren.actors.runtime.future import CountDown, Future
 from warren.actors.runtime.inbox import PendingBatch
-from warren.actors.runtime.interrupts import uninterrupted
-from warren.actors.runtime.pooled_actor import TURN_ENTRIES, ActorStoppedError, Asked, WrongProcessError
+from warren.actors.runtime.pooled_actor import ActorStoppedError, WrongProcessError
 from warren.actors.runtime.timer import tell
 from warren.queue_index.index.recovery_terms import RecoveryTerms
-from warren.queue_index.message.message_format import Envelope
-from warren.queue_index.message.msg_ids import MsgIds
 from warren.queue_index.queue.acking import tag_ranges
-from warren.queue_index.queue.state import Mode
 from warren.storage.errors import DirectoryLostError, DiskFullError, NoRoomError, WarrenError
 
 if TYPE_CHECKING:
     from warren.actors.queue.tails import Tails
-    from warren.actors.queue.unique_publisher import Key, UniquePublisher
 
 
 _rest_numbers = itertools.count(1)
-QUICK_MESSAGES: Final = 64
-"""Batches up to this size are handled by a quick turn."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -78,9 +73,7 @@ class QueueActor(NodePart):
 
     __slots__ = (
         "_dispatch",
-        "_has_files",
         "_is_opening",
-        "_keys_path",
         "_open_process",
         "_process",
         "_queue_turn",
@@ -89,12 +82,10 @@ class QueueActor(NodePart):
         "_stores",
         "_tails",
         "_to_be_counted",
-        "_unique",
-        "_written",
+        "arrivals",
         "consumers",
         "declaration",
         "intake",
-        "msg_ids",
         "output",
         "policies",
         "rest_number",
@@ -112,32 +103,24 @@ class QueueActor(NodePart):
     ) -> None:
         """``is_opening``: whether there may be queues that are not started yet."""
         super().__init__(context, declaration, ("queue", declaration.vhost, declaration.name))
-        self.turns.shortcuts = self
         self.declaration = declaration
         self.intake = QueueIntake(self, context, declaration)
+        self.arrivals = QueueArrivals(self, context, self.actor_inbox)
         self._process: QueueProcess | None = None
         self._queue_turn: QueueTurn | None = None
         self._stores: list[RemoteStore] = []
         self._open_process = open_process
         self._dispatch = dispatch
         self._is_opening = is_opening
-        self.consumers = QueueConsumers(self)
-        self.msg_ids = MsgIds(context.random(8))
+        self.consumers: QueueConsumers = QueueConsumers(self)
         self.rest_number = 0
         """A new number for each rest, 0 at work: while it is unchanged, the queue's numbers are, too."""
-        self.policies = policies
+        self.policies: AppliedPolicies = policies
         """The policies that it was last given; the node's actor changes them."""
-        self._has_files = False
-        """Whether a message was published to it since it was started."""
         self._recovering_armed = False
         self._recovered: Callable[[], None] | None = None
-        self._written: EarlyBatch | None = None
-        """The batch that was written ahead, and waits in the inbox."""
         self._tails: Tails | None = None
         """Created on first use of :attr:`tails`."""
-        self._keys_path: str | None = None
-        self._unique: UniquePublisher | None = None
-        """The keys of its messages, once there is one."""
         self._to_be_counted: list[Future] = []
         """Answered with :meth:`length` once all messages that a crash has left are found."""
 
@@ -166,13 +149,9 @@ class QueueActor(NodePart):
         return 0 if self._queue_turn is None else self._queue_turn.turns
 
     @property
-    def has_dead_letter_exchange(self) -> bool:
-        return effective(self.declaration, self.policies.definition).dead_letter_exchange is not None
-
-    @property
-    def consumer_timeout_ms(self) -> int | None:
-        """How long a message may be unacked before it comes back, by the queue's arguments and policies."""
-        return effective(self.declaration, self.policies.definition).consumer_timeout_ms
+    def arguments(self) -> QueueArguments:
+        """The declaration's arguments merged with the policies that it was last given."""
+        return effective(self.declaration, self.policies.definition)
 
     # ── beginning and end ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -186,7 +165,7 @@ class QueueActor(NodePart):
             dispatch=self._dispatch,
             is_opening=self._is_opening,
             call_later=self.call_later,
-            msg_ids=self.msg_ids,
+            msg_ids=self.arrivals.msg_ids,
         )
         turn_context = TurnContext(
             host=self,
@@ -199,10 +178,11 @@ class QueueActor(NodePart):
             sync_group=context.sync_group,
         )
         self._queue_turn = QueueTurn(turn_context, self.intake.deliveries)
+        self.turns.shortcuts = QueueShortcuts(self.turns, self._queue_turn, self.intake, self.arrivals, context)
         self.intake.open(opened.process, self._queue_turn, opened.stores)
-        self._keys_path = opened.keys_path
+        self.arrivals.keys_path = opened.keys_path
         if opened.has_keys:  # before a message with a key can be taken
-            self._open_unique()
+            self.arrivals.open_unique()
         self._recover_on()
         self.output.account_memory()  # thousands of queues found on opening take memory too
         if not self.process.backing.recovering:  # a queue that is never used expires, too
@@ -237,8 +217,8 @@ class QueueActor(NodePart):
         self._tell_now()
         self._say_last_word()
         try:
-            if self._unique is not None:
-                self._unique.close()
+            if self.arrivals.unique is not None:
+                self.arrivals.unique.close()
             terms = self.process.close(self._context.random)
         except NoRoomError as error:  # half-closed, so this is no refusal any more
             raise DiskFullError(f"{self.describe()} could not write down all acks: {error}") from error
@@ -267,8 +247,8 @@ class QueueActor(NodePart):
         """Delete the queue and stop the actor; return how many messages were ready."""
         self.queue_turn.hand_out()
         deleted = self.process.delete(if_empty=if_empty, if_unused=if_unused)
-        if self._unique is not None:
-            self._unique.delete()
+        if self.arrivals.unique is not None:
+            self.arrivals.unique.delete()
         self._say_last_word()
         self._recover_on()
         self._tell_now()
@@ -305,8 +285,8 @@ class QueueActor(NodePart):
         self._to_be_counted.clear()
         if self._tails is not None:
             self._tails.fail(error if error is not None else self.stopped_error())
-        if self._unique is not None:
-            self._unique.end(error)
+        if self.arrivals.unique is not None:
+            self.arrivals.unique.end(error)
         for store in self._stores:
             store.give_up()
         self._context.allocated.account(self.actor_urn, 0)
@@ -337,156 +317,20 @@ class QueueActor(NodePart):
     # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_receive(self, message: object) -> object:
+        if isinstance(message, m.Publish):
+            self.arrivals.publish(message)
+            return None
         handler = _HANDLERS.get(type(message))
-        if handler is not None:
-            return handler(self, message)
-        from warren.actors.queue.unique_publisher import PublishUnique
-
-        if not isinstance(message, PublishUnique):
-            raise RuntimeError(f"a queue cannot handle {message!r}")  # noqa: TRY004 - a mistake of ours
-        self._on_publish(message, message.keys)
-        return None
+        if handler is None:
+            raise RuntimeError(f"a queue cannot handle {message!r}")
+        return handler(self, message)
 
     def on_batch(self, entry: PendingBatch) -> None:
-        items = entry.items
         if isinstance(entry, EarlyBatch):
-            self.actor_inbox.lighten(len(items) - entry.acked_count)
-            try:
-                self._take_in(entry)
-            except BaseException as error:
-                entry.confirm.fail(error)
-                raise
-            finally:  # bodies handed to a store are counted by that store now
-                self._context.gate.leave(entry.reserved_bytes, unused_bytes=entry.room_bytes)
-            return
-        settle: SettleKey = entry.key
-        self.queue_turn.settle(settle.channel, settle.outcome, tag_ranges(items))
-
-    def _on_publish(self, message: m.Publish, keys: Sequence[Key | None] | None = None) -> None:
-        self.actor_inbox.lighten(len(message.bodies))
-        ids = message.msg_ids or self.msg_ids.many(len(message.bodies))
-        try:
-            self._publish(
-                message.envelope, ids, message.bodies, message.expiration_ms, message.priority, message.confirm, keys
-            )
-        except BaseException as error:
-            message.confirm.fail(error)
-            raise
-        finally:
-            self._context.gate.leave(message.reserved_bytes)
-
-    def _take_in(self, batch: EarlyBatch) -> None:
-        """Take in gathered single publishes: first those that were written or handed out already."""
-        key = batch.key
-        bodies = batch.items[max(batch.delivered, batch.written) :]
-        if batch.written:
-            self.queue_turn.enter_written(key.envelope, batch.early_written())
-        early = batch.early()
-        if early is not None:
-            self._check_files()
-            ids = self.msg_ids.many(len(early.bodies) - early.bodies.count(None))
-            self.queue_turn.publish_delivered(key.envelope, ids, early, None if bodies else batch.confirm)
-        elif not bodies:  # this confirm was given out while the message was being written
-            batch.confirm.offer(None)
-        if bodies:
-            ids = self.msg_ids.many(len(bodies)) if len(bodies) > 1 else self.msg_ids.one()
-            self._publish(key.envelope, ids, bodies, key.expiration_ms, key.priority, batch.confirm)
-
-    # ── messages that are written before they are taken in ──────────────────────────────────────────────────────
-
-    def begin_turn(self, asked: Asked | None) -> bool:
-        """Take in what happened between the turns. If a caller waits for a few messages to be safe, and nothing else is
-        to be done, only write these; then the turn is over."""
-        stopped = self.actor_stopped
-        hurried = asked is None and self.intake.hurry and not stopped.is_set()
-        if hurried and self.turns.guard(None, self._write_ahead, refusable=False):
-            return True
-        written = self._written
-        if written is not None and not stopped.is_set():  # before anything else happens in the queue
-            self._written = None
-            if not written.taken:
-                self.actor_inbox.take_this(written)
-                self.turns.guard(None, self.on_batch, written)
-        if self.intake.fast.ahead is not None and not stopped.is_set():
-            self.turns.guard(None, self._take_off, refusable=False)
-        return False
-
-    def _take_off(self) -> None:
-        """Remove messages that were read ahead and handed out."""
-        ahead = self.intake.fast.take_ahead()
-        if ahead is not None and ahead.delivered:
-            self.queue_turn.head.take_off(ahead)
-
-    def _write_ahead(self) -> bool:
-        """Make safe what waits in the inbox, and do nothing else; return whether that was done."""
-        if not self._has_files or (self.turns.is_quick and self._context.settings.sync != "os"):
-            return False
-        self.intake.hurry = False  # before looking at the inbox: a publisher that joins later, and waits, sets it again
-        with self.actor_inbox.lock:
-            batch = None if self.intake.makes_wait() else self.intake.fast.batch_to_write()
-            begun = None if batch is None else batch.begin_writing(Confirm(self.intake))
-        if batch is None or begun is None:
-            self.intake.hurry = True
-            return False
-        bodies, confirm = begun
-        key = batch.key
-        try:
-            ids = self.msg_ids.many(len(bodies)) if len(bodies) > 1 else self.msg_ids.one()
-            is_written = not bodies or self.queue_turn.write_ahead(key.envelope, ids, bodies)
-        except WarrenError:  # taking them in raises it again
-            is_written = False
-        if not is_written:
-            self.intake.hurry = True
-            batch.were_not_written(bodies, confirm)
-            return False
-        self._written = batch
-        try:
-            self._context.check_directory()
-        except BaseException:
-            batch.confirm.on_done(confirm.follow)
-            raise
-        confirm.set()
-        return True
-
-    def _check_files(self) -> None:
-        """Check the directory before the first message creates files, so as not to recreate a removed one."""
-        if not self._has_files:
-            self._context.check_directory()
-            self._has_files = True
-
-    def _publish(  # noqa: PLR0917
-        self,
-        envelope: Envelope,
-        ids: bytes,
-        bodies: Any,
-        expiration_ms: int | None,
-        priority: int,
-        confirm: Future,
-        keys: Sequence[Key | None] | None = None,
-    ) -> None:
-        self._check_files()
-        if keys is None and self.declaration.deduplicates:
-            from warren.actors.queue.header_keys import header_keys
-
-            found_keys = header_keys(self.declaration, envelope, bodies)
-            keys = found_keys if any(found_keys) else None
-        if keys is None:
-            self.queue_turn.publish(envelope, ids, bodies, expiration_ms, priority, confirm)
+            self.arrivals.take_in(entry)
         else:
-            self.unique.publish(envelope, ids, bodies, keys, expiration_ms, priority, confirm)
-
-    # ── messages with keys ──────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def unique(self) -> UniquePublisher:
-        """The keys of its messages."""
-        return self._open_unique() if self._unique is None else self._unique
-
-    def _open_unique(self) -> UniquePublisher:
-        from warren.actors.queue.unique_publisher import UniquePublisher
-
-        self._unique = UniquePublisher.open(self, self._context, self._keys_path)
-        return self._unique
+            settle: SettleKey = entry.key
+            self.queue_turn.settle(settle.channel, settle.outcome, tag_ranges(entry.items))
 
     # ── the whole queue ──────────────────────────────────────────────────────────────────────────
 
@@ -506,7 +350,8 @@ class QueueActor(NodePart):
         self.queue_turn.syncs.sync_index()
         self._context.check_directory()
         self._tell_now()  # a refused publish fails its own confirm, not this call
-        return CountDown([*self.queue_turn.syncs.waiting, *(() if self._unique is None else self._unique.waiting)])
+        unique = self.arrivals.unique
+        return CountDown([*self.queue_turn.syncs.waiting, *(() if unique is None else unique.waiting)])
 
     def has_dead_letters_under_way(self) -> bool:
         """Whether dead letters are not yet known to be safe elsewhere."""
@@ -531,12 +376,6 @@ class QueueActor(NodePart):
             self._tails = Tails(self.process)
         return self._tails
 
-    def has_work(self) -> bool:
-        inbox, intake = self.actor_inbox, self.intake
-        if inbox.empty():
-            return False
-        return not inbox.holds_only(intake.fast.may_wait) or intake.ack_needs_a_turn()  # acks and written messages wait
-
     def wants_turn(self) -> bool:
         turn, intake = self._queue_turn, self.intake
         if not intake.alive:
@@ -544,6 +383,10 @@ class QueueActor(NodePart):
         return bool(intake.abandoned) or (
             turn is not None and (turn.syncs.wants_turn or (intake.hurry and bool(turn.syncs.waiting)))
         )
+
+    def has_work(self) -> bool:
+        shortcuts = self.turns.shortcuts
+        return shortcuts is None or shortcuts.has_work()
 
     def has_more(self) -> bool:
         return not self.actor_inbox.empty()
@@ -553,8 +396,8 @@ class QueueActor(NodePart):
         self.rest_number = next(_rest_numbers)
         if self._tails is not None:
             self._tails.rested()
-        if self._unique is not None:
-            self._unique.keys.close()  # it opens again with the next key
+        if self.arrivals.unique is not None:
+            self.arrivals.unique.keys.close()  # it opens again with the next key
 
     def touch(self) -> None:
         """Restart the x-expires period, because the queue was used."""
@@ -570,10 +413,6 @@ class QueueActor(NodePart):
     def set_policies(self, policies: AppliedPolicies) -> None:
         """Apply other policies from now on."""
         self.queue_turn.set_policies(policies)
-
-    def set_mode(self, mode: Mode) -> None:
-        self.queue_turn.context.worked = True
-        self.process.backing.set_mode(mode)
 
     def count(self) -> None:
         """Count events from now on."""
@@ -622,17 +461,6 @@ class QueueActor(NodePart):
         if self._context.recorder is not None and (not self.process.backing.asleep or self.process.context.has_counted):
             self._sample(None)
 
-    # ── turns ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def quick_turn(self, asked: Asked | None = None) -> bool:
-        """Handle messages in RAM; leave a requested sync, and messages that went out early, to the next turn."""
-        turn = self._queue_turn
-        if turn is None or not self._has_files or self.actor_inbox.weight > QUICK_MESSAGES or not turn.is_quick:
-            return False
-        if asked is None and self.intake.fast.all_went_out():
-            return False
-        return uninterrupted(self.turns.attempt, TURN_ENTRIES, asked, True)
-
     # ── the end of a turn ───────────────────────────────────────────────────────────────────────────────────────
 
     def on_turn_end(self) -> None:
@@ -644,8 +472,8 @@ class QueueActor(NodePart):
         if effects.confirmed:
             self._context.check_directory()
         turn.tell(effects)
-        if self._unique is not None:
-            self._unique.flush()
+        if self.arrivals.unique is not None:
+            self.arrivals.unique.flush()
         if self.intake.waiting_publishers:
             self.intake.let_publishers_in()
         if turn.context.worked:
@@ -655,11 +483,11 @@ class QueueActor(NodePart):
             turn.finish()
         self.intake.fast.ahead = turn.head.read()
         while self.intake.abandoned:
-            self.call_soon(functools.partial(self.consumers.close_channel, self.intake.abandoned.popleft(), LOST))
+            self.call_soon(functools.partial(self.consumers.close_channel, self.intake.abandoned.pop(0), LOST))
         if self._context.check_invariants:
             turn.process.check_invariants()
-            if self._unique is not None:
-                self._unique.check_invariants()
+            if self.arrivals.unique is not None:
+                self.arrivals.unique.check_invariants()
 
     def _tell_now(self) -> None:
         """Publish the turn's effects so far."""
@@ -670,7 +498,6 @@ class QueueActor(NodePart):
 
 
 _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
-    m.Publish: QueueActor._on_publish,
     m.Subscribe: lambda actor, message: actor.consumers.subscribe(message.consumer, message.deliveries),
     m.StoreProgress: QueueActor._on_store_progress,
     m.StoreFull: QueueActor._on_store_full,

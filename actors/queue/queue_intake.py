@@ -9,7 +9,6 @@ A message goes straight to a waiting consumer that needs no acks, if the queue i
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -77,7 +76,7 @@ class QueueIntake(Intake):
         self._process: QueueProcess | None = None
         self._turn: QueueTurn | None = None
         self._stores: list[RemoteStore] = []
-        self.abandoned: deque[str] = deque()
+        self.abandoned: list[str] = []
         """Channels that are to be closed after all messages sent through them."""
         self.fast = FastPaths(self._turns, self.deliveries)
 

@@ -163,6 +163,12 @@ def actor_of(queue: Queue) -> QueueActor:
     return queue._verbs.entry.actor
 
 
+def ran_quickly(actor: QueueActor) -> bool:
+    """Let a queue have a quick turn; whether it had one."""
+    shortcuts = actor.turns.shortcuts
+    return shortcuts is not None and shortcuts.quick_turn()
+
+
 @attrs.frozen
 class Say:
     word: object

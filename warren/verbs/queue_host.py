@@ -167,7 +167,7 @@ class LocalQueue:
 
     @property
     def consumer_timeout_ms(self) -> int | None:
-        return self.actor.consumer_timeout_ms
+        return self.actor.arguments.consumer_timeout_ms
 
     def perform(self, verbs: Any, operation: Operation[T]) -> Steps[T]:
         return operation.performed_by(verbs)

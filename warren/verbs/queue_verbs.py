@@ -241,7 +241,7 @@ class QueueVerbs(MendingVerbs):
         if mode not in {"default", "lazy"}:
             raise ArgumentsError(f"a queue's mode is 'default' or 'lazy', not {mode!r}")
         actor = self.actor
-        yield call(actor, lambda: actor.set_mode(mode))
+        yield call(actor, lambda: actor.queue_turn.set_mode(mode))
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> Steps[int]:
         """Delete the queue with its messages and bindings; return how many were ready."""

@@ -31,6 +31,7 @@ from warren.actors.engines.queue.queue_syncs import QueueSyncs
 from warren.actors.engines.queue.queue_turn_host import TurnContext
 from warren.actors.engines.queue.read_ahead import HeadReader
 from warren.queue_index.message.message_format import Envelope
+from warren.queue_index.queue.state import Mode
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
@@ -213,6 +214,11 @@ class QueueTurn:
         self.hand_out()
         self.context.worked = self.syncs.settled = True
         return self.process.purge()
+
+    def set_mode(self, mode: Mode) -> None:
+        """Keep messages in RAM ("default") or on disk ("lazy")."""
+        self.context.worked = True
+        self.process.backing.set_mode(mode)
 
     def set_policies(self, policies: AppliedPolicies) -> None:
         """Apply other policies. A queue that is asleep and has no messages is not woken."""
