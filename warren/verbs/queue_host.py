@@ -23,7 +23,6 @@ from warren.actors.runtime.future import Confirm
 from warren.handles.channel import Channel, SettlingChannel
 from warren.hosting.running_node import RunningNode
 from warren.verbs.consumer_verbs import ConsumerVerbs, LocalConsumerVerbs
-from warren.verbs.delayed_verbs import cancel, purge, waiting
 from warren.verbs.operation import Host, Operation
 from warren.verbs.publishing import PATIENCE_S, AsTheyWere, Receiver, publish_groups, publishing, room
 from warren.verbs.queue_keys import QueueKeys
@@ -295,12 +294,18 @@ class LocalQueue:
         return (yield from Move(self.node, self.entry, to).move(ids))
 
     def delayed(self, limit: int) -> Steps[list[tuple[int, bytes]]]:
+        from warren.verbs.delayed_verbs import waiting
+
         return waiting(self.node, self.entry.declaration.vhost, limit, self.entry.declaration.name)
 
     def cancel_delayed(self, message_id: str) -> Steps[int]:
+        from warren.verbs.delayed_verbs import cancel
+
         return cancel(self.node, self.entry.declaration.vhost, message_id, self.entry.declaration.name)
 
     def purge_delayed(self) -> Steps[int]:
+        from warren.verbs.delayed_verbs import purge
+
         return purge(self.node, self.entry.declaration.vhost, self.entry.declaration.name)
 
     def delete(self, *, if_empty: bool, if_unused: bool) -> Steps[int]:
