@@ -1,9 +1,7 @@
 """A file system in memory that can die, lose power, run full, fail and rot, all from a seed.
 
-It owns a tree of nodes. A :class:`FileNode` holds its bytes twice: *issued* (what every reader sees) and *durable*
-(what the disk surely has), with the writes *pending* between them; ``sync`` applies them. A :class:`Directory` holds
-its names twice likewise; the pending changes of names stand in the file system, in order, because a rename may touch
-two directories. For fair faults, and what they leave to guarantee, see :mod:`warren.storage.faults`.
+It owns a tree of nodes, whose bytes and names are held twice (:mod:`warren.storage.memory_tree`), and the pending
+changes of names. For fair faults, and what they leave to guarantee, see :mod:`warren.storage.faults`.
 
 Invariants: durable bytes with the pending writes applied are the issued bytes, unless a ``sync`` of that file failed;
 durable names with the pending changes applied are the issued names.
@@ -27,149 +25,14 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import random
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import attrs
 
 from warren.storage.errors import DirectoryLockedError, DiskFullError, StorageError
-from warren.storage.faults import DrawnSurvivors, FaultPlan, FaultRules, NoSurvivors, Strike, Survivors, Write
-
-BLOCK_BYTES: Final = 4096
-"""The block size of the modelled file systems, for a failed sync."""
-
-
-def _block_end(offset: int) -> int:
-    return -(-offset // BLOCK_BYTES) * BLOCK_BYTES
-
-
-def _apply(content: bytearray, offset: int, chunk: bytes | None) -> None:
-    """Write ``chunk`` at ``offset``, or truncate there; a gap becomes zeros."""
-    if offset > len(content):
-        content.extend(bytes(offset - len(content)))
-    if chunk is None:
-        del content[offset:]
-    else:
-        content[offset : offset + len(chunk)] = chunk
-
-
-@attrs.define(eq=False, repr=False)
-class FileNode:
-    """A file's bytes, whatever its names."""
-
-    issued: bytearray = attrs.field(factory=bytearray)
-    durable: bytearray = attrs.field(factory=bytearray)
-    pending: list[Write] = attrs.field(factory=list)
-    sync_failed: bool = False
-    unwritten: list[tuple[int, int]] = attrs.field(factory=list)
-    """Where blocks begin and end that a failed sync was to write for the first time."""
-    modified_ms: int = 0
-    _reached: int = 0
-    """Behind the last byte that a sync has written."""
-
-    def change(self, offset: int, chunk: bytes | None) -> None:
-        """Issue a write or a truncation."""
-        if chunk is None:
-            self._reached = min(self._reached, offset)
-            if self.unwritten:
-                end = _block_end(offset)
-                self.unwritten = [(low, min(high, end)) for low, high in self.unwritten if low < end]
-        if chunk is not None and offset == len(self.issued):
-            self.issued += chunk  # nearly every write there is
-        else:
-            _apply(self.issued, offset, chunk)
-        self.pending.append((offset, chunk))
-
-    def sync(self) -> None:
-        """Bring the pending writes to the disk."""
-        for offset, chunk in self.pending:
-            _apply(self.durable, offset, chunk)
-            if chunk is not None:
-                self._reached = max(self._reached, offset + len(chunk))
-        self.pending.clear()
-        # Only after a failed sync is anything missing: the size is the file's, the bytes never came.
-        self.durable.extend(bytes(len(self.issued) - len(self.durable)))
-        self._hide_unwritten()
-
-    def fail_sync(self) -> None:
-        """Forget the pending bytes as Linux does: readers see them until the power goes, no later sync writes them.
-
-        Nor is anything read after a power loss that is written over them in place, where their block would have been
-        written for the first time: as ext4 does, which goes on to call it unwritten until it is cut off.
-        """
-        fresh = _block_end(self._reached)
-        for offset, chunk in self.pending:
-            if chunk is not None and (end := _block_end(offset + len(chunk))) > fresh:
-                self.unwritten.append((max(offset // BLOCK_BYTES * BLOCK_BYTES, fresh), end))
-        self.pending = [(size, chunk) for size, chunk in self.pending if chunk is None]
-        self.sync_failed = True
-
-    def _hide_unwritten(self) -> None:
-        for low, high in self.unwritten:
-            self.durable[low:high] = bytes(max(min(high, len(self.durable)) - low, 0))
-
-    def lose_power(self, survivors: Survivors) -> None:
-        """Fall back to the durable bytes and the surviving pending writes."""
-        for offset, chunk in survivors.writes(self.pending):
-            _apply(self.durable, offset, chunk)
-        self._hide_unwritten()
-        self.pending.clear()
-        self.unwritten.clear()
-        self.issued = bytearray(self.durable)
-        self.sync_failed = False
-
-    def copy(self) -> FileNode:
-        """Return an independent copy."""
-        copied = type(self)(bytearray(self.issued), bytearray(self.durable), self.pending.copy(), self.sync_failed)
-        copied.unwritten, copied._reached = self.unwritten.copy(), self._reached
-        return copied
-
-    def check_invariants(self, path: str) -> None:
-        """Raise ``RuntimeError`` if issued, pending and durable bytes contradict each other."""
-        content = bytearray(self.durable)
-        for offset, chunk in self.pending:
-            _apply(content, offset, chunk)
-        if content != self.issued and not self.sync_failed:
-            raise RuntimeError(f"{path}: durable and pending bytes do not add up to the issued ones")
-
-
-class _VolatileNode(FileNode):
-    """A file that is on no disk."""
-
-    __slots__ = ()
-
-    def change(self, offset: int, chunk: bytes | None) -> None:
-        _apply(self.issued, offset, chunk)
-
-    def sync(self) -> None:
-        pass
-
-    def check_invariants(self, path: str) -> None:
-        if self.durable or self.pending:
-            raise RuntimeError(f"{path}: has durable or pending bytes, of a file that is volatile")
-
-
-@attrs.define(eq=False, repr=False)
-class Directory:
-    """Names, each of a file or of another directory."""
-
-    issued: dict[str, Node] = attrs.field(factory=dict)
-    durable: dict[str, Node] = attrs.field(factory=dict)
-
-
-Node = FileNode | Directory
-
-
-Change = dict[tuple[Directory, str], Node | None]
-"""One step of the tree, whole or not at all: names, and what they stand for from now on (``None``: nothing)."""
-
-
-def _make_durable(change: Change) -> None:
-    for (parent, name), node in change.items():
-        if node is None:
-            parent.durable.pop(name, None)
-        else:
-            parent.durable[name] = node
+from warren.storage.faults import DrawnSurvivors, FaultPlan, FaultRules, NoSurvivors, Strike, Survivors
+from warren.storage.memory_tree import Change, Directory, FileNode, Node, VolatileNode, copied, make_durable
 
 
 class MemoryFile:
@@ -320,7 +183,7 @@ class MemoryFileSystem:
     @property
     def used_bytes(self) -> int:
         """Bytes in all files, as issued."""
-        return sum(len(node.issued) for _, node in _files(self._root))
+        return sum(len(node.issued) for _, node in self._root.files())
 
     @property
     def room_bytes(self) -> int:
@@ -358,10 +221,7 @@ class MemoryFileSystem:
         node = self._file(path)
         if not (0 <= offset < len(node.issued) and 0 <= bit < 8):
             raise ValueError(f"{path} has no bit {bit} at offset {offset}")
-        changed = bytes([node.issued[offset] ^ 1 << bit])
-        if offset < len(node.durable):
-            _apply(node.durable, offset, changed)
-        node.change(offset, changed)
+        node.flip_bit(offset, bit)
 
     def flip_any_bit(self, path: str, rng: random.Random) -> tuple[int, int]:
         """Flip a bit that ``rng`` chooses; returns its offset and bit."""
@@ -385,9 +245,9 @@ class MemoryFileSystem:
     def sync_all(self) -> None:
         """Make everything durable, as ``sync(1)`` does; not counted as an operation."""
         for change in self._changes:
-            _make_durable(change)
+            make_durable(change)
         self._changes.clear()
-        for _, node in _files(self._root):
+        for _, node in self._root.files():
             node.sync()
 
     def after_process_crash(self) -> MemoryFileSystem:
@@ -417,26 +277,26 @@ class MemoryFileSystem:
                 survivors = left
         disk = self.after_process_crash()
         for number in survivors.changes(disk._changes):
-            _make_durable(disk._changes[number])
+            make_durable(disk._changes[number])
         disk._changes.clear()
-        _settle(disk._root)
-        for _, node in _files(disk._root):
+        disk._root.settle()
+        for _, node in disk._root.files():
             node.lose_power(survivors)
         return disk
 
     def contents(self) -> dict[str, bytes]:
         """Every file's issued bytes by absolute path, in order; of a dead file system too."""
-        return {path: bytes(node.issued) for path, node in _files(self._root)}
+        return {path: bytes(node.issued) for path, node in self._root.files()}
 
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` if what is issued, pending and durable contradicts itself."""
-        for path, file in _files(self._root):
+        for path, file in self._root.files():
             file.check_invariants(path)
         if self.volatile:
             return
         names = {
             (directory, name): node
-            for directory in _directories(self._root)
+            for directory in self._root.directories()
             for name, node in directory.durable.items()
         }
         for change in self._changes:
@@ -444,7 +304,7 @@ class MemoryFileSystem:
                 names.pop(key, None)
                 if node is not None:
                     names[key] = node
-        reachable = set(_directories(self._root))
+        reachable = set(self._root.directories())
         expected = {(directory, name): node for directory in reachable for name, node in directory.issued.items()}
         if {key: node for key, node in names.items() if key[0] in reachable} != expected:
             raise RuntimeError("durable names and pending changes do not add up to the issued ones")
@@ -546,7 +406,7 @@ class MemoryFileSystem:
             else:
                 pending.append(change)
         for change in reversed(synced):
-            _make_durable(change)
+            make_durable(change)
         self._changes = pending[::-1]
 
     def lock(self, path: str, owner: str) -> MemoryLock:
@@ -575,7 +435,7 @@ class MemoryFileSystem:
     # The tree
 
     def _new_file(self) -> FileNode:
-        return _VolatileNode() if self.volatile else FileNode()
+        return VolatileNode() if self.volatile else FileNode()
 
     def _change(self, change: Change) -> None:
         with self.lock_of_names:
@@ -610,57 +470,3 @@ class MemoryFileSystem:
 
 def _split(path: str) -> list[str]:
     return [name for name in posixpath.normpath("/" + path).split("/") if name]
-
-
-def _files(directory: Directory, above: str = "") -> Iterator[tuple[str, FileNode]]:
-    for name, node in sorted(directory.issued.items()):
-        if isinstance(node, FileNode):
-            yield f"{above}/{name}", node
-        else:
-            yield from _files(node, f"{above}/{name}")
-
-
-def _directories(directory: Directory) -> Iterator[Directory]:
-    yield directory
-    for node in directory.issued.values():
-        if isinstance(node, Directory):
-            yield from _directories(node)
-
-
-def copied(
-    root: Directory, changes: Sequence[Change], others: Sequence[Node] = ()
-) -> tuple[Directory, list[Change], list[Node]]:
-    """A tree, the changes pending in it, and other nodes of it, that share nothing with the ones given."""
-    copies: dict[Node, Node] = {}
-
-    def directory(original: Directory) -> Directory:
-        existing = copies.get(original)
-        if isinstance(existing, Directory):
-            return existing
-        copy = copies[original] = Directory()
-        copy.issued = {name: node(inner) for name, inner in original.issued.items()}
-        copy.durable = {name: node(inner) for name, inner in original.durable.items()}
-        return copy
-
-    def node(original: Node) -> Node:
-        if isinstance(original, Directory):
-            return directory(original)
-        copy = copies.get(original)
-        if copy is None:
-            copy = copies[original] = original.copy()
-        return copy
-
-    top = directory(root)
-    pending: list[Change] = [
-        {(directory(parent), name): inner and node(inner) for (parent, name), inner in change.items()}
-        for change in changes
-    ]
-    return top, pending, [node(other) for other in others]
-
-
-def _settle(directory: Directory) -> None:
-    """Fall back to the durable names; what they do not reach is gone."""
-    directory.issued = dict(directory.durable)
-    for node in directory.issued.values():
-        if isinstance(node, Directory):
-            _settle(node)

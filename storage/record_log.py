@@ -54,7 +54,6 @@ from warren.storage.filesystem import (
 VERSION: Final = 1
 HEAD: Final = struct.Struct(">II")
 """CRC-32, and the payload's length."""
-MAX_PAYLOAD_BYTES: Final = (1 << 32) - 1
 SECTOR_BYTES: Final = 512
 """The unit that a disk writes whole."""
 FEW_ZEROS: Final = 4

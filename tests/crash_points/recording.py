@@ -16,7 +16,8 @@ from typing import Any
 import attrs
 
 from warren.storage.faults import Write
-from warren.storage.memory import Change, Directory, FileNode, MemoryFile, MemoryFileSystem, MemoryLock, Node, copied
+from warren.storage.memory import MemoryFile, MemoryFileSystem, MemoryLock
+from warren.storage.memory_tree import Change, Directory, FileNode, Node, copied
 
 
 @attrs.frozen

@@ -12,7 +12,8 @@ import attrs
 
 from tests.crash_points.losses import ChosenSurvivors, CrashPoint, chosen, power_losses, torn_sizes
 from tests.crash_points.recording import Operation, Record, Replay, Written
-from warren.storage.memory import Directory, MemoryFileSystem
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.memory_tree import Directory
 
 _MOST_BARREN_RUNS: Final = 50
 """This many runs without a new state are no coincidence."""
