@@ -51,7 +51,7 @@ def test_a_broker_says_the_same_twice(real: Side) -> None:
     assert not [text for seed in SAME_TWICE if (text := repeated(real, real, seed))]
 
 
-# ── dead letters, limits and expiry ──────────────────────────────────────────────────────────────────────────────────
+# ── programs with names ─────────────────────────────────────────────────────────────────────────────────────────────
 
 Call = tuple[str, dict[str, Any]]
 """A step's verb and arguments."""
@@ -83,6 +83,35 @@ def check(own: Side, real: Side, calls: list[Call]) -> None:
     steps = enumerate([("confirm.select", {}), *calls])
     difference = differs(own, real, tuple(Step(at, verb, where | given) for at, (verb, given) in steps))
     assert difference is None, str(difference)
+
+
+def exchange(name: str, kind: str, **more: Any) -> Call:
+    return "exchange.declare", {"exchange": name, "exchange_type": kind, **more}
+
+
+def sent(to: str, key: str, *, mandatory: bool = False) -> Call:
+    """A message through an exchange."""
+    return "basic.publish", {**publish(key, key)[1], "exchange": to, "mandatory": mandatory}
+
+
+def bind(queue: str, source: str, key: str = "") -> Call:
+    return "queue.bind", {"queue": queue, "exchange": source, "routing_key": key}
+
+
+def bind_exchange(destination: str, source: str, key: str = "") -> Call:
+    return "exchange.bind", {"destination": destination, "source": source, "routing_key": key}
+
+
+def consume(queue: str, tag: str, priority: int = 0, **more: Any) -> Call:
+    return "basic.consume", {"queue": queue, "consumer_tag": tag, "arguments": {"x-priority": priority}, **more}
+
+
+def cancel(tag: str) -> Call:
+    return "basic.cancel", {"consumer_tag": tag}
+
+
+def qos(count: int) -> Call:
+    return "basic.qos", {"prefetch_size": 0, "prefetch_count": count, "global_": False}
 
 
 COPIED = {"CC": ["@copy"], "BCC": ["@blind"], "other": True}
@@ -122,6 +151,8 @@ SCENARIOS: dict[str, list[Call]] = {
         *[*get("@copy"), *get("@blind"), *get("@b", REJECT), *get("@target"), *get("@copy"), *get("@blind")],
         publish("@a", "with its own keys: back where it was, and to the others", headers=COPIED),
         *[*get("@copy"), *get("@blind"), *get("@a", REJECT), *get("@a"), *get("@copy"), *get("@blind")],
+        publish("@b", "dead at once", headers=COPIED, expiration="0"),
+        *[*get("@target"), *get("@copy", count=2), *get("@blind", count=2)],
     ],
     "the head is dropped": [
         declare("@dead"),
@@ -178,12 +209,79 @@ SCENARIOS: dict[str, list[Call]] = {
         *[publish(f"@q{number}", "x", expiration=str(FAR_MS)) for number in range(len(LAZY))],
         *[*get("@q0", REQUEUE), *get("@q0", REJECT), *get("@dead", count=len(LAZY))],
     ],
+    "a queue that goes with its last consumer": [
+        ("queue.declare", {"queue": "@q", "auto_delete": True}),
+        *[consume("@q", "@a"), consume("@q", "@b"), cancel("@a"), cancel("@b")],
+    ],
+    "exchanges that go with their last bindings": [
+        *[exchange(name, "fanout", auto_delete=True) for name in ("@x", "@y")],
+        *[declare("@q"), bind_exchange("@y", "@x"), bind("@q", "@y"), sent("@x", "k", mandatory=True)],
+        ("queue.delete", {"queue": "@q"}),
+        exchange("@y", "fanout", passive=True),
+        exchange("@x", "fanout", passive=True),
+    ],
+    "alternates in a circle": [
+        *[
+            exchange(one, "direct", arguments={"alternate-exchange": other})
+            for one, other in (("@a", "@b"), ("@b", "@a"))
+        ],
+        *[declare("@q"), bind("@q", "@b", "k"), sent("@a", "k", mandatory=True), sent("@a", "l", mandatory=True)],
+        *get("@q", count=2),
+    ],
+    "bindings of exchanges in a circle": [
+        *[exchange("@a", "topic"), exchange("@b", "fanout"), exchange("@c", "direct"), declare("@p"), declare("@q")],
+        *[bind_exchange("@b", "@a", "a.#"), bind_exchange("@c", "@b"), bind_exchange("@a", "@c", "a.b")],
+        *[bind("@p", "@a", "#"), bind("@p", "@b"), bind("@q", "@c", "a.b")],
+        *[one for key in ("a.b", "a", "b") for one in (sent("@a", key), *get("@p"), *get("@q"))],
+    ],
+    "no time to live, and a consumer that waits": [
+        declare("@q", message_ttl=0),
+        *[publish("@q", "too early"), consume("@q", "@t", no_ack=True), publish("@q", "in time")],
+    ],
+    "consumers of different priorities": [
+        *[declare("@q"), qos(2), consume("@q", "@low", -1), consume("@q", "@mid"), consume("@q", "@high", 5)],
+        *[publish("@q", str(number)) for number in range(7)],
+    ],
+    "one active consumer at a time": [
+        declare("@q", single_active_consumer=True),
+        *[consume("@q", tag, no_ack=True) for tag in ("@first", "@second")],
+        *[publish("@q", "a"), cancel("@first"), publish("@q", "b")],
+    ],
+    "a deleted queue's consumers": [
+        *[declare("@q"), consume("@q", "@t"), consume("@q", "@u"), ("queue.delete", {"queue": "@q"})],
+    ],
+    "messages that a channel had": [
+        *[declare("@q"), *[publish("@q", str(number)) for number in range(5)]],
+        *[("basic.get", {"queue": "@q", "no_ack": False})] * 3,
+        *[("basic.ack", {"delivery": 1, "multiple": True}), ("channel.close", {}), *get("@q", count=4)],
+    ],
+    "priorities and requeues": [
+        declare("@q", max_priority=3),
+        *[publish("@q", str(number), priority=one) for number, one in enumerate((0, 3, 1, None, 9, 3, 2))],
+        *[("basic.get", {"queue": "@q", "no_ack": False})] * 4,
+        *[("basic.nack", {"delivery": 2, "multiple": True, "requeue": True}), *get("@q", count=6)],
+    ],
+    "messages that are recovered": [
+        *[declare("@q"), *[publish("@q", str(number)) for number in range(3)]],
+        *[("basic.get", {"queue": "@q", "no_ack": False})] * 2,
+        *[("basic.recover", {"requeue": True}), *get("@q", count=3)],
+    ],
+    "a queue that the server names": [
+        ("queue.declare", {"queue": "", "auto_delete": True}),
+        *[
+            bind("", "amq.direct", "k"),
+            bind("", "amq.direct"),
+            sent("amq.direct", "k"),
+            sent("amq.direct", "{queue 1}"),
+        ],
+        *get("", count=3),
+    ],
 }
 
 
 @requires_broker
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_dead_are_where_a_broker_has_them_and_say_the_same(own: Side, real: Side, name: str) -> None:
+def test_a_named_program_is_answered_as_a_broker_answers_it(own: Side, real: Side, name: str) -> None:
     check(own, real, SCENARIOS[name])
 
 

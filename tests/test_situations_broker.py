@@ -76,13 +76,6 @@ def got(channel: BlockingChannel, queue: str, number: int) -> list[Any]:
     return found
 
 
-def deaths(properties: Any) -> list[Any]:
-    """What the headers tell of a message's deaths; not when."""
-    headers = dict(properties.headers or {})
-    told = [{key: value for key, value in one.items() if key != "time"} for one in headers.pop("x-death", [])]
-    return [told, sorted(headers.items())]
-
-
 def noting(seen: list[Any]) -> Callable[..., None]:
     """A consumer's callback."""
 
@@ -111,89 +104,6 @@ def an_exclusive_queue_goes_with_its_connection(stage: Stage) -> Any:
     return name[:8], locked
 
 
-def an_auto_delete_queue_goes_with_its_last_consumer(stage: Stage) -> Any:
-    channel = stage.channel()
-    channel.queue_declare("auto", auto_delete=True)
-    for tag in ("a", "b"):
-        channel.basic_consume("auto", lambda *_: None, consumer_tag=tag)
-    channel.basic_cancel("a")
-    between = there(stage, "queue", "auto")
-    channel.basic_cancel("b")
-    return between, there(stage, "queue", "auto")
-
-
-def an_auto_delete_exchange_goes_with_its_last_binding(stage: Stage) -> Any:
-    channel = stage.channel()
-    channel.exchange_declare("auto x", "fanout", auto_delete=True)
-    channel.exchange_declare("auto y", "fanout", auto_delete=True)
-    channel.queue_declare("bound")
-    channel.exchange_bind("auto y", "auto x")
-    channel.queue_bind("bound", "auto y")
-    seen = [there(stage, "exchange", name) for name in ("auto x", "auto y")]
-    channel.queue_delete("bound")
-    return seen, [there(stage, "exchange", name) for name in ("auto x", "auto y")]
-
-
-def alternates_in_a_circle_and_returns(stage: Stage) -> Any:
-    channel = stage.channel()
-    returned: list[Any] = []
-    channel.add_on_return_callback(lambda _, method, *__: returned.append((method.reply_code, method.reply_text)))
-    for name, other in (("alt a", "alt b"), ("alt b", "alt a")):
-        channel.exchange_declare(name, "direct", arguments={"alternate-exchange": other})
-    channel.queue_declare("alternate")
-    channel.queue_bind("alternate", "alt b", "k")
-    channel.confirm_delivery()
-    for key in ("k", "nowhere"):
-        try:
-            channel.basic_publish("alt a", key, key.encode(), mandatory=True)
-        except pika.exceptions.UnroutableError as error:
-            returned += [(one.method.reply_code, one.method.reply_text) for one in error.messages]
-    return [one[2] for one in got(channel, "alternate", 1)], returned
-
-
-def bindings_of_exchanges_in_a_circle(stage: Stage) -> Any:
-    channel = stage.channel()
-    for name, kind in (("e a", "topic"), ("e b", "fanout"), ("e c", "direct")):
-        channel.exchange_declare(name, kind)
-    channel.exchange_bind("e b", "e a", "a.#")
-    channel.exchange_bind("e c", "e b", "ignored")
-    channel.exchange_bind("e a", "e c", "a.b")
-    for queue, exchange, key in (("e1", "e a", "#"), ("e1", "e b", ""), ("e2", "e c", "a.b")):
-        channel.queue_declare(queue)
-        channel.queue_bind(queue, exchange, key)
-    channel.confirm_delivery()
-    for key in ("a.b", "a", "b"):
-        channel.basic_publish("e a", key, key.encode())
-    return [[one[2] for one in got(channel, queue, number)] for queue, number in (("e1", 3), ("e2", 1))]
-
-
-def copies_go_to_further_keys_and_blind_ones_are_not_seen(stage: Stage) -> Any:
-    channel = stage.channel()
-    for name in ("c1", "c2", "c3"):
-        channel.queue_declare(name)
-    headers = {"CC": ["c2", "c2"], "BCC": ["c3", "nowhere"], "x": 1}
-    channel.confirm_delivery()
-    channel.basic_publish("", "c1", b"m", pika.BasicProperties(headers=headers))
-    return [
-        [(one[0].routing_key, one[1].headers, one[2]) for one in got(channel, name, 1)] for name in ("c1", "c2", "c3")
-    ]
-
-
-def copies_of_what_died(stage: Stage) -> Any:
-    channel = stage.channel()
-    channel.queue_declare("d dead")
-    channel.exchange_declare("d x", "fanout")
-    channel.queue_bind("d dead", "d x")
-    channel.queue_declare("d1", arguments={"x-dead-letter-exchange": "d x"})
-    channel.queue_declare("d2", arguments={"x-dead-letter-exchange": "d x", "x-dead-letter-routing-key": "new"})
-    channel.confirm_delivery()
-    for key in ("d1", "d2"):
-        headers = {"CC": ["cc"], "BCC": ["bcc"]}
-        channel.basic_publish("", key, key.encode(), pika.BasicProperties(headers=headers, expiration="0"))
-    found = got(channel, "d dead", 2)
-    return sorted((one[2], one[0].routing_key, one[1].expiration, deaths(one[1])) for one in found)
-
-
 def wait_for_one(channel: BlockingChannel, queue: str) -> Any:
     found: list[Any] = []
 
@@ -207,63 +117,12 @@ def wait_for_one(channel: BlockingChannel, queue: str) -> Any:
     return found[0]
 
 
-def no_time_to_live_is_for_a_consumer_that_waits(stage: Stage) -> Any:
-    channel = stage.channel()
-    channel.queue_declare("now", arguments={"x-message-ttl": 0})
-    channel.confirm_delivery()
-    channel.basic_publish("", "now", b"nobody")
-    ready = count(channel, "now")
-    seen: list[Any] = []
-    channel.basic_consume("now", noting(seen), auto_ack=True, consumer_tag="t")
-    channel.basic_publish("", "now", b"somebody")
-    return ready, until(channel, seen, 1)
-
-
 def until(channel: BlockingChannel, seen: list[Any], number: int) -> list[Any]:
     deadline = time.monotonic() + PATIENCE_S
     while len(seen) < number and time.monotonic() < deadline:
         channel.connection.process_data_events(0.05)
     channel.connection.process_data_events(0.05)
     return list(seen)
-
-
-def consumers_of_higher_priority_come_first(stage: Stage) -> Any:
-    channel, other = stage.channel(), stage.channel()
-    other.queue_declare("first")
-    seen: list[Any] = []
-    channel.basic_qos(prefetch_count=2)
-    for tag, arguments in (("low", {"x-priority": -1}), ("mid", None), ("high", {"x-priority": 5})):
-        channel.basic_consume("first", noting(seen), consumer_tag=tag, arguments=arguments)
-    for number in range(7):
-        other.basic_publish("", "first", b"%d" % number)
-    return until(channel, seen, 6)
-
-
-def one_consumer_is_active_at_a_time(stage: Stage) -> Any:
-    channel, other = stage.channel(), stage.channel()
-    other.queue_declare("single", arguments={"x-single-active-consumer": True})
-    seen: list[Any] = []
-    for tag in ("1st", "2nd"):
-        channel.basic_consume("single", noting(seen), consumer_tag=tag, auto_ack=True)
-    other.basic_publish("", "single", b"a")
-    first = until(channel, seen, 1)
-    channel.basic_cancel("1st")
-    other.basic_publish("", "single", b"b")
-    return first, until(channel, seen, 2)
-
-
-def what_a_channel_had_comes_again(stage: Stage) -> Any:
-    channel, other = stage.channel(), stage.channel()
-    other.queue_declare("back")
-    other.confirm_delivery()
-    for number in range(5):
-        other.basic_publish("", "back", b"%d" % number)
-    for _ in range(3):
-        channel.basic_get("back")
-    channel.basic_ack(2)
-    channel.close()
-    wait_until(lambda: count(other, "back") == 4, "they come back", patience_s=PATIENCE_S)
-    return [(one[2], one[0].redelivered) for one in got(other, "back", 4)]
 
 
 def queues_expire_unless_they_are_used(stage: Stage) -> Any:
@@ -297,29 +156,6 @@ def queues_expire_unless_they_are_used(stage: Stage) -> Any:
     return sorted(name for name in ways if there(stage, "queue", f"x {name}"))
 
 
-def a_deleted_queue_cancels_its_consumers(stage: Stage) -> Any:
-    channel, other = stage.channel(), stage.channel()
-    cancelled: list[Any] = []
-    channel.add_on_cancel_callback(lambda frame: cancelled.append(frame.method.consumer_tag))
-    other.queue_declare("cancelled")
-    channel.basic_consume("cancelled", lambda *_: None, consumer_tag="t")
-    channel.basic_consume("cancelled", lambda *_: None, consumer_tag="u")
-    other.queue_delete("cancelled")
-    return sorted(until(channel, cancelled, 2))
-
-
-def priorities_and_requeues(stage: Stage) -> Any:
-    channel = stage.channel()
-    channel.queue_declare("prio", arguments={"x-max-priority": 3})
-    channel.confirm_delivery()
-    for number, priority in enumerate((0, 3, 1, None, 9, 3, 2)):
-        channel.basic_publish("", "prio", b"%d" % number, pika.BasicProperties(priority=priority))
-    first = [channel.basic_get("prio") for _ in range(4)]
-    channel.basic_nack(first[2][0].delivery_tag, multiple=True, requeue=True)
-    rest = [channel.basic_get("prio", auto_ack=True) for _ in range(7)]
-    return [(one[2], one[0] and (one[0].redelivered, one[0].message_count)) for one in first + rest]
-
-
 def prefetches(stage: Stage) -> Any:
     channel, other = stage.channel(), stage.channel()
     other.queue_declare("pre")
@@ -334,18 +170,6 @@ def prefetches(stage: Stage) -> Any:
     first = sorted(until(channel, seen, 3))
     channel.basic_ack(0, multiple=True)
     return len(first), sorted(tag for tag, *_ in first), len(until(channel, seen, 5))
-
-
-def recovered_messages_come_again(stage: Stage) -> Any:
-    channel = stage.channel()
-    channel.queue_declare("recover")
-    channel.confirm_delivery()
-    for number in range(3):
-        channel.basic_publish("", "recover", b"%d" % number)
-    for _ in range(2):
-        channel.basic_get("recover")
-    channel.basic_recover(requeue=True)
-    return [(one[2], one[0].redelivered, one[0].delivery_tag) for one in got(channel, "recover", 3)]
 
 
 def transactions(stage: Stage) -> Any:
@@ -363,17 +187,6 @@ def transactions(stage: Stage) -> Any:
     channel.close()
     wait_until(lambda: count(other, "tx") == 1, "it comes back", patience_s=PATIENCE_S)
     return before, body, [(one[2], one[0].redelivered) for one in got(other, "tx", 1)]
-
-
-def a_queue_is_named_by_the_server_and_meant_by_an_empty_name(stage: Stage) -> Any:
-    channel = stage.channel()
-    name = channel.queue_declare("", auto_delete=True).method.queue
-    channel.queue_bind("", "amq.direct", "k")
-    channel.queue_bind("", "amq.direct", "")
-    channel.confirm_delivery()
-    channel.basic_publish("amq.direct", "k", b"1")
-    channel.basic_publish("amq.direct", name, b"2")
-    return [channel.basic_get("", auto_ack=True)[2] for _ in range(3)]
 
 
 def answers_come_to_a_name_that_is_no_queue(stage: Stage) -> Any:
@@ -422,25 +235,11 @@ def the_first_wrong_argument_is_told(stage: Stage) -> Any:
 SITUATIONS = [
     a_channel_is_closed_by_both_at_once,
     the_first_wrong_argument_is_told,
-    priorities_and_requeues,
     prefetches,
-    recovered_messages_come_again,
     transactions,
-    a_queue_is_named_by_the_server_and_meant_by_an_empty_name,
     answers_come_to_a_name_that_is_no_queue,
     an_exclusive_queue_goes_with_its_connection,
-    an_auto_delete_queue_goes_with_its_last_consumer,
-    an_auto_delete_exchange_goes_with_its_last_binding,
-    alternates_in_a_circle_and_returns,
-    bindings_of_exchanges_in_a_circle,
-    copies_go_to_further_keys_and_blind_ones_are_not_seen,
-    copies_of_what_died,
-    no_time_to_live_is_for_a_consumer_that_waits,
-    consumers_of_higher_priority_come_first,
-    one_consumer_is_active_at_a_time,
-    what_a_channel_had_comes_again,
     queues_expire_unless_they_are_used,
-    a_deleted_queue_cancels_its_consumers,
 ]
 
 

@@ -263,7 +263,7 @@ class Author:
             arguments["x-unknown"] = 1
         return {
             "exchange": name,
-            "type": "bogus" if self._wrong() else rng.choice(TYPES),
+            "exchange_type": "bogus" if self._wrong() else rng.choice(TYPES),
             "durable": rng.random() < 0.7,
             "auto_delete": rng.random() < 0.15,
             "internal": rng.random() < 0.08,
@@ -290,7 +290,9 @@ class Author:
             self._add("queue.declare", queue=self._any_queue(), passive=True, nowait=self._nowait())
         else:
             exchange = self._any_exchange()
-            self._add("exchange.declare", exchange=exchange, type="direct", passive=True, nowait=self._nowait())
+            self._add(
+                "exchange.declare", exchange=exchange, exchange_type="direct", passive=True, nowait=self._nowait()
+            )
 
     def _declare_exchange(self) -> None:
         declared = [step for step in self.steps if step.verb == "exchange.declare" and not step.arguments["nowait"]]
