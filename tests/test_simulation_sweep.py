@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from tests.support.waiting import wait_until
 from warren.simulation import (
     Constant,
+    ConstantSize,
     ConsumerSpec,
     NodeSpec,
     PublisherSpec,
@@ -94,7 +95,7 @@ def test_points_are_in_the_order_of_the_values_and_the_last_axis_is_the_fastest(
         (0.9, "8kB"),
     ]
     assert [point.scenario.node.paging_ratio for point in points] == [0.1, 0.1, 0.9, 0.9]
-    assert [point.scenario.publishers[0].body.mean for point in points] == [1000, 8000, 1000, 8000]
+    assert [point.scenario.publishers[0].body for point in points] == 2 * [ConstantSize(1000), ConstantSize(8000)]
     assert {point.scenario.publishers[1].body for point in points} == {SMALL.publishers[1].body}
     assert {point.scenario.seed for point in points} == {SMALL.seed}
 

@@ -164,9 +164,9 @@ def compose(columns: Sequence[Column], *, title: str = "", note: str = "", width
     return figure
 
 
-def compose_each(columns: Sequence[Column], *, width_inches: float = NARROW_INCHES) -> list[Figure]:
+def compose_each(columns: Sequence[Column]) -> list[Figure]:
     """Return a figure for each column, to stand below one another. They share their scales as in one figure."""
-    composed = [_composed([column], "", "", width_inches) for column in columns]
+    composed = [_composed([column], "", "", NARROW_INCHES) for column in columns]
     for row in zip(*(grid[0] for _, grid in composed), strict=True):
         _share_scale(row)
     return [figure for figure, _ in composed]
@@ -284,9 +284,9 @@ def _share_scale(row: Sequence[Axes]) -> None:
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def save_png(figure: Figure, path: str | os.PathLike[str], *, dpi: int = DPI) -> Path:
+def save_png(figure: Figure, path: str | os.PathLike[str]) -> Path:
     """Write a figure as PNG, on white. Returns the path."""
-    figure.savefig(path, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
+    figure.savefig(path, format="png", dpi=DPI, facecolor="white", metadata={"Software": None})
     return Path(path)
 
 

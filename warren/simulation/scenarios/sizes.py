@@ -58,10 +58,6 @@ class ConstantSize:
         """Return the sizes (bytes) of ``count`` bodies."""
         return np.full(count, self.size, np.int64)
 
-    @property
-    def mean(self) -> float:
-        return float(self.size)
-
 
 @attrs.frozen(field_transformer=named)
 class LognormalSize:
@@ -76,10 +72,6 @@ class LognormalSize:
 
     def draw(self, count: int, rng: np.random.Generator) -> Sizes:
         return _rounded(rng.lognormal(math.log(self.median), self.sigma, count))
-
-    @property
-    def mean(self) -> float:
-        return self.median * math.exp(self.sigma**2 / 2)
 
 
 @attrs.frozen(field_transformer=named)
@@ -98,10 +90,6 @@ class EmpiricalSize:
     def draw(self, count: int, rng: np.random.Generator) -> Sizes:
         weights = np.asarray(self.weights) / sum(self.weights)
         return rng.choice(np.asarray(self.sizes, np.int64), count, p=weights)
-
-    @property
-    def mean(self) -> float:
-        return sum(s * w for s, w in zip(self.sizes, self.weights, strict=True)) / sum(self.weights)
 
 
 Size = ConstantSize | LognormalSize | EmpiricalSize
