@@ -94,9 +94,7 @@ def sql(
         return
     paths, text = _given(given or [], file)
     out = None if out == STDOUT else out
-    form = output_format or (Format.JSONL if as_json else _format_of(out))
-    if form is Format.PARQUET and out is None and sys.stdout.isatty():
-        raise UsageError("--format parquet cannot be written to a terminal; give --out FILE")
+    form = _format_of(Format.JSONL if as_json and output_format is None else output_format, out)
     from warren.sql.directories import Directories
 
     is_interactive = text is None and file is None and sys.stdin.isatty()
@@ -176,11 +174,13 @@ def _prompt(statements: Statements, form: Format, rows: int) -> None:
             report_error(error)
 
 
-def _format_of(out: str | None) -> Format:
+def _format_of(chosen: Format | None, out: str | None) -> Format:
+    """The format that was chosen, or the one for ``out`` or for the terminal."""
+    on_terminal = out is None and sys.stdout.isatty()
+    if chosen is Format.PARQUET and on_terminal:
+        raise UsageError("--format parquet cannot be written to a terminal; give --out FILE")
     ending = os.path.splitext(out or "")[1].lower()
-    if ending in _ENDINGS:
-        return _ENDINGS[ending]
-    return Format.TABLE if out is None and sys.stdout.isatty() else Format.CSV
+    return chosen or _ENDINGS.get(ending) or (Format.TABLE if on_terminal else Format.CSV)
 
 
 def _answer(statements: Statements, text: str, form: Format, out: str | None, rows: int) -> None:

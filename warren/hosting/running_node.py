@@ -84,7 +84,7 @@ class RunningNode:
         """The pool that runs the actors' turns."""
         self._context = context
         self._forked: WrongProcessError | None = None
-        self._closed = self._failed = False
+        self.closed = self._failed = False
         self.on_deleted: list[Callable[[Literal["vhost", "user"], str], None]] = []
         """Called, in the node's actor, with a vhost or a user that was deleted."""
         self.on_failed: list[Callable[[], None]] = []
@@ -131,13 +131,9 @@ class RunningNode:
 
     def _tell_failed(self) -> None:
         self._failed = True
-        if not self._closed:
+        if not self.closed:
             for tell in list(self.on_failed):
                 tell()
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
     @property
     def identity(self) -> object:
@@ -194,7 +190,7 @@ class RunningNode:
         forked from."""
         if self._forked is not None:
             raise self._forked
-        if self._closed:
+        if self.closed:
             raise ClosedError(f"the node of {self.path} is closed")
         if self._failed:
             raise self.actor.stopped_error()
@@ -362,7 +358,7 @@ class RunningNode:
             for hosted in list(self.hosted):
                 hosted.stop()
             self._context.closing = ClosedMeanwhileError(f"the node of {self.path} is closed")
-            self._closed = True
+            self.closed = True
             self._ending = call(self.actor, self.actor.close)
 
     def _let_go(self) -> None:
@@ -375,7 +371,7 @@ class RunningNode:
     def crash(self) -> None:
         """End as a killed process does, between two turns: nothing more is written."""
         self.check_process()
-        self._closed = True
+        self.closed = True
         if self._listener is not None:
             self._listener.stop()
         with contextlib.suppress(WarrenError):
