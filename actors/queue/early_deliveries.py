@@ -8,10 +8,24 @@ one. RabbitMQ does the same with a message that is acked before it was written.
 In the same way, messages whose confirm is waited for are *written ahead*: into the journal, at their final places. The
 turn that takes them in finds them there, and marks those that were acked meanwhile as acked.
 
-So a message that comes and goes costs little: it joins an :class:`EarlyBatch`, a counter says how many of the batch
-were handed out, and an ack removes its body. All of this happens under the inbox's lock, while no thread runs a turn; a
-turn begins by taking the batch out of the inbox, so it sees each step as done or not done. Writing takes a short turn
-of its own.
+So a message that comes and goes costs little: it joins an :class:`EarlyBatch`, counters say how many of the batch were
+written and handed out, and an ack removes its body. All of this happens under the inbox's lock, while no thread runs a
+turn; a turn begins by taking the batch out of the inbox, so it sees each step as done or not done. Writing takes a
+short turn of its own. The states of a message in the inbox, and what the next turn does:
+
+======================  ==================================  ========================================================
+state                   next states                         the turn that takes it in
+======================  ==================================  ========================================================
+waiting                 delivered, written                  publishes it
+delivered               acked                               publishes it as pending (``publish_delivered``)
+acked                                                       counts it
+written                 written and delivered               enters its position (``enter_written``)
+written and delivered   written and acked                   enters its position, and makes it pending (``take_off``)
+written and acked                                           the same, and acks it
+======================  ==================================  ========================================================
+
+:class:`~warren.actors.queue.fast_paths.FastPaths` decides when a message may be delivered (``_batch_to_deliver``) and
+written (``batch_to_write``).
 """
 
 from __future__ import annotations

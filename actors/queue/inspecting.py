@@ -11,6 +11,7 @@ from pykka import ActorDeadError, ActorRef, Timeout
 from warren.actors.engines.byte_budget import MESSAGE_BYTES
 from warren.actors.engines.errors import ArgumentsError
 from warren.actors.engines.queue.queue_process import QueueProcess
+from warren.actors.engines.queue.queue_turn import QueueTurn
 from warren.queue_index.message.message_format import MSG_ID_BYTES
 from warren.storage.errors import WarrenError
 
@@ -65,11 +66,12 @@ def is_whole(page: Sequence[BrowsedMessage], limit: int) -> bool:
     return len(page) >= limit or sum([len(message.browsed.term) for message in page]) >= PAGE_BYTES
 
 
-def browse(process: QueueProcess, limit: int, after: tuple[int, int] | None) -> list[BrowsedMessage]:
+def browse(turn: QueueTurn, limit: int, after: tuple[int, int] | None) -> list[BrowsedMessage]:
     """Return at most ``limit`` messages, or about :data:`PAGE_BYTES` of them, in the order of delivery, starting after
-    ``after`` (level, seq_id)."""
+    ``after`` (level, seq_id). Called in a turn of the queue."""
     messages: list[BrowsedMessage] = []
-    left_bytes = PAGE_BYTES
+    left_bytes, process = PAGE_BYTES, turn.process
+    turn.context.worked = True  # browsing wakes the queue
     awake = dict(process.backing.awake())
     for level in process.backing.numbers:
         if (after is not None and level > after[0]) or (level not in awake and not process.backing.length_of(level)):

@@ -30,7 +30,6 @@ from warren.actors.node.node_context import NodeContext
 from warren.actors.node.node_part import NodePart
 from warren.actors.node.store_actor import RemoteStore
 from warren.actors.queue.early_deliveries import EarlyBatch
-from warren.actors.queue.inspecting import BrowsedMessage, browse
 from warren.actors.queue.intake import QueueDownError, QueueGoneError, SettleKey
 from warren.actors.queue.queue_arrivals import QueueArrivals
 from warren.actors.queue.queue_consumers import QueueConsumers
@@ -334,16 +333,14 @@ class QueueActor(NodePart):
 
     # ── the whole queue ──────────────────────────────────────────────────────────────────────────
 
-    def _on_store_progress(self, message: m.StoreProgress) -> None:
-        if (store := self._store_of(message.client)) is not None:
-            self.queue_turn.syncs.store_progress(store, message.taken_ticket, message.safe_ticket)
-
-    def _on_store_full(self, message: m.StoreFull) -> None:
-        if self._store_of(message.client) is not None:
-            self.queue_turn.syncs.store_full(message.error)
-
-    def _store_of(self, client: int) -> RemoteStore | None:
-        return next((store for store in self._stores if store.client == client), None)
+    def _on_store(self, message: m.StoreProgress | m.StoreFull) -> None:
+        """Note what a store reports."""
+        for store in self._stores:
+            if store.client == message.client:
+                if isinstance(message, m.StoreFull):
+                    self.queue_turn.syncs.store_full(message.error)
+                else:
+                    self.queue_turn.syncs.store_progress(store, message.taken_ticket, message.safe_ticket)
 
     def sync(self) -> Future:
         """Make earlier acks safe; return a future that is answered once earlier publishes are safe, too."""
@@ -360,11 +357,6 @@ class QueueActor(NodePart):
     def purge(self) -> int:
         """Delete all ready messages; return their number."""
         return self.queue_turn.purge()
-
-    def browse(self, limit: int, after: tuple[int, int] | None = None) -> list[BrowsedMessage]:
-        """Return at most ``limit`` messages without taking them."""
-        self.queue_turn.context.worked = True
-        return browse(self.process, limit, after)
 
     @property
     def tails(self) -> Tails:
@@ -438,11 +430,6 @@ class QueueActor(NodePart):
         bypassed = process is not None and process.context.has_counted  # messages may bypass the queue and its turns
         return self.turn_count != turn_count or bypassed
 
-    def _on_sample(self, message: m.SampleQueue) -> None:
-        self._sample(message.step)
-        if self.rest_number:
-            self.actor_inbox.rest()
-
     def _sample(self, step: int | None) -> None:
         recorder = self._context.recorder
         if recorder is None:
@@ -455,6 +442,8 @@ class QueueActor(NodePart):
             recorder,
             m.QueueSampled(self.actor_urn, step, self._context.clock.now_ns(), self.turn_count, ram_bytes, row),
         )
+        if self.rest_number:
+            self.actor_inbox.rest()
 
     def _say_last_word(self) -> None:
         """Send a last row to the recorder, if there is one and it lacks something."""
@@ -499,9 +488,9 @@ class QueueActor(NodePart):
 
 _HANDLERS: Final[dict[type, Callable[[QueueActor, Any], object]]] = {
     m.Subscribe: lambda actor, message: actor.consumers.subscribe(message.consumer, message.deliveries),
-    m.StoreProgress: QueueActor._on_store_progress,
-    m.StoreFull: QueueActor._on_store_full,
+    m.StoreProgress: QueueActor._on_store,
+    m.StoreFull: QueueActor._on_store,
     m.DeadLettersSafe: lambda actor, message: actor.queue_turn.dead_letters_safe(message.number),
     m.SetDurationTarget: lambda actor, message: actor.queue_turn.memory.set_duration_target(message.duration_s),
-    m.SampleQueue: QueueActor._on_sample,
+    m.SampleQueue: lambda actor, message: actor._sample(message.step),
 }
