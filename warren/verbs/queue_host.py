@@ -28,11 +28,11 @@ from warren.verbs.publishing import PATIENCE_S, AsTheyWere, Receiver, publish_gr
 from warren.verbs.queue_keys import QueueKeys
 from warren.verbs.selecting import Done, Target
 from warren.verbs.steps import Steps, answered, asked
-from warren.verbs.tail_verbs import TailVerbs
-from warren.verbs.unique_publishing import UniqueMessages, of_parts, publishing_unique
 
 if TYPE_CHECKING:
     from warren.values.scheduling import Schedule
+    from warren.verbs.tail_verbs import TailVerbs
+    from warren.verbs.unique_publishing import UniqueMessages
 
 T = TypeVar("T")
 
@@ -203,6 +203,8 @@ class LocalQueue:
     def publish_unique(
         self, messages: UniqueMessages, block: bool, timeout: float | None, *, passes_alarms: bool = False
     ) -> Steps[Confirm]:
+        from warren.verbs.unique_publishing import of_parts, publishing_unique
+
         confirms: list[Confirm] = []
         sizes: list[int] = []
         for key, given in list(self.keys.parts(messages.bodies, messages.rest)):
@@ -283,6 +285,8 @@ class LocalQueue:
         return LocalConsumerVerbs(channel, declaration, Deliveries(channel.name, actor.intake), timeout)
 
     def tail(self) -> TailVerbs:
+        from warren.verbs.tail_verbs import TailVerbs
+
         return TailVerbs(self.actor)
 
     # ── what the vhost does for it ──────────────────────────────────────────────────────────────────────────────
