@@ -80,7 +80,8 @@ def error_of(call_error: CallError) -> Exception:
     if call_error.details:
         return DataError(**call_error.details)
     if name in _BUILTINS:
-        return getattr(builtins, name)(text)  # type: ignore[no-any-return]
+        error: Exception = getattr(builtins, name)(text)
+        return error
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, WarrenError) and not issubclass(kind, DataError):
         try:

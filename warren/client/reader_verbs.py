@@ -192,7 +192,7 @@ class RemoteReaderVerbs(ReaderVerbs):
         yield
 
     def _claims(self, running: Any, answer: Any) -> list[Claim]:
-        claims: list[Claim] = [
+        claims = [
             RemoteClaim(
                 self,
                 running,
@@ -203,8 +203,8 @@ class RemoteReaderVerbs(ReaderVerbs):
             for place in answer["places"]
         ]
         if answer["error"] is not None:
-            claims[-1].failure = error_of(CallError(**answer["error"]))  # type: ignore[attr-defined]
-        return claims
+            claims[-1].failure = error_of(CallError(**answer["error"]))
+        return list[Claim](claims)
 
     def _fetch(self, running: Any, claims: list[Claim]) -> Steps[Fetched]:
         records = [claim.records for claim in claims if isinstance(claim, RemoteClaim)]
