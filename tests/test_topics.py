@@ -871,7 +871,8 @@ def test_a_damaged_half_message_does_not_take_the_topics_down(caplog: pytest.Log
     transactions = [topic.prepare(body) for body in numbered(3)]
     hand = after_stop(hand)
     handle = hand.files.open_append("/data/topics/commitlog/" + "0" * 20)
-    handle.pwrite(b"\xff\xff\xff", transactions[1]._verbs.host.place.physical_offset + 91 - 8)  # the topic's length, or near it
+    half_at = transactions[1]._verbs.host.place.physical_offset
+    handle.pwrite(b"\xff\xff\xff", half_at + 91 - 8)  # the topic's length, or near it
     hand.node.topic("t").append(b"x").wait()
     assert everything(hand.node.topic("t")) == [b"x"]
     assert len(hand.node.pending_transactions()) >= 2

@@ -203,7 +203,8 @@ class RemoteReaderVerbs(ReaderVerbs):
             for place in answer["places"]
         ]
         if answer["error"] is not None:
-            claims[-1].failure = error_of(CallError(**answer["error"]))
+            error = error_of(CallError(**answer["error"]))
+            claims[-1].failure = error if isinstance(error, WarrenError) else WarrenError(str(error))
         return list[Claim](claims)
 
     def _fetch(self, running: Any, claims: list[Claim]) -> Steps[Fetched]:
