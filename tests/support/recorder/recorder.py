@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from tests.support.broker import SERVER_SCRIPT, Broker, BrokerError
+from warren.traces.queue_state import state_of
 from warren.traces.replay import Replay, with_measured_time
 
 ENVIRONMENT = os.environ | {"ERL_LIBS": str(SERVER_SCRIPT.resolve().parent.parent / "plugins")}
@@ -84,7 +85,7 @@ def first_difference(recorded: Trace) -> Difference | None:
     """Replay a recorded trace as far as the broker went; where ours first answered otherwise."""
     name = str(recorded.get("trace"))
     running = Replay(recorded)
-    if what := _unlike(running.state(), recorded["initial"]):
+    if what := _unlike(state_of(running.queue), recorded["initial"]):
         return Difference(name, -1, {}, what)
     for number, step in enumerate(recorded["steps"]):
         try:
@@ -92,7 +93,7 @@ def first_difference(recorded: Trace) -> Difference | None:
             running.queue.check_invariants()
         except Exception as error:
             return Difference(name, number, step["op"], {"failure": (repr(error), None)})
-        what = _unlike(running.state(), step["state"]) | _unlike(result or {}, step.get("result", {}))
+        what = _unlike(state_of(running.queue), step["state"]) | _unlike(result or {}, step.get("result", {}))
         if what:
             return Difference(name, number, step["op"], what)
     return None

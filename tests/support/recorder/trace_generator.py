@@ -77,7 +77,7 @@ class _Growing:
 
     @property
     def length(self) -> int:
-        length: int = self.replay.state()["len"]
+        length: int = self.replay.queue.state.length
         return length
 
     def count(self) -> int:
@@ -114,7 +114,7 @@ class _Growing:
         if rng.random() < 0.15:
             rng.shuffle(parts)
         if unknown and rng.random() < 0.15:
-            tag = rng.randrange(self.replay.state()["next_seq_id"] + 3)
+            tag = rng.randrange(self.replay.queue.state.next_seq_id + 3)
             parts.insert(rng.randrange(len(parts) + 1), [tag, tag + rng.choice((0, 0, 3))])
         return parts
 
