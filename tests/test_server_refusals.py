@@ -11,7 +11,9 @@ from tests.support.amqp_differential import Side, own_server, real_server
 from tests.support.amqp_driver import Driver
 from tests.support.amqp_program import REPLY_TO, Step
 from tests.support.broker import requires_broker
+from warren.actors.queue.intake import QueueGoneError
 from warren.queue_index.message.amqp_tables import LongInteger, SingleFloat, Timestamp, UnsignedInteger
+from warren.server.replies import reply_of
 
 Refusal = tuple[str, dict[str, Any], str]
 
@@ -419,3 +421,8 @@ def test_refusals_have_the_broker_s_words(here: Side, before: Sequence[Before], 
 @WITH_THEIR_RIGHTS
 def test_the_broker_s_refusals_are_these(there: Side, before: Sequence[Before], refusals: Sequence[Refusal]) -> None:
     assert closings(there, before, refusals) == [text for _, _, text in refusals]
+
+
+def test_a_queue_that_goes_before_the_turn_of_a_request_is_not_found() -> None:
+    gone = QueueGoneError("queue 'q' in vhost '/' was deleted")
+    assert reply_of(gone) == (404, "NOT_FOUND - no queue 'q' in vhost '/'")

@@ -6,6 +6,7 @@ from typing import Final
 
 from warren.actors.engines.errors import RefusedError
 from warren.actors.node.node_errors import TopicsDownError, VhostDownError
+from warren.actors.queue.intake import QueueGoneError
 from warren.actors.runtime.pooled_actor import ActorStoppedError
 from warren.amqp.errors import INTERNAL_ERROR, NAMES, ProtocolError, cut_text
 from warren.storage.errors import MessageError, WarrenError
@@ -40,6 +41,8 @@ def reply_of(error: Exception) -> tuple[int, str]:
             return error.reply_code, _text(error.reply_code, str(error))
         case MessageError():
             return PRECONDITION_FAILED, _text(PRECONDITION_FAILED, str(error))
+        case QueueGoneError():  # between a request's look for the queue and its turn
+            return NOT_FOUND, _text(NOT_FOUND, f"no {str(error).removesuffix(' was deleted')}")
         case ActorStoppedError() | VhostDownError() | TopicsDownError():
             return NOT_FOUND, _text(NOT_FOUND, str(error))
         case WarrenError():
