@@ -28,6 +28,9 @@ from warren.storage.errors import MessageError
 ROW_BYTES = 256
 """About the size of a message without its body."""
 
+_new = tuple.__new__
+"""Makes a named tuple in half the time that calling its class takes; all of its fields must be given."""
+
 Octets = npt.NDArray[np.uint8]
 Body = bytes | memoryview
 
@@ -207,23 +210,22 @@ class Batcher:
             batch.held_bytes += size
         else:
             body = b""
-        batch.rows.append(
-            MessageRow(
-                self.position,
-                seq_id,
-                msg_id,
-                persistent,
-                redelivered,
-                acked,
-                expiry_us,
-                delivery_count,
-                path,
-                offset,
-                envelope,
-                size,
-                body,
-            )
+        row = (
+            self.position,
+            seq_id,
+            msg_id,
+            persistent,
+            redelivered,
+            acked,
+            expiry_us,
+            delivery_count,
+            path,
+            offset,
+            envelope,
+            size,
+            body,
         )
+        batch.rows.append(_new(MessageRow, row))
         return None
 
 

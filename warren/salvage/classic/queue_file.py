@@ -55,11 +55,11 @@ class QueueFile:
 
     def read(self, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes from ``offset``."""
-        if self._file is None or self.problem is not None:
-            return b""
-        if self.size > WHOLE_BYTES:
-            return self._file.pread(size, offset)
         if self._data is None:
+            if self._file is None or self.problem is not None:
+                return b""
+            if self.size > WHOLE_BYTES:
+                return self._file.pread(size, offset)
             self._data = self._file.pread(self.size, 0)
         return self._data[offset : offset + size]
 
