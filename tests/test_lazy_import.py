@@ -104,8 +104,8 @@ SERVE = "import warren.cli, warren.commands.serve"
 @pytest.mark.parametrize(
     ("program", "directory", "modules", "classes", "unused"),
     [
-        (PUBLISH, "new", 191, 161, UNPUBLISHED | {"numpy"}),
-        (PUBLISH, "data", 197, 166, UNPUBLISHED),
+        (PUBLISH, "new", 196, 161, UNPUBLISHED | {"numpy"}),
+        (PUBLISH, "data", 201, 166, UNPUBLISHED),
         (
             INSPECT,
             "data",
@@ -116,8 +116,8 @@ SERVE = "import warren.cli, warren.commands.serve"
         (
             SERVE,
             "data",
-            252,
-            193,
+            254,
+            194,
             TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.channels.guest_calls"},
         ),
     ],
