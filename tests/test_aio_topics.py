@@ -29,9 +29,9 @@ from warren.actors.topics.dispatch_actor import Arrivals
 from warren.hosting.running_node import RunningNode
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.real_file import RealFile
-from warren.verbs.reader_verbs import ReaderVerbs
-from warren.verbs.topic_host import LocalTopic
-from warren.verbs.topic_verbs import TopicVerbs
+from warren.verbs.topics.reader_verbs import ReaderVerbs
+from warren.verbs.topics.topic_host import LocalTopic
+from warren.verbs.topics.topic_verbs import TopicVerbs
 
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 16,

@@ -175,7 +175,7 @@ def test_ctrl_c_while_a_queue_is_declared_leaves_the_node_and_the_queue() -> Non
     scene.node.close()
 
 
-@pytest.mark.parametrize("module", ["warren/verbs/topic_lookup.py", "topics/reading.py"])
+@pytest.mark.parametrize("module", ["warren/verbs/topics/topic_lookup.py", "topics/reading.py"])
 def test_ctrl_c_while_messages_are_read_keeps_none_from_the_next_read(module: str) -> None:
     scene = hand_node(mapped_file_size_commit_log=1 << 15, max_hash_slot_num=16, max_index_num=60)
     topic = scene.node.topic("t", queues=2)

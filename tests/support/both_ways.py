@@ -21,7 +21,7 @@ import warren
 import warren.aio
 from tests.support.runtime_tools import HandNode, hand_node
 from warren.actors.runtime.future import Future
-from warren.verbs.topic_append import AppendManyConfirm
+from warren.verbs.topics.topic_append import AppendManyConfirm
 
 GUARD_S = 30
 SLOW_SYNC: dict[str, Any] = {"sync_interval_ms": 600_000}

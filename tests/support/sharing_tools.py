@@ -35,7 +35,7 @@ from warren.actors.runtime.future import Confirm
 from warren.client.link import Link
 from warren.handles.node import Node
 from warren.storage.lock_file import LOCK_FILE, lock_holder
-from warren.verbs.topic_append import AppendManyConfirm
+from warren.verbs.topics.topic_append import AppendManyConfirm
 
 PATIENCE_S = 60.0
 

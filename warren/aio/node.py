@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from warren.aio.topic import Topic
     from warren.aio.transaction import Transaction
     from warren.server import Server, ServerSettings
-    from warren.verbs.topic_verbs import TopicVerbs
-    from warren.verbs.transaction_verbs import TransactionVerbs
+    from warren.verbs.topics.topic_verbs import TopicVerbs
+    from warren.verbs.topics.transaction_verbs import TransactionVerbs
 
 
 class Vhost(VhostHandle):

@@ -24,10 +24,10 @@ from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.storage.call_arguments import checked
 from warren.values.read_message import RecordBatch
 from warren.values.topic_record import Moment
-from warren.verbs.reader_verbs import ReaderArguments
-from warren.verbs.topic_append import AppendResults
-from warren.verbs.topic_tail import last_of, read_last
-from warren.verbs.topic_verbs import AppendArguments, AppendManyArguments, TopicHandle, TopicVerbs
+from warren.verbs.topics.reader_verbs import ReaderArguments
+from warren.verbs.topics.topic_append import AppendResults
+from warren.verbs.topics.topic_tail import last_of, read_last
+from warren.verbs.topics.topic_verbs import AppendArguments, AppendManyArguments, TopicHandle, TopicVerbs
 
 
 def _records(packed: list[PackedRecords]) -> list[TopicRecord]:

@@ -1,4 +1,4 @@
-"""Readers of topics and what they read, for coroutines; on top of :mod:`warren.verbs.reader_verbs`.
+"""Readers of topics and what they read, for coroutines; on top of :mod:`warren.verbs.topics.reader_verbs`.
 
 Messages are taken from the groups' actor, and read from the files in the loop's default executor, one batch per call;
 between batches no thread is used. A reader that waits for messages is an entry in a list.
@@ -14,7 +14,7 @@ from warren.aio.bridge import awaited, run
 from warren.aio.consumer import FAIR_SHARE
 from warren.storage.call_arguments import checked
 from warren.values.read_message import Iteration, ReadMessage, RecordBatch, RecordVerbs
-from warren.verbs.reader_verbs import Read, ReaderHandle, ReaderVerbs
+from warren.verbs.topics.reader_verbs import Read, ReaderHandle, ReaderVerbs
 
 
 class TopicRecord(ReadMessage):

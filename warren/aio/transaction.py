@@ -9,7 +9,7 @@ from warren.handles import transaction
 from warren.msg_store.commit_log.commit_log_format import Record
 from warren.msg_store.commit_log.packed_records import packed_again
 from warren.values.topic_record import StoredMessage
-from warren.verbs.transaction_verbs import TransactionHandle, TransactionVerbs
+from warren.verbs.topics.transaction_verbs import TransactionHandle, TransactionVerbs
 
 
 def _message(record: Record) -> StoredMessage:

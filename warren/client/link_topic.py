@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from warren.msg_store.commit_log.message_batch import Batch
     from warren.msg_store.commit_log.packed_records import PackedRecords
     from warren.values.topic_record import Moment
-    from warren.verbs.reader_verbs import ReaderArguments
-    from warren.verbs.transaction_verbs import HalfPlace
+    from warren.verbs.topics.reader_verbs import ReaderArguments
+    from warren.verbs.topics.transaction_verbs import HalfPlace
 
 T = TypeVar("T")
 
 
 class LinkTopic:
-    """A topic whose host is another process; a :class:`~warren.verbs.topic_host.TopicHost`."""
+    """A topic whose host is another process; a :class:`~warren.verbs.topics.topic_host.TopicHost`."""
 
     def __init__(self, remote: RemoteVhost, name: str, queues: int) -> None:
         self.remote = self.host = remote
@@ -108,7 +108,10 @@ class LinkTopic:
 
 @attrs.frozen
 class LinkTransaction:
-    """A prepared message whose host is another process; a :class:`~warren.verbs.transaction_verbs.TransactionHost`."""
+    """A prepared message whose host is another process.
+
+    A :class:`~warren.verbs.topics.transaction_verbs.TransactionHost`.
+    """
 
     _remote: RemoteVhost
     place: HalfPlace

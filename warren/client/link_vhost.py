@@ -28,7 +28,7 @@ from warren.verbs.steps import Steps
 
 if TYPE_CHECKING:
     from warren.values.scheduling import Schedule
-    from warren.verbs.transaction_verbs import HalfPlace
+    from warren.verbs.topics.transaction_verbs import HalfPlace
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""A reader of a topic that another process hosts. The verbs are those of :mod:`warren.verbs.reader_verbs`.
+"""A reader of a topic that another process hosts. The verbs are those of :mod:`warren.verbs.topics.reader_verbs`.
 
 It has a channel of its own, and is a member of its group while that is open. So its claims name the channel where those
 of the host's readers name the running topics. A new socket, a new host, or reopened topics mean a new channel, and the
@@ -30,8 +30,8 @@ from warren.queue_index.topics.local_offsets import SEPARATOR
 from warren.storage.call_arguments import as_texts
 from warren.storage.errors import WarrenError
 from warren.values.topic_record import to_ms
-from warren.verbs.reader_verbs import Claim, Done, Fetched, Read, ReaderArguments, ReaderVerbs
 from warren.verbs.steps import Steps
+from warren.verbs.topics.reader_verbs import Claim, Done, Fetched, Read, ReaderArguments, ReaderVerbs
 
 
 class ReaderChannel(ClientChannel):

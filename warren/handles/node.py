@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from warren.handles.topic import Topic
     from warren.handles.transaction import Transaction
     from warren.server import Server, ServerSettings
-    from warren.verbs.topic_verbs import TopicVerbs
-    from warren.verbs.transaction_verbs import TransactionVerbs
+    from warren.verbs.topics.topic_verbs import TopicVerbs
+    from warren.verbs.topics.transaction_verbs import TransactionVerbs
 
 MEMORY: Final = ":memory:"
 """As the path of a directory: a node in memory, as with SQLite."""

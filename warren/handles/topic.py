@@ -1,6 +1,6 @@
 """Topic: a thread's handle on one topic of a node. Safe to share between threads; hold on to it as long as you like.
 
-The verbs are those of :mod:`warren.verbs.topic_verbs`.
+The verbs are those of :mod:`warren.verbs.topics.topic_verbs`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.storage.call_arguments import check_wait, checked, signature
 from warren.values.read_message import RecordBatch
 from warren.values.topic_record import Moment
-from warren.verbs.reader_verbs import ReaderArguments
 from warren.verbs.steps import blocking, run
-from warren.verbs.topic_tail import last_of, read_last
-from warren.verbs.topic_verbs import AppendArguments, TopicHandle, TopicVerbs
+from warren.verbs.topics.reader_verbs import ReaderArguments
+from warren.verbs.topics.topic_tail import last_of, read_last
+from warren.verbs.topics.topic_verbs import AppendArguments, TopicHandle, TopicVerbs
 
 
 def _records(packed: list[PackedRecords]) -> list[TopicRecord]:

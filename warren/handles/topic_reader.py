@@ -1,4 +1,4 @@
-"""Readers of topics and what they read, for threads; on top of :mod:`warren.verbs.reader_verbs`."""
+"""Readers of topics and what they read, for threads; on top of :mod:`warren.verbs.topics.reader_verbs`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Self
 
 from warren.storage.call_arguments import checked
 from warren.values.read_message import Iteration, ReadMessage, RecordBatch, RecordVerbs
-from warren.verbs.reader_verbs import Read, ReaderHandle, ReaderVerbs
 from warren.verbs.steps import blocking, run
+from warren.verbs.topics.reader_verbs import Read, ReaderHandle, ReaderVerbs
 
 
 class TopicRecord(ReadMessage):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from warren.handles.topic_reader import TopicRecord
 from warren.msg_store.commit_log.packed_records import packed_again
 from warren.verbs.steps import blocking, run
-from warren.verbs.transaction_verbs import TransactionHandle, TransactionVerbs
+from warren.verbs.topics.transaction_verbs import TransactionHandle, TransactionVerbs
 
 
 class Transaction(TransactionHandle):

@@ -1,6 +1,6 @@
 """The messages that a reader of a topic reads: they can be committed or retried, in batches or one by one.
 
-:mod:`warren.verbs.reader_verbs` describes which messages those are, and how they are handled.
+:mod:`warren.verbs.topics.reader_verbs` describes which messages those are, and how they are handled.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from warren.actors.engines.topics.errors import MemberError, TopicError
 from warren.handles.lazy_sequence import LazySequence
 from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.values.topic_record import StoredMessage
-from warren.verbs.reader_verbs import BATCH, Claim, Read, ReaderVerbs
 from warren.verbs.steps import Steps
+from warren.verbs.topics.reader_verbs import BATCH, Claim, Read, ReaderVerbs
 
 
 @attrs.frozen

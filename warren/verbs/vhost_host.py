@@ -21,8 +21,8 @@ from warren.verbs.queue_host import LocalQueue, QueueHost
 from warren.verbs.steps import Steps, answered
 
 if TYPE_CHECKING:
-    from warren.verbs.topic_host import LocalTopic, TopicHost
-    from warren.verbs.transaction_verbs import HalfPlace, LocalTransaction, TransactionHost
+    from warren.verbs.topics.topic_host import LocalTopic, TopicHost
+    from warren.verbs.topics.transaction_verbs import HalfPlace, LocalTransaction, TransactionHost
 
 T = TypeVar("T")
 
@@ -95,12 +95,12 @@ class LocalVhost:
         return LocalVhost(self.node, name)
 
     def topic(self, name: str, queues: int) -> LocalTopic:
-        from warren.verbs.topic_host import LocalTopic
+        from warren.verbs.topics.topic_host import LocalTopic
 
         return LocalTopic(self.node, name)
 
     def transaction(self, place: HalfPlace) -> LocalTransaction:
-        from warren.verbs.transaction_verbs import LocalTransaction
+        from warren.verbs.topics.transaction_verbs import LocalTransaction
 
         return LocalTransaction(self.node, place)
 

@@ -29,8 +29,8 @@ from warren.verbs.vhost_host import VhostHost, local_vhost
 if TYPE_CHECKING:
     from warren.actors.engines.declared.definitions_json import Imported
     from warren.values.retry import Retry
-    from warren.verbs.topic_verbs import TopicVerbs
-    from warren.verbs.transaction_verbs import HalfPlace, TransactionVerbs
+    from warren.verbs.topics.topic_verbs import TopicVerbs
+    from warren.verbs.topics.transaction_verbs import HalfPlace, TransactionVerbs
 
 
 def _fields_of_queue(entry: QueueEntry) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _fields_of_places(places: list[HalfPlace]) -> list[dict[str, Any]]:
 
 
 def _places_of(each: list[dict[str, Any]]) -> list[HalfPlace]:
-    from warren.verbs.transaction_verbs import HalfPlace
+    from warren.verbs.topics.transaction_verbs import HalfPlace
 
     return [HalfPlace(**fields) for fields in each]
 
@@ -530,7 +530,7 @@ class NodeVerbs(VhostVerbs):
         Raises :class:`TopicNameError`, :class:`QueueRangeError`, and ``TopicsDownError`` if the topics' files cannot be
         opened.
         """
-        from warren.verbs.topic_verbs import TopicVerbs
+        from warren.verbs.topics.topic_verbs import TopicVerbs
 
         has, settings = yield from self.declare_topic(name, queues)
         host = self.host.topic(name, has)
@@ -562,7 +562,7 @@ class NodeVerbs(VhostVerbs):
         return [self._transaction(place) for place in (yield from self.pending_places())]
 
     def _transaction(self, place: HalfPlace) -> TransactionVerbs:
-        from warren.verbs.transaction_verbs import TransactionVerbs
+        from warren.verbs.topics.transaction_verbs import TransactionVerbs
 
         verbs = TransactionVerbs(self.host.transaction(place))
         self.host.host.move_at_fork(verbs, lambda: self.host.transaction(place))
@@ -571,7 +571,7 @@ class NodeVerbs(VhostVerbs):
     @operation("node", encode=_fields_of_places, decode=_places_of)
     def pending_places(self) -> Steps[list[HalfPlace]]:
         """Return where the messages are that are neither committed nor rolled back."""
-        from warren.verbs.transaction_verbs import pending_places
+        from warren.verbs.topics.transaction_verbs import pending_places
 
         return pending_places(self.node)
 

@@ -18,8 +18,8 @@ from warren.verbs.publishing import PATIENCE_S
 
 if TYPE_CHECKING:
     from warren.handles.topic_reader import TopicRecord
-    from warren.verbs.reader_verbs import ReaderArguments
-    from warren.verbs.topic_verbs import AppendArguments
+    from warren.verbs.topics.reader_verbs import ReaderArguments
+    from warren.verbs.topics.topic_verbs import AppendArguments
 
 
 @attrs.frozen(kw_only=True)

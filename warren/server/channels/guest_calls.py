@@ -43,10 +43,10 @@ from warren.verbs.operation import DEFINITIONS, Definition, Performer, Target
 from warren.verbs.publishing import AsTheyWere
 from warren.verbs.queue_host import LocalQueue
 from warren.verbs.queue_verbs import QueueVerbs
-from warren.verbs.reader_verbs import ReaderVerbs
-from warren.verbs.topic_host import LocalTopic, hand_over
-from warren.verbs.topic_verbs import TopicVerbs
-from warren.verbs.transaction_verbs import HalfPlace, LocalTransaction, TransactionVerbs
+from warren.verbs.topics.reader_verbs import ReaderVerbs
+from warren.verbs.topics.topic_host import LocalTopic, hand_over
+from warren.verbs.topics.topic_verbs import TopicVerbs
+from warren.verbs.topics.transaction_verbs import HalfPlace, LocalTransaction, TransactionVerbs
 from warren.verbs.user_verbs import UserVerbs
 from warren.verbs.vhost_host import LocalVhost
 from warren.verbs.vhost_verbs import NodeVerbs, VhostVerbs

@@ -22,8 +22,8 @@ from warren.server.channels.channel_link import ChannelLink
 from warren.server.replies import PRECONDITION_FAILED, Refusal
 from warren.storage.call_arguments import checked, signature
 from warren.storage.errors import WarrenError
-from warren.verbs.reader_verbs import ReaderVerbs
 from warren.verbs.steps import Reading, Steps
+from warren.verbs.topics.reader_verbs import ReaderVerbs
 
 TAKEN_BYTES: Final = 1 << 20
 """About this many bytes go to a reader at a time."""

@@ -29,7 +29,7 @@ from warren.server.channels.channel_link import ChannelLink
 from warren.server.channels.streams import OFFSET, OffsetSpec
 from warren.server.replies import NOT_IMPLEMENTED, Refusal
 from warren.storage.errors import WarrenError
-from warren.verbs.topic_lookup import offsets_at
+from warren.verbs.topics.topic_lookup import offsets_at
 
 _LOG = logger("server")
 
