@@ -24,7 +24,8 @@ from tests.support.effort import EFFORT, new_seed, times
 from tests.support.tried import Count, Tried
 from warren.actors.engines.declared.definitions_file import DefinitionsFile
 from warren.actors.engines.unique_keys import UniqueKeys
-from warren.storage.memory import Directory, MemoryFileSystem
+from warren.storage.memory import MemoryFileSystem
+from warren.storage.memory_tree import Directory
 
 STATES = {
     # in a full run, and in a nightly one

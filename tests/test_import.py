@@ -31,7 +31,7 @@ from tests.support.shovel_tools import (
 )
 from tests.support.waiting import wait_until
 from warren import engine
-from warren.client import verbs
+from warren.client import link_vhost
 from warren.queue_index.message.message_format import Envelope, encode_message
 from warren.queue_index.properties import decode_properties
 from warren.salvage.csv_rows import MESSAGE_COLUMNS, CsvRows
@@ -310,7 +310,7 @@ def test_limits_and_priorities_of_the_queue_hold(tmp_path: Path) -> None:
 def test_under_an_alarm_it_ends_and_says_why(
     is_guest: bool, as_published: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (queue_host, exchange_verbs, verbs):
+    for module in (queue_host, exchange_verbs, link_vhost):
         monkeypatch.setattr(module, "PATIENCE_S", 0.01)
     lines = [text("q", str(n), routing_keys=["q"], properties={"priority": n % 2}) for n in range(4)]
     file = write_lines(tmp_path / "f.jsonl", *lines)

@@ -299,17 +299,17 @@ class User:
         """As an event loop does, which runs no turns and waits without help."""
         from warren.actors.node.admission import BackpressureWait
 
-        verbs = self.queue(name)._verbs
+        queue = self.queue(name)._verbs.local
         bodies = self.bodies(1, size)
         copies = self.owed.publish([name], bodies)
-        admission = verbs.publishing(verbs.plain, bodies[0], True, None)
+        admission = queue.publishing(queue.keys.plain, bodies[0], True, None)
         actors = admission.find()
         while isinstance(found := admission.attempt(actors, False), BackpressureWait):
             future = found.future
             try:
                 self.wait(lambda future=future: future.done)  # type: ignore[misc]
                 if hasattr(future, "waiting"):
-                    found = admission.take(actors, future, False)  # type: ignore[arg-type]
+                    found = admission.take(actors, future, False)
                     break
             finally:
                 actors[0].gate.withdraw(future)
