@@ -309,7 +309,7 @@ class User:
             try:
                 self.wait(lambda future=future: future.done)  # type: ignore[misc]
                 if hasattr(future, "waiting"):
-                    found = admission.take(actors, future, False)
+                    found = admission.take(actors, future, False)  # type: ignore[arg-type]
                     break
             finally:
                 actors[0].gate.withdraw(future)
