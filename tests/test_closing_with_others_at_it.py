@@ -54,7 +54,7 @@ def test_nothing_is_asked_behind_a_guests_good_bye(guest: Node) -> None:
     """It used to be, and the caller got an error of the protocol's, or ended the thread that reads for all."""
     queue, link, asked = guest.queue("q"), link_of(guest), list[type[BaseException]]()
     len(queue)
-    receive, flush, said = link.receive, link.flush, threading.Event()
+    receive, flush, said = link.receive, link.outbox.flush, threading.Event()
 
     def flush_and_say() -> None:
         flush()
@@ -69,7 +69,7 @@ def test_nothing_is_asked_behind_a_guests_good_bye(guest: Node) -> None:
             asked.append(type(error))
         link.receive = receive  # type: ignore[method-assign]
 
-    link.flush = flush_and_say  # type: ignore[method-assign]
+    link.outbox.flush = flush_and_say  # type: ignore[method-assign]
     link.receive = lambda connection, later: None  # type: ignore[method-assign]  # the host's answer waits
     together(ask, guest.close)
     assert asked == [ClosedError]

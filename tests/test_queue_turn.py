@@ -15,8 +15,7 @@ from warren.actors.engines.queue.consumers import Consumer
 from warren.actors.engines.queue.effects import DeadLetterBatch, Delivered
 from warren.actors.engines.queue.queue_receivers import BUFFER
 from warren.actors.engines.queue.queue_turn import QueueTurn
-from warren.actors.engines.queue.queue_turn_host import TurnContext
-from warren.actors.engines.queue.sync_group import MAX_DELAY_MS, SyncGroup
+from warren.actors.engines.queue.queue_turn_host import MAX_DELAY_MS, SyncGroup, TurnContext
 from warren.storage.errors import NoRoomError
 
 MS_NS = 1_000_000

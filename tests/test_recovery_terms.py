@@ -29,8 +29,8 @@ from warren.queue_index.index.dets_format import (
     slots_for,
     surviving_terms,
 )
+from warren.queue_index.index.erlang_hash import phash2_characters
 from warren.queue_index.index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
-from warren.storage.erlang_hash import phash2_characters
 from warren.storage.erlang_terms import Atom, Term, decode, encode
 from warren.storage.errors import DataError
 

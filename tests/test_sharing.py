@@ -811,7 +811,7 @@ def test_an_ack_for_a_host_that_hands_over_is_passed_over(host: Node, guest: Nod
     with queue.consume(timeout=60) as consumer:
         first, second = next(consumer), next(consumer)
         server.post(begin)
-        wait_until(lambda: not link_of(guest).can_send, "it was not told")
+        wait_until(lambda: not link_of(guest).outbox.can_send, "it was not told")
         first.ack()
         second.nack(multiple=True)
         server.post(connection.link.abort)

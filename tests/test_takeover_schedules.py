@@ -209,7 +209,7 @@ def test_a_guest_that_asks_again_before_its_consumer_is_answered_gets_the_answer
     with link.locked():  # both are sent at once
         channel.asked += asked
         for method in methods:
-            link.encoded().send(channel.number, method)
+            link.outbox.encoded().send(channel.number, method)
         link.flush()
     assert [type(future.get()) for future in asked] == [c.Basic.ConsumeOk, CallOk]
 
@@ -220,14 +220,14 @@ def test_a_guest_that_loses_its_host_as_it_opens_a_channel_opens_another(host: w
     original = link._open
 
     def lost_meanwhile(receiver: Any, asked: Any) -> Any:
-        engine = link.engine
+        engine = link.outbox.engine
         tries.append(receiver)
         if len(tries) == 1:
-            link.engine = None
+            link.outbox.engine = None
         try:
             return original(receiver, asked)
         finally:
-            link.engine = engine
+            link.outbox.engine = engine
 
     link._open = lost_meanwhile  # type: ignore[method-assign]
     guest._opened.node._control = None  # type: ignore[union-attr]

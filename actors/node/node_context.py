@@ -13,7 +13,7 @@ from pykka import ActorRef
 from warren.actors.clock import Clock
 from warren.actors.engines.memory_readings import AllocatedReading
 from warren.actors.engines.node_settings import NodeSettings
-from warren.actors.engines.queue.sync_group import SyncGroup
+from warren.actors.engines.queue.queue_turn_host import SyncGroup
 from warren.actors.engines.restarts import Troubles
 from warren.actors.node.gate import Gate
 from warren.actors.runtime.pool import Pool

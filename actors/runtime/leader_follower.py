@@ -98,7 +98,7 @@ class Leading(ABC):
         self._leader: _Token | None = None
         self._followers: deque[_Bell] = deque()
         self._helped = 0
-        self._is_deep = self._is_ticking = False
+        self._is_deep = self.is_ticking = False
         self.connection: socket.socket | None = None
         self.is_joining = False
         """Whether the reader is to connect."""
@@ -362,14 +362,14 @@ class Leading(ABC):
                 self._promote()
         else:
             self._rest()
-        self._is_ticking = True
+        self.is_ticking = True
         helped = None
         while helped != self._helped and self.is_up and self.closed is None:
             helped = self._helped
             self._park.heard(TICK_S)
             if self.is_lazy or self.abandoned:
                 self._attend(None, [])
-        self._is_ticking = False
+        self.is_ticking = False
         if self.is_lazy:  # a thread that deferred a write at this moment has not woken the reader
             self._attend(None, [])
 

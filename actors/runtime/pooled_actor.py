@@ -133,7 +133,10 @@ class Asked(Future):
 
 
 class Shortcuts(Protocol):
-    """What an actor does between its turns, or instead of one: a queue (:mod:`~warren.actors.queue.queue_shortcuts`)."""
+    """What an actor does between its turns, or instead of one.
+
+    A queue does: :mod:`~warren.actors.queue.queue_shortcuts`.
+    """
 
     def has_work(self) -> bool:
         """Whether something waits in the inbox that a turn can handle now."""

@@ -23,7 +23,7 @@ from typing import Final, TypeGuard
 import attrs
 
 from warren.queue_index.index.dets_format import StoredObject, TableObject, encode_table, read_table, slot_of
-from warren.storage.erlang_hash import phash2_characters
+from warren.queue_index.index.erlang_hash import phash2_characters
 from warren.storage.erlang_terms import Atom, Term, decode, encode
 from warren.storage.errors import DataError, TermError, shortly
 

@@ -116,7 +116,7 @@ class ConfirmedCalls(ResendingChannel[ConfirmedCall]):
         """The same for one message, which may join others."""
         link, size = self.link, item.size_bytes
         with link.locked():
-            run = link.last_gathered
+            run = link.outbox.last_gathered
             if (
                 isinstance(run, AppendRun)
                 and run.key is item.key
@@ -127,7 +127,7 @@ class ConfirmedCalls(ResendingChannel[ConfirmedCall]):
                 run.items.append(item)
                 run.size += size
                 self.window.used_bytes += size
-                link.gather(None, size)
+                link.outbox.gather(None, size)
                 return run.confirm
         return self.hand_over(
             lambda: AppendRun(self, "topic.append", {}, Confirm(self.link), size, topics, key=item.key, items=[item])

@@ -147,7 +147,7 @@ class DeliverySlot(ClientChannel):
 
     def end(self, error: WarrenError, later: Later) -> None:
         super().end(error, later)
-        self.link.take_gathered(self)  # it all goes back
+        self.link.outbox.take_gathered(self)  # it all goes back
         facade = None if self.facade is None else self.facade()
         if facade is not None:
             facade.error = error
@@ -226,8 +226,8 @@ class DeliveryChannel:
         self.check_open()
         link = self.slot.link
         with link.locked():
-            if self.error is None and link.can_send:
-                link.send(self.slot.number, method)
+            if self.error is None and link.outbox.can_send:
+                link.outbox.send(self.slot.number, method)
         return
         yield
 
@@ -248,17 +248,17 @@ class DeliveryChannel:
     def _settle(self, outcome: str, tags: Sequence[int | range], count: int) -> None:
         slot, link = self.slot, self.slot.link
         with link.locked():
-            if self.error is not None or not link.can_send or not count:
+            if self.error is not None or not link.outbox.can_send or not count:
                 self.check_open()
                 return
-            last = link.last_gathered
+            last = link.outbox.last_gathered
             if isinstance(last, Settlements) and last.channel is slot and last.outcome == outcome:
                 last.tags += tags
                 new = None
             else:
                 new = Settlements(slot, outcome)
                 new.tags += tags
-            link.gather(new, _SETTLEMENT_BYTES * count, patient=True)
+            link.outbox.gather(new, _SETTLEMENT_BYTES * count, patient=True)
 
     def retry_in(self, tag: int, wait_ms: int) -> Steps[None]:
         self.check_open()

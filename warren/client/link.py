@@ -25,14 +25,14 @@ from pamqp.base import Frame as Method
 from warren.actors.log_events import log_event, logger
 from warren.actors.runtime.future import Future
 from warren.actors.runtime.interrupts import uninterrupted
-from warren.actors.runtime.leader_follower import TICK_S, Later, call_later
+from warren.actors.runtime.leader_follower import TICK_S, Later, Leading, call_later
 from warren.amqp.connection import Connection
 from warren.amqp.own_methods import HANDING_OVER
 from warren.amqp.received import Event, Messages, MethodReceived, Violation
 from warren.client.calls import call_of
 from warren.client.errors import CONNECTION_FORCED, LinkLostError, refusal
 from warren.client.handshake import RECEIVE_BYTES, Hands, Login
-from warren.client.sending import Receiver, Sending
+from warren.client.sending import Outbox, Receiver
 from warren.client.topology import Topology
 from warren.storage.errors import MessageError, WarrenError
 
@@ -47,7 +47,7 @@ _CHANNEL_MAX: Final = 65_535
 _NO_FRAME_MAX: Final = 0
 
 
-class Link(Sending):
+class Link(Leading):
     """One socket, its engine, and the callers that wait for it. Safe to share between threads."""
 
     def __init__(
@@ -67,6 +67,7 @@ class Link(Sending):
 
     def begin(self) -> None:
         super().begin()
+        self.outbox = Outbox(self)
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         """Kept, because memory of this size would be requested from the system, and returned, each time."""
         self._channels: dict[int, Receiver] = {}
@@ -87,12 +88,22 @@ class Link(Sending):
         self.given_up: WarrenError | None = None
         """Why the last socket was given up, if the host was silent; there is no other yet."""
 
+    @property
+    def is_stuck(self) -> bool:
+        return self.outbox.is_stuck
+
+    def flush(self) -> None:
+        self.outbox.flush()
+
+    def flush_lazy(self) -> None:
+        self.outbox.flush_lazy()
+
     def ready(self) -> Future:
         """Return a future that is answered when there is a socket, and fails with the reason if connecting fails. The
         link connects only on demand."""
         future = Future(self)
         with self._lock:
-            if self.engine is None and self.closed is None:
+            if self.outbox.engine is None and self.closed is None:
                 self._ready.append(future)
                 if self._last_engine is None:
                     self.ask_to_join()
@@ -128,7 +139,7 @@ class Link(Sending):
             if self.closed is not None:
                 connection.close()
                 return
-            self.engine = engine = hands.done()
+            self.outbox.engine = engine = hands.done()
             self.given_up = None
             self.watch(connection)
             used_numbers = {*numbers, *self._channels}  # one that is closed below is free after the answer
@@ -184,13 +195,13 @@ class Link(Sending):
 
     def lose(self, error: WarrenError, later: Later) -> None:
         """Drop the socket, which is unusable."""
-        if self.engine is None and self._last_engine is None:
+        if self.outbox.engine is None and self._last_engine is None:
             return
         _LOG.info("%s", error, extra=log_event("link_lost", error))
         if self.connection is not None:
             later.append((self.connection.close, ()))
-        self.engine, self._last_engine, self.connection = None, None, None
-        self._unsent.clear()
+        self.outbox.engine, self._last_engine, self.connection = None, None, None
+        self.outbox.clear()
         self.blocked = ""
         for number, receiver in list(self._channels.items()):
             if not receiver.lost(error, later):
@@ -210,10 +221,10 @@ class Link(Sending):
         future = Future(self)
         with self._lock:
             if self._channels.get(receiver.number) is receiver:
-                if self.engine is not None:
+                if self.outbox.engine is not None:
                     asked.append(future)
                     try:
-                        self.send(receiver.number, method)
+                        self.outbox.send(receiver.number, method)
                     except MessageError:  # it was not sent: the next answer is another's
                         asked.pop()
                         raise
@@ -231,12 +242,12 @@ class Link(Sending):
     def _open(self, receiver: Receiver, asked: deque[Future]) -> Future:
         future = Future(self)
         with self._lock:
-            if self.engine is not None:
+            if self.outbox.engine is not None:
                 receiver.number = self._free_numbers.pop() if self._free_numbers else self._last_number + 1
                 self._last_number = max(self._last_number, receiver.number)
                 self._channels[receiver.number] = receiver
                 asked.append(future)
-                self.send(receiver.number, c.Channel.Open())
+                self.outbox.send(receiver.number, c.Channel.Open())
                 return future
             error = LinkLostError("the connection was lost")
             receiver.failed(error, [])  # it has no pending questions yet
@@ -247,11 +258,11 @@ class Link(Sending):
         """Close a receiver's channel."""
         if self._channels.get(receiver.number) is receiver:
             del self._channels[receiver.number]
-            if self.engine is not None:
-                self.send(receiver.number, c.Channel.Close(200, "Goodbye", 0, 0))
+            if self.outbox.engine is not None:
+                self.outbox.send(receiver.number, c.Channel.Close(200, "Goodbye", 0, 0))
 
     def receive(self, connection: socket.socket, later: Later) -> None:
-        engine = self.engine or self._last_engine
+        engine = self.outbox.engine or self._last_engine
         try:
             count = connection.recv_into(self._buffer, 0, _DONT_WAIT)
         except BlockingIOError:
@@ -278,8 +289,8 @@ class Link(Sending):
             receiver = self._channels.get(event.channel)
             if isinstance(method, c.Channel.Close):
                 self._channels.pop(event.channel, None)
-                if self.engine is not None:
-                    self.engine.send(event.channel, c.Channel.CloseOk())
+                if self.outbox.engine is not None:
+                    self.outbox.engine.send(event.channel, c.Channel.CloseOk())
                     self._free_numbers.append(event.channel)
                     self.is_lazy = True
                 if receiver is not None:
@@ -300,7 +311,7 @@ class Link(Sending):
     def _host_leaves(self) -> None:
         """Send what was handed over so far, and nothing more until the next host is found."""
         self.flush()
-        self._last_engine, self.engine = self.engine, None
+        self._last_engine, self.outbox.engine = self.outbox.engine, None
         self.flush()
 
     def all_sent(self) -> None:
@@ -318,8 +329,8 @@ class Link(Sending):
     def _receive_on_connection(self, method: Method, later: Later) -> None:
         match method:
             case c.Connection.Close(reply_code=code, reply_text=text):
-                if self.engine is not None:
-                    self.engine.send(0, c.Connection.CloseOk())
+                if self.outbox.engine is not None:
+                    self.outbox.engine.send(0, c.Connection.CloseOk())
                     self.flush()
                 error = refusal(code, text)
                 if code == CONNECTION_FORCED:
@@ -371,12 +382,12 @@ class Link(Sending):
             if self.closed is not None:
                 return None
             self.closed = self.refusing = error
-            if self.engine is None:
+            if self.outbox.engine is None:
                 return None
             good_bye = self._good_bye = Future(self)
             with contextlib.suppress(WarrenError):
-                self.send(0, c.Connection.Close(200, "Goodbye", 0, 0))
-            self._last_engine, self.engine = self.engine, None
+                self.outbox.send(0, c.Connection.Close(200, "Goodbye", 0, 0))
+            self._last_engine, self.outbox.engine = self.outbox.engine, None
             return good_bye
 
     def _shut(self, error: WarrenError, later: Later) -> bool:

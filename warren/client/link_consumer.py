@@ -172,11 +172,11 @@ class LinkConsumerVerbs(ConsumerVerbs):
         """Note a taken batch; give the host new credit when half of it is used."""
         with self.vhost.link.locked():
             slot = self.slot
-            if delivered.through is not self.channel or slot.error is not None or not self.vhost.link.can_send:
+            if delivered.through is not self.channel or slot.error is not None or not self.vhost.link.outbox.can_send:
                 return
             slot.taken_bytes += delivered.size + MESSAGE_BYTES * delivered.count
             if slot.taken_bytes >= CREDIT_BYTES // 2:
-                self.vhost.link.send(slot.number, Credit(self.declaration.tag, slot.taken_bytes))
+                self.vhost.link.outbox.send(slot.number, Credit(self.declaration.tag, slot.taken_bytes))
                 slot.taken_bytes = 0
 
     def next_batch(self, timeout: float | None) -> Steps[Delivered | None]:

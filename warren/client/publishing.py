@@ -100,7 +100,7 @@ class PublishChannel(ResendingChannel[PublishRun]):
         """Add a message to the waiting run if its publish key is the same: the fast path."""
         link = self.link
         with link.locked():
-            run = link.last_gathered
+            run = link.outbox.last_gathered
             if (
                 not isinstance(run, PublishRun)
                 or run.key is not key
@@ -113,7 +113,7 @@ class PublishChannel(ResendingChannel[PublishRun]):
             run.bodies.append(body)
             run.size += size
             self.window.used_bytes += size
-            link.gather(None, size)
+            link.outbox.gather(None, size)
             return run.confirm
 
     def publish(

@@ -109,7 +109,7 @@ class RemoteVhost:
 
     def control(self) -> Steps[ClientChannel]:
         """Return the channel for requests, opening it if needed."""
-        if not self.link.can_send:
+        if not self.link.outbox.can_send:
             yield self.link.ready()
         channel = self._control
         if channel is None or not channel.alive:

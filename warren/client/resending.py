@@ -98,7 +98,7 @@ class ResendingChannel(ClientChannel, Generic[K]):
                 return self.window.wait(link)
             item = new()
             self.window.used_bytes += item.size
-            link.gather(item, item.size)
+            link.outbox.gather(item, item.size)
             return item.confirm
 
     def _is_held(self, tries_full_disk: bool) -> bool:
@@ -132,7 +132,7 @@ class ResendingChannel(ClientChannel, Generic[K]):
         """Return a future that is answered once every item is answered, or cannot be."""
         future = Future(self.link)
         with self.link.locked():
-            if self.sent or self.link.has_gathered(self):
+            if self.sent or self.link.outbox.has_gathered(self):
                 self.idle.append(future)
                 return future
         future.set()
@@ -142,7 +142,7 @@ class ResendingChannel(ClientChannel, Generic[K]):
 
     def tell_idle(self, later: Later) -> None:
         """Wake the callers that wait for all answers, if there are no unanswered items."""
-        if not self.sent and self.idle and not self.link.has_gathered(self):
+        if not self.sent and self.idle and not self.link.outbox.has_gathered(self):
             later += [(future.offer, (None,)) for future in self.idle]
             self.idle.clear()
 
@@ -161,7 +161,7 @@ class ResendingChannel(ClientChannel, Generic[K]):
         super().closed(error, later)
 
     def _give_up(self, error: WarrenError, later: Later) -> None:
-        items: list[Any] = [*self.sent, *self.link.take_gathered(self)]
+        items: list[Any] = [*self.sent, *self.link.outbox.take_gathered(self)]
         self.sent = []
         for item in items:
             self.finish(item, error, later)

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from pamqp.base import Frame as Method
 
 from warren.actors.runtime.interrupts import uninterrupted
-from warren.actors.runtime.leader_follower import LINGER_S, Later, Leading
+from warren.actors.runtime.leader_follower import LINGER_S, Later
 from warren.amqp.connection import Connection
 from warren.amqp.received import Event
 from warren.client.errors import LinkLostError
@@ -59,11 +59,23 @@ class Gathering(Protocol):
     def encode(self, engine: Connection) -> None: ...
 
 
-class Sending(Leading):
-    """The sending half of a link. Everything here is called with the lock held."""
+class Socket(Protocol):
+    """The link, as far as its outbox needs it."""
 
-    def begin(self) -> None:
-        super().begin()
+    connection: socket.socket | None
+    is_lazy: bool
+    is_ticking: bool
+
+    def wake(self) -> None: ...
+
+    def all_sent(self) -> None: ...
+
+
+class Outbox:
+    """What a link sends, and when. Everything here is called with the link's lock held."""
+
+    def __init__(self, link: Socket) -> None:
+        self._link = link
         self.engine: Connection | None = None
         self._unsent: deque[bytes | memoryview] = deque()
         self._gathered: list[Gathering] = []
@@ -77,6 +89,7 @@ class Sending(Leading):
 
     @property
     def is_stuck(self) -> bool:
+        """Whether the socket has not taken everything."""
         return bool(self._unsent)
 
     def send(self, number: int, method: Method) -> None:
@@ -118,44 +131,48 @@ class Sending(Leading):
         self._gathered_bytes += size
         if self.engine is None:
             return
-        waits = patient and self._is_ticking
+        link = self._link
+        waits = patient and link.is_ticking
         if self._gathered_bytes >= GATHERED_BYTES or (not waits and time.monotonic() - self._sent_at >= LINGER_S):
             self.flush()
-        elif not self.is_lazy:
-            self.is_lazy = True
-            if not self._is_ticking:
-                self.wake()
+        elif not link.is_lazy:
+            link.is_lazy = True
+            if not link.is_ticking:
+                link.wake()
 
     def flush(self) -> None:
         """Write what the socket takes. An interrupt is delayed: otherwise some data could be sent twice."""
         uninterrupted(self._flush)
 
     def _flush(self) -> None:
-        if self.connection is None:
+        connection = self._link.connection
+        if connection is None:
             return
         if self.engine is not None:
-            self.is_lazy = False
+            self._link.is_lazy = False
             data = self.encoded().data_to_send()
             if data:
                 self._unsent.append(data)
         try:
             while self._unsent:
                 first = self._unsent[0]
-                sent = self.connection.send(first, _DONT_WAIT)
+                sent = connection.send(first, _DONT_WAIT)
                 if sent < len(first):
                     self._unsent[0] = memoryview(first)[sent:]
                 else:
                     self._unsent.popleft()
             self._sent_at = time.monotonic()
-            self.all_sent()
+            self._link.all_sent()
         except BlockingIOError:
-            self.wake()  # the leading thread waits for room, too
+            self._link.wake()  # the leading thread waits for room, too
         except OSError:
             self._unsent.clear()  # the reader finds out
 
-    def all_sent(self) -> None:
-        """Called when the socket has taken everything."""
-
     def flush_lazy(self) -> None:
-        if self.is_lazy or self._gathered:
+        """Write what was deferred."""
+        if self._link.is_lazy or self._gathered:
             self.flush()
+
+    def clear(self) -> None:
+        """Drop what the socket did not take."""
+        self._unsent.clear()

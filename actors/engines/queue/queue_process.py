@@ -38,11 +38,10 @@ from warren.actors.engines.declared.queue_arguments import effective
 from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.engines.queue.backing import RandomBytes
 from warren.actors.engines.queue.expiry import Expiry
-from warren.actors.engines.queue.queue_context import PendingConfirms, QueueContext
+from warren.actors.engines.queue.queue_context import PendingConfirms, QueueContext, queue_stats
 from warren.actors.engines.queue.queue_deliveries import QueueDeliveries
 from warren.actors.engines.queue.queue_early import QueueEarly
 from warren.actors.engines.queue.queue_settlements import QueueSettlements
-from warren.actors.engines.queue.queue_stats import queue_stats
 from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.queue.variable_queue import VariableQueue

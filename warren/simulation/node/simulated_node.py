@@ -19,7 +19,7 @@ from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.memory_monitor import MemoryMonitor
 from warren.actors.engines.memory_readings import AllocatedReading, memory_limit_bytes
 from warren.actors.engines.node_settings import NodeSettings
-from warren.actors.engines.queue.sync_group import SyncGroup
+from warren.actors.engines.queue.queue_turn_host import SyncGroup
 from warren.actors.node.memory_monitor_actor import ALARM_INTERVAL_MS
 from warren.actors.node.running_vhost import stored_name
 from warren.actors.vhost_files import VhostFiles

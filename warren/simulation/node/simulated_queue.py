@@ -27,8 +27,7 @@ from warren.actors.engines.queue.effects import DeadLetter, DeadLetterBatch, Del
 from warren.actors.engines.queue.queue_context import QueueContext
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.engines.queue.queue_turn import QueueTurn
-from warren.actors.engines.queue.queue_turn_host import Receiver, TurnContext
-from warren.actors.engines.queue.sync_group import SyncGroup
+from warren.actors.engines.queue.queue_turn_host import Receiver, SyncGroup, TurnContext
 from warren.actors.runtime.pooled_actor import TURN_ENTRIES
 from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.queue_index.message.msg_ids import MsgIds
