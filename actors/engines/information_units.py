@@ -1,8 +1,8 @@
 """Amounts of memory and disk as a person writes them: ``2GB``, ``512MiB``, or a bare number of bytes.
 
-The units are RabbitMQ's. What surprises in them: a single letter is binary (``1k`` is 1024, ``1G`` is 2**30), while
-two letters are decimal (``1kB`` is 1000). Fractions and blanks are not allowed. ``KiB`` is: RabbitMQ 3.10.8 lets it
-through its check and then fails on it.
+The units are RabbitMQ's: a single letter is binary (``1k`` is 1024, ``1G`` is 2**30), while two letters are decimal
+(``1kB`` is 1000). Fractions and blanks are not allowed. ``KiB`` is allowed here; RabbitMQ 3.10.8 accepts it in its
+check and then fails.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _BYTES_OF_UNIT: Final = (
     | dict.fromkeys(("GB", "gb", "Gb"), 10**9)
     | {"": 1}
 )
-_AMOUNT: Final = re.compile(r"([0-9]{1,18})([A-Za-z]*)")  # 18 digits: more is a slip of the hand
+_AMOUNT: Final = re.compile(r"([0-9]{1,18})([A-Za-z]*)")  # more digits are a mistake
 
 
 def parse_information_unit(key: str, value: object) -> int:
-    """Bytes that ``value`` stands for. SettingsError, with ``key`` as the setting's name, where it stands for none."""
+    """Return the number of bytes. Raises :class:`SettingsError`, which names the setting ``key``."""
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 0:
             raise SettingsError(f"{key} must be at least 0 bytes, not {value}")

@@ -1,4 +1,4 @@
-"""One record of the CommitLog, looked at as RocketMQ's dispatch and recovery look at it: is it good, and where next?
+"""Checks one record of the CommitLog as RocketMQ's dispatch and recovery do: whether it is good, and where to go on.
 
 Only what decides this is read, in a few small reads: the head, the topic, the properties; the body not at all, or piece
 by piece if its checksum is to be verified. So bytes that claim to be a record of 2 GiB cost no memory.

@@ -101,13 +101,13 @@ def _chosen(file: File, candidates: list[tuple[int, int, bytes]], dtype: np.dtyp
     """The first record of each message, and which messages have another one that differs."""
     records: dict[bytes, tuple[int, int]] = {}
     ambiguous: dict[bytes, int] = {}
-    behind = 0
+    end = 0
     for offset, size, msg_id in candidates:
-        if offset < behind:
+        if offset < end:
             continue
         if msg_id not in records:
             records[msg_id] = offset, size
-            behind = offset + size
+            end = offset + size
         elif msg_id not in ambiguous:
             first_offset, first_size = records[msg_id]
             if size != first_size or file.pread(size, offset) != file.pread(size, first_offset):

@@ -124,7 +124,7 @@ class Hands:
                 received = self._socket.recv(RECEIVE_BYTES)
                 if not received:
                     raise LinkLostError("the server hung up while the connection was opened")
-                for event in _last_word_or_all(self._engine.receive(received)):
+                for event in _to_answer(self._engine.receive(received)):
                     self._answer(event)
         except TimeoutError:
             self._socket.close()
@@ -172,11 +172,12 @@ def _check_protocol(properties: Mapping[str, Any]) -> None:
         )
 
 
-def _last_word_or_all(events: list[Event]) -> list[Event]:
+def _to_answer(events: list[Event]) -> list[Event]:
     """Return only the server's ``connection.close`` if it sent one, as it reads no answer any more; else all events."""
-    return [
+    closes = [
         event for event in events if isinstance(event, MethodReceived) and isinstance(event.method, c.Connection.Close)
-    ] or (events)
+    ]
+    return closes or events
 
 
 def _is_open_ok(method: Method) -> bool:
