@@ -124,7 +124,7 @@ CREDIT: Final = "x-warren-credit"
 MESSAGE_BYTES: Final = 128
 """The approximate size of a message without its body, in bytes."""
 
-PROTOCOL: Final = 3
+PROTOCOL: Final = 4
 """The protocol version of processes that share a directory: these methods, and the meaning of them and AMQP's. Raised
 when a host or guest without the change would misbehave; then both must be of one version."""
 PROTOCOL_PROPERTY: Final = "warren_protocol"
