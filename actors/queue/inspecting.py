@@ -66,12 +66,17 @@ def is_whole(page: Sequence[BrowsedMessage], limit: int) -> bool:
     return len(page) >= limit or sum([len(message.browsed.term) for message in page]) >= PAGE_BYTES
 
 
-def browse(turn: QueueTurn, limit: int, after: tuple[int, int] | None) -> list[BrowsedMessage]:
+def browsed_page(turn: QueueTurn, limit: int, after: tuple[int, int] | None) -> list[BrowsedMessage]:
+    """:func:`browse` in a turn of the queue, which browsing wakes."""
+    turn.context.worked = True
+    return browse(turn.process, limit, after)
+
+
+def browse(process: QueueProcess, limit: int, after: tuple[int, int] | None) -> list[BrowsedMessage]:
     """Return at most ``limit`` messages, or about :data:`PAGE_BYTES` of them, in the order of delivery, starting after
-    ``after`` (level, seq_id). Called in a turn of the queue."""
+    ``after`` (level, seq_id)."""
     messages: list[BrowsedMessage] = []
-    left_bytes, process = PAGE_BYTES, turn.process
-    turn.context.worked = True  # browsing wakes the queue
+    left_bytes = PAGE_BYTES
     awake = dict(process.backing.awake())
     for level in process.backing.numbers:
         if (after is not None and level > after[0]) or (level not in awake and not process.backing.length_of(level)):

@@ -174,7 +174,7 @@ def _check_protocol(properties: Mapping[str, Any]) -> None:
 
 def _to_answer(events: list[Event]) -> list[Event]:
     """Return only the server's ``connection.close`` if it sent one, as it reads no answer any more; else all events."""
-    closes = [
+    closes: list[Event] = [
         event for event in events if isinstance(event, MethodReceived) and isinstance(event.method, c.Connection.Close)
     ]
     return closes or events

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from warren.actors.queue.inspecting import BrowsedMessage, browse, chosen_ids, ends_of, is_whole
+from warren.actors.queue.inspecting import BrowsedMessage, browsed_page, chosen_ids, ends_of, is_whole
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.queue_index.index.directory import MAX_SEQ_ID
@@ -81,7 +81,7 @@ class MendingVerbs(Performer):
     def page(self, count: int, after: Place | None) -> Steps[list[BrowsedMessage]]:
         """Look at messages after a place."""
         actor = self.actor
-        page: list[BrowsedMessage] = yield call(actor, lambda: browse(actor.queue_turn, count, after))
+        page: list[BrowsedMessage] = yield call(actor, lambda: browsed_page(actor.queue_turn, count, after))
         return page
 
     def browse_page(
