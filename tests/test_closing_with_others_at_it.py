@@ -13,6 +13,7 @@ import warren
 from tests.support.runtime_tools import actor_of, hand_node
 from tests.support.sharing_tools import hang_up, link_of
 from tests.support.waiting import together
+from warren.actors.queue.queue_actor import QueueActor
 from warren.errors import ClosedError
 from warren.handles.node import Node
 from warren.server import Server, ServerSettings
@@ -119,3 +120,30 @@ def test_who_comes_too_late_for_an_actor_of_a_node_that_closes_is_told_that_it_i
     scene.node.close()
     for part in (actor, running.dispatcher, running.log):
         assert isinstance(part.stopped_error(), ClosedError), part
+
+
+def test_a_publish_that_meets_the_end_of_its_queue_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was taken and lost: the queue had taken the last entry out of its inbox."""
+    hand, refused = hand_node(), list[type[BaseException]]()
+    queue = hand.node.queue("q")
+    queue.publish(b"before")
+    intake, key, say_last_word = actor_of(queue).intake, queue._verbs.host.keys.plain, QueueActor._say_last_word
+
+    def publish_late(actor: QueueActor) -> None:
+        for publish in (
+            lambda: intake.publish(key, b"late", here=False),
+            lambda: intake.publish_many(key, [b"late"] * 3, here=False),
+            lambda: intake.publish_many(key, [b"late"] * 3),
+            lambda: intake.publish_unique(key, [b"late"], [None], 0, here=False),
+        ):
+            try:
+                publish()
+            except ClosedError as error:
+                refused.append(type(error))
+        say_last_word(actor)
+
+    monkeypatch.setattr(QueueActor, "_say_last_word", publish_late)
+    hand.node.close()
+    assert len(refused) == 4
+    again = hand_node(hand.files)
+    assert [message.body for message in again.node.queue("q").browse()] == [b"before"]

@@ -20,6 +20,7 @@ from warren.actors.node.node_part import NodePart
 from warren.actors.runtime.future import Confirm, Future
 from warren.actors.runtime.inbox import PendingBatch
 from warren.actors.runtime.pool import Pool
+from warren.storage.errors import WarrenError
 
 CLOSED_WEIGHT: Final = 1 << 60
 """An inbox weight at which no publisher is admitted; the publisher then checks why."""
@@ -118,6 +119,11 @@ class Intake:
         if self._actor.actor_stopped.is_set():
             self.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
             raise self._actor.stopped_error()
+
+    def refusal(self, reserved_bytes: int) -> WarrenError:
+        """Return why the actor's inbox is closed, and give the bytes back that are reserved for a message."""
+        self.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
+        return self._actor.stopped_error()
 
     def new_batch(self, key: Any) -> PublishBatch:
         """Return the entry of the inbox in which single publishes of one key gather."""

@@ -213,6 +213,8 @@ class QueueActor(NodePart):
         Returns recovery terms by stored name, and the confirms to answer once the stores are closed.
         """
         self._handle_waiting()
+        self.actor_inbox.close()  # a message that came now would be lost, and its publisher told nothing
+        self._handle_waiting()
         self._tell_now()
         self._say_last_word()
         try:

@@ -28,7 +28,7 @@ from warren.actors.queue.early_deliveries import AckBatch, EarlyBatch
 from warren.actors.queue.fast_paths import FastPaths
 from warren.actors.queue.intake import PublishKey, SettleKey
 from warren.actors.runtime.future import Confirm, Future, UniqueConfirm
-from warren.actors.runtime.inbox import Call, PendingBatch
+from warren.actors.runtime.inbox import Call, InboxClosedError, PendingBatch
 from warren.actors.runtime.interrupts import uninterrupted
 
 if TYPE_CHECKING:
@@ -101,9 +101,12 @@ class QueueIntake(Intake):
             return _SAFE
         inbox = self.inbox
         size_bytes = len(body) + key.overhead_bytes
-        batch = inbox.gather(
-            key, body, self.new_batch, 1, size_bytes=size_bytes, reserved_bytes=reserved_bytes, wake=_not_yet
-        )
+        try:
+            batch = inbox.gather(
+                key, body, self.new_batch, 1, size_bytes=size_bytes, reserved_bytes=reserved_bytes, wake=_not_yet
+            )
+        except InboxClosedError:
+            raise self.refusal(reserved_bytes) from None
         if not self.coalesces:
             inbox.seal()
         if self.consumer_waits():
@@ -181,12 +184,12 @@ class QueueIntake(Intake):
         self.refuse_if_stopped(reserved_bytes)
         large = reserved_bytes >= LARGE_BYTES or self.inbox.weight + len(bodies) >= self._credit.limit
         if large and here and self._sync == "os":
-            self._work_off(Letter(message), len(bodies))
+            self._work_off(message)
             return confirm
         at_once = large or not here or key.expiration_ms is not None
         if not at_once and not msg_ids and self.coalesces and not self.deliveries:
             return self._join_others(key, bodies, reserved_bytes)
-        self.inbox.put(Letter(message), len(bodies), wake=None if at_once else self.needs_a_turn)
+        self._put(message, at_once=at_once)
         if here and self.deliveries:
             self.wake_consumer()
         return confirm
@@ -208,33 +211,42 @@ class QueueIntake(Intake):
             key.envelope, b"", bodies, key.expiration_ms, key.priority, confirm, reserved_bytes, keys
         )
         self.refuse_if_stopped(reserved_bytes)
-        at_once = not here or key.expiration_ms is not None
-        self.inbox.put(Letter(message), len(bodies), wake=None if at_once else self.needs_a_turn)
+        self._put(message, at_once=not here or key.expiration_ms is not None)
         if here and self.deliveries:
             self.wake_consumer()
         return confirm
 
     def _join_others(self, key: PublishKey, bodies: Sequence[bytes], reserved_bytes: int) -> Confirm:
         """Hand over a small batch like single publishes, so that they can go out early together."""
-        batch = self.inbox.gather(
-            key,
-            bodies,
-            self.new_batch,
-            len(bodies),
-            size_bytes=reserved_bytes,
-            reserved_bytes=reserved_bytes,
-            wake=self.needs_a_turn,
-            several=True,
-        )
+        try:
+            batch = self.inbox.gather(
+                key,
+                bodies,
+                self.new_batch,
+                len(bodies),
+                size_bytes=reserved_bytes,
+                reserved_bytes=reserved_bytes,
+                wake=self.needs_a_turn,
+                several=True,
+            )
+        except InboxClosedError:
+            raise self.refusal(reserved_bytes) from None
         return batch.confirm
 
-    def _work_off(self, letter: Letter[m.Publish], weight: int) -> None:
+    def _put(self, message: m.Publish, *, at_once: bool) -> None:
+        wake = None if at_once else self.needs_a_turn
+        try:
+            self.inbox.put(Letter(message), len(message.bodies), wake=wake, is_publish=True)
+        except InboxClosedError:
+            raise self.refusal(message.reserved_bytes) from None
+
+    def _work_off(self, message: m.Publish) -> None:
         """Take messages in and write their bodies in the calling thread, which waits for no disk.
 
         A thread of the pool would hold this one up all the same, because both need the interpreter.
         """
         with self.pool.holding() as held:
-            self.inbox.put(letter, weight)
+            self._put(message, at_once=True)
             held.run(self._turns)
             held.run(*[store.writer.turns for store in self._stores])
             held.run(self._turns)  # handle the progress of the stores

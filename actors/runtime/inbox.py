@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import attrs
 from pykka._envelope import Envelope
@@ -74,10 +74,18 @@ Entry = Envelope[Any] | PendingBatch
 G = TypeVar("G", bound=PendingBatch)
 
 
+class InboxClosedError(Exception):
+    """The inbox takes no more published messages."""
+
+
+def _refuse() -> NoReturn:
+    raise InboxClosedError
+
+
 class Inbox:
     """Two lanes. Any thread may put; one thread at a time takes."""
 
-    __slots__ = ("_control", "_data", "lock", "open_entry", "owner", "scheduled", "weight")
+    __slots__ = ("_closed", "_control", "_data", "lock", "open_entry", "owner", "scheduled", "weight")
 
     def __init__(self) -> None:
         self.owner: Owner | None = None
@@ -86,6 +94,7 @@ class Inbox:
         """Whether a turn of the owner has been scheduled."""
         self.weight = 0
         """The number of published messages that wait."""
+        self._closed = False
         self._control: deque[Envelope[Any]] | None = None
         self._data: deque[Entry] | None = None
         self.lock = threading.Lock()
@@ -93,12 +102,24 @@ class Inbox:
         self.open_entry: PendingBatch | None = None
         """The entry that single items join. Read it with the lock held."""
 
-    def put(self, envelope: Envelope[Any], weight: int = 0, *, wake: Callable[[], bool] | None = None) -> None:
-        """Append one message; Pykka calls it. ``wake`` is asked after that whether to wake the owner."""
+    def put(
+        self,
+        envelope: Envelope[Any],
+        weight: int = 0,
+        *,
+        wake: Callable[[], bool] | None = None,
+        is_publish: bool = False,
+    ) -> None:
+        """Append one message; Pykka calls it. ``wake`` is asked after that whether to wake the owner.
+
+        Raises :class:`InboxClosedError` if it ``is_publish`` and the inbox is closed.
+        """
         if isinstance(envelope.reply_to, Future) and self.owner is not None:
             envelope.reply_to.helped_by(self.owner)
         try:
             with self.lock:
+                if is_publish and self._closed:
+                    _refuse()
                 if isinstance(envelope.message, Control):
                     if self._control is None:
                         self._control = deque()
@@ -130,9 +151,13 @@ class Inbox:
 
         All entries of one key have the same class. ``reserved_bytes``: for this item of ``size_bytes``, and for later
         ones. ``wake`` is asked after that whether to wake the owner. ``several``: ``item`` is a list of items.
+
+        Raises :class:`InboxClosedError` if the item has a weight and the inbox is closed.
         """
         try:
             with self.lock:
+                if weight and self._closed:
+                    _refuse()
                 tail = self.open_entry
                 if tail is None or tail.key is not key:
                     tail = new(key)
@@ -200,6 +225,11 @@ class Inbox:
         """Whether all waiting entries are of this kind."""
         with self.lock:
             return not self._control and all(map(kind, self.line))
+
+    def close(self) -> None:
+        """Take no more published messages: what is put from now on is no publish."""
+        with self.lock:
+            self._closed = True
 
     def seal(self) -> None:
         """Close the entry at the tail to further items."""
