@@ -12,7 +12,7 @@ from warren.actors.queue.queue_entry import QueueEntry
 from warren.queue_index.index.directory import MAX_SEQ_ID
 from warren.storage.call_arguments import as_texts
 from warren.storage.errors import InvalidValueError
-from warren.verbs.operation import NotFromOutsideError, Operation, Performer, operation
+from warren.verbs.operation import Operation, Performer, local, operation
 from warren.verbs.queue_host import LocalQueue, QueueHost
 from warren.verbs.selecting import (
     PAGE,
@@ -66,9 +66,7 @@ class MendingVerbs(Performer):
     @property
     def local(self) -> LocalQueue:
         """The queue in this process, which performs the operations."""
-        if not isinstance(self.host, LocalQueue):
-            raise NotFromOutsideError("another process hosts the node, and this cannot be asked from here")
-        return self.host
+        return local(self.host, LocalQueue)
 
     @property
     def actor(self) -> QueueActor:

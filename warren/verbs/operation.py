@@ -21,6 +21,7 @@ from warren.verbs.steps import Steps
 P = ParamSpec("P")
 S = TypeVar("S", bound="Performer")
 T = TypeVar("T")
+H = TypeVar("H")
 
 Target = Literal["node", "users", "vhost", "queue", "topic"]
 
@@ -60,6 +61,13 @@ class Operation(Generic[T]):
 
 class NotFromOutsideError(WarrenError):
     """Only the process that hosts the node of a shared directory can do this."""
+
+
+def local(host: object, kind: type[H]) -> H:
+    """Return a host if it is one of this process, of this ``kind``. Raises :class:`NotFromOutsideError`."""
+    if not isinstance(host, kind):
+        raise NotFromOutsideError("another process hosts the node, and this cannot be asked from here")
+    return host
 
 
 class Host(Protocol):

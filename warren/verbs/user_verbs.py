@@ -17,9 +17,9 @@ from warren.actors.engines.declared.permissions import Permissions, TopicPermiss
 from warren.actors.engines.declared.vhost_metadata import VhostMetadata
 from warren.actors.engines.errors import ArgumentsError
 from warren.hosting.running_node import RunningNode
-from warren.verbs.operation import Operation, Performer, operation
+from warren.verbs.operation import Operation, Performer, local, operation
 from warren.verbs.steps import Steps
-from warren.verbs.vhost_host import VhostHost, local_vhost
+from warren.verbs.vhost_host import LocalVhost, VhostHost
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class UserVerbs(Performer):
     @property
     def node(self) -> RunningNode:
         """The node in this process, which performs the operations."""
-        return local_vhost(self.host).node
+        return local(self.host, LocalVhost).node
 
     def _asked(self, work: Callable[[Definitions], T]) -> Steps[T]:
         return self.node.change(lambda registry: work(registry.definitions))

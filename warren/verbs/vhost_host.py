@@ -15,7 +15,7 @@ from warren.handles.channel import SettlingChannel
 from warren.hosting.running_node import RunningNode
 from warren.values.messages import PublishArguments, publish_key
 from warren.verbs.exchange_verbs import ExchangeHost, LocalExchange
-from warren.verbs.operation import Host, NotFromOutsideError, Operation
+from warren.verbs.operation import Host, Operation
 from warren.verbs.publishing import publishing, settled_confirm
 from warren.verbs.queue_host import LocalQueue, QueueHost
 from warren.verbs.steps import Steps, answered
@@ -124,10 +124,3 @@ class LocalVhost:
             timeout=timeout,
         )
         return settled_confirm() if sent is None else sent
-
-
-def local_vhost(host: VhostHost) -> LocalVhost:
-    """Return the host of a vhost of this process. Raises :class:`NotFromOutsideError`."""
-    if not isinstance(host, LocalVhost):
-        raise NotFromOutsideError("another process hosts the node, and this cannot be asked from here")
-    return host

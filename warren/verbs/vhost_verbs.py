@@ -19,12 +19,12 @@ from warren.storage.call_arguments import as_texts, checked
 from warren.storage.topic_settings import TopicSettings
 from warren.values.messages import LATER, PublishArguments, as_body
 from warren.verbs.exchange_verbs import ExchangeHandle, ExchangeVerbs
-from warren.verbs.operation import Operation, Performer, operation
+from warren.verbs.operation import Operation, Performer, local, operation
 from warren.verbs.publishing import settled_confirm
 from warren.verbs.queue_verbs import QueueHandle, QueueVerbs
 from warren.verbs.steps import Handle, Steps, answered, run
 from warren.verbs.user_verbs import UserVerbs
-from warren.verbs.vhost_host import VhostHost, local_vhost
+from warren.verbs.vhost_host import LocalVhost, VhostHost
 
 if TYPE_CHECKING:
     from warren.actors.engines.declared.definitions_json import Imported
@@ -101,11 +101,11 @@ class VhostVerbs(Performer):
     @property
     def node(self) -> RunningNode:
         """The node in this process, which performs the operations."""
-        return local_vhost(self.host).node
+        return local(self.host, LocalVhost).node
 
     @property
     def _owner(self) -> object:
-        return local_vhost(self.host).owner
+        return local(self.host, LocalVhost).owner
 
     def release(self) -> Steps[None]:
         """Delete the exclusive queues that were declared through this object."""

@@ -26,7 +26,7 @@ from warren.storage.errors import MessageError
 from warren.storage.topic_settings import TopicSettings
 from warren.values.messages import as_bodies, as_body
 from warren.values.topic_record import HERE, Moment, Origin, encode_message_properties, properties_of_keys
-from warren.verbs.operation import NotFromOutsideError, Operation, Performer, operation
+from warren.verbs.operation import Operation, Performer, local, operation
 from warren.verbs.steps import NamedHandle, Reading, Steps, answered, call, run
 from warren.verbs.topics.broadcast import group_key
 from warren.verbs.topics.reader_verbs import ReaderArguments, ReaderVerbs
@@ -131,9 +131,7 @@ class TopicVerbs(Performer):
     @property
     def node(self) -> RunningNode:
         """The node in this process, which performs the operations."""
-        if not isinstance(self.host, LocalTopic):
-            raise NotFromOutsideError("another process hosts the node, and this cannot be asked from here")
-        return self.host.node
+        return local(self.host, LocalTopic).node
 
     @property
     def queues(self) -> int:
