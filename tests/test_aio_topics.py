@@ -29,7 +29,7 @@ from warren.actors.topics.dispatch_actor import Arrivals
 from warren.hosting.running_node import RunningNode
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.real_file import RealFile
-from warren.verbs.topics.reader_verbs import ReaderVerbs
+from warren.verbs.topics.reader_host import LocalMembership
 from warren.verbs.topics.topic_host import LocalTopic
 from warren.verbs.topics.topic_verbs import TopicVerbs
 
@@ -324,7 +324,7 @@ async def test_what_a_cancelled_read_has_asked_for_is_the_next_ones(hand: HandNo
 @in_a_loop
 async def test_what_a_cancelled_read_was_reading_comes_again(hand: HandNode, monkeypatch: pytest.MonkeyPatch) -> None:
     reached, go_on = threading.Event(), threading.Event()
-    read_files = ReaderVerbs._read_files
+    read_files = LocalMembership._read_files
 
     def slowly(*arguments: Any) -> Any:
         reached.set()
@@ -339,7 +339,7 @@ async def test_what_a_cancelled_read_was_reading_comes_again(hand: HandNode, mon
                 reached.clear()
                 go_on.clear()
                 with monkeypatch.context() as patch:
-                    patch.setattr(ReaderVerbs, "_read_files", slowly)
+                    patch.setattr(LocalMembership, "_read_files", slowly)
                     reading = asyncio.create_task(one.read())
                     await until(reached.is_set)
                     reading.cancel()

@@ -15,7 +15,7 @@ import pytest
 import warren
 from warren.client.calls import call, packed
 from warren.client.errors import ServerError
-from warren.client.reader_verbs import ReaderChannel
+from warren.client.link_reader import ReaderChannel
 from warren.errors import WarrenError
 from warren.server.channels.guest_calls import VERBS
 from warren.verbs.operation import DEFINITIONS

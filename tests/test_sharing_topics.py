@@ -19,7 +19,7 @@ import warren.aio
 from tests.support.sharing_tools import hang_up, link_of
 from tests.support.waiting import wait_until
 from warren import Topic
-from warren.client.reader_verbs import RemoteReaderVerbs
+from warren.client.link_reader import LinkReader
 from warren.errors import BlockedError, DataError, MemberError, QueueLostError, TransactionError, WrongProcessError
 from warren.handles.node import Node
 from warren.server.channels.readers import TAKEN_BYTES
@@ -226,7 +226,7 @@ def test_a_forked_child_appends_and_reads_for_itself(host: Node, guest: Node, wh
                 transaction.commit().wait()
                 topic.append(b"from the child", queue=1).wait(60)
                 with topic.reader("g") as own:
-                    assert isinstance(own._verbs, RemoteReaderVerbs)
+                    assert isinstance(own._verbs.host, LinkReader)
                     assert own.queues() == [1]
                 code = 0
             finally:

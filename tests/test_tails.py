@@ -24,7 +24,7 @@ from warren.handles.node import Node
 from warren.handles.queue import Queue
 from warren.verbs.selecting import BrowsedDelivery
 from warren.verbs.steps import run
-from warren.verbs.tail_verbs import TailVerbs
+from warren.verbs.tail_verbs import LocalTail
 
 ALL = 1_000_000
 
@@ -86,7 +86,7 @@ def test_what_a_consumer_is_through_with_at_once_is_seen_all_the_same(scene: Han
 def test_what_is_gone_within_the_turn_in_which_it_came_is_left_out(scene: HandNode) -> None:
     queue = scene.node.queue("q")
     tail = queue.tail(1)
-    tails = TailVerbs(actor_of(queue))
+    tails = LocalTail(actor_of(queue))
     run(tails.begin(1))
     publish(queue, 1)
     queue.purge()
@@ -98,7 +98,7 @@ def test_what_is_gone_within_the_turn_in_which_it_came_is_left_out(scene: HandNo
 
 def test_no_more_lies_ahead_than_a_few_messages(scene: HandNode) -> None:
     queue = scene.node.queue("q")
-    tails = TailVerbs(actor_of(queue))
+    tails = LocalTail(actor_of(queue))
     run(tails.begin(1))
     publish(queue, *range(5000))
     scene.advance(1.0)
@@ -133,7 +133,7 @@ def test_a_priority_queues_last_are_those_that_are_delivered_last(scene: HandNod
 def test_who_waits_is_told_when_the_queue_takes_in_what_has_come(scene: HandNode) -> None:
     queue = scene.node.queue("q")
     publish(queue, 1)
-    tail = TailVerbs(actor_of(queue))
+    tail = LocalTail(actor_of(queue))
     run(tail.begin(0))
     arrival = tail.arrival()
     scene.run()
@@ -185,7 +185,7 @@ def test_a_queue_that_nobody_reads_along_any_more_is_as_before(scene: HandNode) 
 
 def test_the_end_of_the_queue_is_the_end_of_its_tails(scene: HandNode) -> None:
     queue = scene.node.queue("q")
-    verbs = TailVerbs(actor_of(queue))
+    verbs = LocalTail(actor_of(queue))
     run(verbs.begin(0))
     arrival = verbs.arrival()
     scene.run()
@@ -208,7 +208,7 @@ class Along(RuleBasedStateMachine):
         self.to_see: set[int] = set()
         self.held: list[warren.Delivery] = []
         self.next = itertools.count(1)
-        self.tail: TailVerbs | None = None
+        self.tail: LocalTail | None = None
 
     def order(self) -> list[int]:
         return [number for _, number in sorted(self.there, key=lambda one: -one[0])]
@@ -250,7 +250,7 @@ class Along(RuleBasedStateMachine):
     def begin(self, last: int) -> None:
         if self.tail is not None:
             run(self.tail.close())
-        self.tail = TailVerbs(actor_of(self.queue))
+        self.tail = LocalTail(actor_of(self.queue))
         run(self.tail.begin(last))
         order = self.order()
         self.to_see = set(order[len(order) - min(last, len(order)) :])

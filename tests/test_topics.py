@@ -947,13 +947,15 @@ def test_files_that_go_between_the_taking_and_the_reading_cost_only_their_own_me
     topic = filled(hand)
     reader = topic.reader("g")
     running = hand.node._running.topics_now()
-    claims = run(reader._verbs._take_now(running, 500))
+    membership = run(reader._verbs._now())
+    taking = run(membership.take(500))
+    taking.get()
     base = running.store.commit_log.mapped.bases[-1]
     for one in running.store.commit_log.mapped.bases[:-1]:
         running.store.commit_log._delete(one)
     running.store.expire_queues()
     assert running.store.queues["t", 0].mapped.min_offset > 0
-    [(_, records)] = run(reader._verbs._read(running, claims))
+    [records], _ = run(membership.fetch(taking.get()))
     assert records[0].unpack().physical_offset == base
     assert records[-1].queue_offsets[-1] == 399
 

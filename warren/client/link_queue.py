@@ -39,8 +39,8 @@ from warren.verbs.steps import Steps
 from warren.verbs.unique_publishing import UniqueMessages
 
 if TYPE_CHECKING:
+    from warren.client.link_tail import LinkTail
     from warren.values.scheduling import Schedule
-    from warren.verbs.tail_verbs import TailVerbs
 
 T = TypeVar("T")
 
@@ -226,10 +226,10 @@ class LinkQueue:
     def consumer(self, declaration: ConsumerDeclaration, timeout: float | None) -> ConsumerVerbs:
         return LinkConsumerVerbs(self.vhost, self.entry.declaration, declaration, timeout)
 
-    def tail(self) -> TailVerbs:
-        from warren.client.tail_verbs import RemoteTailVerbs
+    def tail(self) -> LinkTail:
+        from warren.client.link_tail import LinkTail
 
-        return RemoteTailVerbs(self.vhost, self.name)
+        return LinkTail(self.vhost, self.name)
 
     # ── what the vhost does for it ──────────────────────────────────────────────────────────────────────────────
 

@@ -20,12 +20,12 @@ from warren.verbs.steps import Steps, answered, run
 
 if TYPE_CHECKING:
     from warren.actors.topics.log_intake import AppendConfirm
-    from warren.client.reader_verbs import RemoteReaderVerbs
+    from warren.client.link_reader import LinkReader
     from warren.msg_store.commit_log.commit_log_format import Record
     from warren.msg_store.commit_log.message_batch import Batch
     from warren.msg_store.commit_log.packed_records import PackedRecords
     from warren.values.topic_record import Moment
-    from warren.verbs.topics.reader_verbs import ReaderArguments
+    from warren.verbs.topics.member import Member
     from warren.verbs.topics.transaction_verbs import HalfPlace
 
 T = TypeVar("T")
@@ -94,10 +94,10 @@ class LinkTopic:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def reader(self, group: str, arguments: ReaderArguments) -> RemoteReaderVerbs:
-        from warren.client.reader_verbs import RemoteReaderVerbs
+    def reader(self, member: Member) -> LinkReader:
+        from warren.client.link_reader import LinkReader
 
-        return RemoteReaderVerbs(self.remote, self.name, group, **arguments)
+        return LinkReader(self.remote, member)
 
     def find_here(
         self, verbs: Any, key: str, *, begin: Moment | None, end: Moment | None, limit: int, exact: bool

@@ -88,4 +88,4 @@ def _with_sender(carrier: Mapping[str, Any]) -> Context:
 
 def group_of(record: ReadMessage) -> str | None:
     """Return the consumer group that read the message."""
-    return None if record._claim is None else record._claim.reader.group
+    return None if record._claim is None else record._claim.reader.member.group

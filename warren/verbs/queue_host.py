@@ -31,7 +31,7 @@ from warren.verbs.steps import Steps, answered, asked
 
 if TYPE_CHECKING:
     from warren.values.scheduling import Schedule
-    from warren.verbs.tail_verbs import TailVerbs
+    from warren.verbs.tail_verbs import LocalTail, TailVerbs
     from warren.verbs.unique_publishing import UniqueMessages
 
 T = TypeVar("T")
@@ -284,10 +284,10 @@ class LocalQueue:
         channel = Channel(actor, declaration.channel)
         return LocalConsumerVerbs(channel, declaration, Deliveries(channel.name, actor.intake), timeout)
 
-    def tail(self) -> TailVerbs:
-        from warren.verbs.tail_verbs import TailVerbs
+    def tail(self) -> LocalTail:
+        from warren.verbs.tail_verbs import LocalTail
 
-        return TailVerbs(self.actor)
+        return LocalTail(self.actor)
 
     # ── what the vhost does for it ──────────────────────────────────────────────────────────────────────────────
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import Final
+from typing import Final, Protocol
 
 from warren.actors.queue.inspecting import BrowsedMessage
 from warren.actors.queue.queue_actor import QueueActor
@@ -20,15 +20,29 @@ PAGE: Final = 64
 _numbers = itertools.count(1)
 
 
-class TailVerbs:
+class TailVerbs(Protocol):
     """The verbs of one tail."""
+
+    def begin(self, last: int) -> Steps[None]:
+        """Start ``last`` messages before the end."""
+
+    def next_page(self, timeout: float | None) -> Steps[list[BrowsedMessage]]:
+        """Return the next messages; an empty list if none comes for ``timeout`` seconds (``None``: wait). Raises the
+        error that the queue failed with."""
+
+    def close(self) -> Steps[None]:
+        """End the tail, without waiting: this may run at any point, when a tail is garbage collected."""
+
+
+class LocalTail:
+    """A tail of a queue of this process. In a guest of a shared directory it is a
+    :class:`warren.client.link_tail.LinkTail`."""
 
     def __init__(self, actor: QueueActor) -> None:
         self._actor = actor
         self._name = next(_numbers)
 
     def begin(self, last: int) -> Steps[None]:
-        """Start ``last`` messages before the end."""
         yield call(self._actor, lambda: self._actor.tails.begin(self._name, last))
 
     def page(self, count: int) -> Steps[list[BrowsedMessage]]:
@@ -41,8 +55,6 @@ class TailVerbs:
         return call(self._actor, lambda: self._actor.tails.arrival(self._name))
 
     def next_page(self, timeout: float | None) -> Steps[list[BrowsedMessage]]:
-        """Return the next messages; an empty list if none comes for ``timeout`` seconds (``None``: wait). Raises the
-        error that the queue failed with."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not (page := (yield from self.page(PAGE))):
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
@@ -51,7 +63,6 @@ class TailVerbs:
         return page
 
     def close(self) -> Steps[None]:
-        """End the tail, without waiting: this may run at any point, when a tail is garbage collected."""
         tell(self._actor.actor_ref, ControlCall(lambda: self._actor.tails.end(self._name)))
         return
         yield

@@ -43,7 +43,7 @@ from warren.verbs.operation import DEFINITIONS, Definition, Performer, Target
 from warren.verbs.publishing import AsTheyWere
 from warren.verbs.queue_host import LocalQueue
 from warren.verbs.queue_verbs import QueueVerbs
-from warren.verbs.topics.reader_verbs import ReaderVerbs
+from warren.verbs.topics.member import Member
 from warren.verbs.topics.topic_host import LocalTopic, hand_over
 from warren.verbs.topics.topic_verbs import TopicVerbs
 from warren.verbs.topics.transaction_verbs import HalfPlace, LocalTransaction, TransactionVerbs
@@ -319,9 +319,9 @@ def _transaction(calls: GuestCalls, verb: str, *, topic: str, half_offset: int, 
 
 
 def _join(calls: GuestCalls, **arguments: Any) -> Any:
-    signature(ReaderVerbs.__init__, 2).check((), arguments)
+    signature(Member.__init__, 1).check((), arguments)
     check_topic_name(arguments["topic"], may_be_long=True)
-    reader = ChannelReader(calls.channel, arguments)
+    reader = ChannelReader(calls.channel, Member(**arguments))
     calls.reader = reader
     return reader.join()
 

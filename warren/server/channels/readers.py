@@ -1,4 +1,4 @@
-"""ChannelReader: the host's side of a topic's reader in another process (:mod:`warren.client.reader_verbs`).
+"""ChannelReader: the host's side of a topic's reader in another process (:mod:`warren.client.link_reader`).
 
 It is a member of its group for as long as its channel is open. If the topics are reopened, the channel is closed and
 the reader begins another. The reader itself knows what it has read and done: this only serves its requests to the
@@ -7,14 +7,12 @@ groups and the files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
 
 from warren.actors.engines.topics.consumer_group import Taken
 from warren.actors.runtime.future import Future
-from warren.actors.topics.running_topics import RunningTopics
 from warren.amqp.own_methods import Arrived
 from warren.client.calls import packed, refusal_of
 from warren.msg_store.commit_log.commit_log_format import decode
@@ -22,14 +20,12 @@ from warren.server.channels.channel_link import ChannelLink
 from warren.server.replies import PRECONDITION_FAILED, Refusal
 from warren.storage.call_arguments import checked, signature
 from warren.storage.errors import WarrenError
-from warren.verbs.steps import Reading, Steps
-from warren.verbs.topics.reader_verbs import ReaderVerbs
+from warren.verbs.steps import Reading, Steps, Within
+from warren.verbs.topics.member import Member
+from warren.verbs.topics.reader_host import LocalMembership, LocalReader, Place
 
 TAKEN_BYTES: Final = 1 << 20
 """About this many bytes go to a reader at a time."""
-
-Place = tuple[str, Taken]
-"""A topic, and what was taken from it."""
 
 
 @checked
@@ -40,41 +36,40 @@ def _done(topic: str, queue_id: int, queue_offset: int, claim: int) -> tuple[str
 class ChannelReader:
     """The reader of one channel."""
 
-    def __init__(self, channel: ChannelLink, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, channel: ChannelLink, member: Member) -> None:
         self._channel = channel
-        self._verbs = ReaderVerbs(channel.node, auto_commit=False, **arguments)
-        self._joined: RunningTopics | None = None
+        self._host = LocalReader(channel.node, member)
+        self._membership: LocalMembership | None = None
         self._arrival: Future | None = None
         self._is_awaited = False
         self._last: tuple[str, int] | None = None
 
     def join(self) -> Steps[list[Any]]:
         """Become a member; return the group's key, and the positions of a broadcast reader."""
-        yield from self._verbs.begin()
-        self._joined = self._verbs.joined
-        return [self._verbs.group_key, self._verbs.positions]
+        self._membership = yield from self._host.join()
+        return [self._host.member.key, self._host.member.places]
 
-    def _running(self) -> Steps[RunningTopics]:
-        """Return the topics that it is a member of; if they are gone, raise :class:`Refusal`: it ends the channel."""
-        running = yield from self._channel.node.topics()
-        if running is not self._joined:
+    def _now(self) -> Steps[LocalMembership]:
+        """Return the membership; if it is over, raise :class:`Refusal`: it ends the channel."""
+        membership = self._membership
+        if membership is None or not (yield from membership.is_current()):
             raise Refusal(PRECONDITION_FAILED, "the topics were reopened")
-        return running
+        return membership
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def take(self, max_records: int) -> Steps[dict[str, Any]]:
         """Return messages with the places that they were taken from. If there is no message, :class:`Arrived` says when
         to ask again."""
-        running, verbs = (yield from self._running()), self._verbs
+        membership = yield from self._now()
         if self._arrival is None:
             self._is_awaited = False
-            self._arrival = arrival = verbs.listen(running)
+            self._arrival = arrival = membership.listen()
             arrival.on_done(lambda _: self._channel.server.rounds.post(self._arrived))
-        taking = yield from verbs.ask_to_take(running, max_records)
+        taking = yield from membership.take(max_records)
         taking.hurry()
         places: list[Place] = yield taking
-        answer: dict[str, Any] = yield Reading(lambda: self._read(running, places))
+        answer: dict[str, Any] = yield Reading(lambda: self._read(membership, places))
         if not places:
             self._is_awaited = True
             if self._arrival is None:
@@ -90,20 +85,20 @@ class ChannelReader:
         self._is_awaited = False
         self._channel.send(Arrived())
 
-    def _read(self, running: RunningTopics, places: list[Place]) -> dict[str, Any]:
+    def _read(self, membership: LocalMembership, places: list[Place]) -> dict[str, Any]:
         """Return the messages up to one that cannot be read or to the size limit; hand the rest back."""
         sent, error, size = [], None, 0
         remaining = iter(self._in_turn(places))
         for topic, taken in remaining:
             records: list[bytes] = []
             try:
-                batches = self._verbs.records_of(running, topic, taken)
+                batches = membership.records_of(topic, taken)
                 for packed_records, row in ((batch, row) for batch in batches for row in range(len(batch))):
                     records.append(packed_records.data(row))
                     size += len(records[-1])
                     if size >= TAKEN_BYTES:
                         reached = packed_records.queue_offsets[row] + 1
-                        taken = self._taken_back(running, topic, taken, reached)  # noqa: PLW2901
+                        taken = self._taken_back(membership, topic, taken, reached)  # noqa: PLW2901
                         break
             except WarrenError as raised:
                 error = raised
@@ -112,7 +107,7 @@ class ChannelReader:
                 self._last = topic, taken.queue_id
                 break
         for topic, taken in remaining:
-            self._taken_back(running, topic, taken, taken.queue_offset)
+            self._taken_back(membership, topic, taken, taken.queue_offset)
         refusal = None if error is None else refusal_of(error)
         return {
             "places": sent,
@@ -126,37 +121,36 @@ class ChannelReader:
         start = queues.index(last) + 1 if last in queues else 0
         return places[start:] + places[:start]
 
-    def _taken_back(self, running: RunningTopics, topic: str, taken: Taken, queue_offset: int) -> Taken:
+    def _taken_back(self, membership: LocalMembership, topic: str, taken: Taken, queue_offset: int) -> Taken:
         if queue_offset < taken.end:
-            self._verbs.ask_to_take_back(running, topic, taken, queue_offset)
+            membership.take_back(topic, taken, queue_offset)
         return attrs.evolve(taken, count=queue_offset - taken.queue_offset)
 
     # ── being done ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def commit(self, done: list[list[Any]]) -> Steps[list[str]]:
-        running = yield from self._running()
-        committing = self._verbs.ask_to_commit(running, [_done(*place) for place in done])
+        committing = (yield from self._now()).commit([_done(*place) for place in done])
         committing.hurry()
         uncommitted: list[str] = yield committing
         return uncommitted
 
     def take_back(self, topic: str, taken: dict[str, int], queue_offset: int) -> Steps[None]:
-        running = yield from self._running()
+        membership = yield from self._now()
         signature(Taken.__init__, 1).check((), taken)
-        yield self._verbs.ask_to_take_back(running, topic, Taken(**taken), queue_offset)
+        yield membership.take_back(topic, Taken(**taken), queue_offset)
 
     def send_back(self, record: bytes, delay_level: int) -> Steps[None]:
-        yield from self._running()
-        yield from self._verbs.send_back(decode(record), delay_level)
+        membership = yield from self._now()
+        yield from membership.send_back(decode(record), delay_level)
 
     def queues(self) -> Steps[list[int]]:
-        yield from self._running()
-        return (yield from self._verbs.queues())
+        return (yield from (yield from self._now()).queues())
 
     def leave(self) -> Steps[None]:
         """Leave the group."""
-        joined, arrival = self._joined, self._arrival
-        if joined is not None and arrival is not None:
-            self._verbs.stop_listening(joined, arrival)
-        self._joined = self._arrival = None
-        yield from self._verbs.leave(is_done=False)
+        membership, arrival = self._membership, self._arrival
+        self._membership = self._arrival = None
+        if membership is not None:
+            if arrival is not None:
+                membership.stop_listening(arrival)
+            yield Within(membership.leave(), None)

@@ -10,7 +10,7 @@ from warren.server.channels.channel_link import ChannelLink
 from warren.verbs.queue_verbs import QueueVerbs
 from warren.verbs.selecting import browsed_to_plain
 from warren.verbs.steps import Steps
-from warren.verbs.tail_verbs import TailVerbs
+from warren.verbs.tail_verbs import LocalTail
 
 
 class ChannelTail:
@@ -18,7 +18,7 @@ class ChannelTail:
 
     def __init__(self, channel: ChannelLink, queue: QueueVerbs) -> None:
         self._channel = channel
-        self._verbs = TailVerbs(queue.actor)
+        self._verbs = LocalTail(queue.actor)
         self._is_left = False
 
     def join(self, last: int) -> Steps[None]:

@@ -20,7 +20,8 @@ from warren.values.topic_record import Moment
 from warren.verbs.operation import Host, Operation
 from warren.verbs.publishing import room
 from warren.verbs.steps import Steps, answered, run
-from warren.verbs.topics.reader_verbs import ReaderArguments, ReaderVerbs
+from warren.verbs.topics.member import Member
+from warren.verbs.topics.reader_host import LocalReader, ReaderHost
 from warren.verbs.topics.topic_lookup import find
 from warren.verbs.topics.transaction_verbs import HalfPlace, LocalTransaction, TransactionHost
 
@@ -68,8 +69,8 @@ class TopicHost(Protocol):
     def transaction(self, place: HalfPlace) -> TransactionHost:
         """Return the host of a prepared message."""
 
-    def reader(self, group: str, arguments: ReaderArguments) -> ReaderVerbs:
-        """Return the verbs of a reader, which joins its group when it begins."""
+    def reader(self, member: Member) -> ReaderHost:
+        """Return the host of a reader of the topic."""
 
     def find_here(
         self, verbs: Any, key: str, *, begin: Moment | None, end: Moment | None, limit: int, exact: bool
@@ -142,8 +143,8 @@ class LocalTopic:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def reader(self, group: str, arguments: ReaderArguments) -> ReaderVerbs:
-        return ReaderVerbs(self.node, self.name, group, **arguments)
+    def reader(self, member: Member) -> LocalReader:
+        return LocalReader(self.node, member)
 
     def find_here(
         self, verbs: Any, key: str, *, begin: Moment | None, end: Moment | None, limit: int, exact: bool

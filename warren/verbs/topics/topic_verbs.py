@@ -28,8 +28,8 @@ from warren.values.messages import as_bodies, as_body
 from warren.values.topic_record import HERE, Moment, Origin, encode_message_properties, properties_of_keys
 from warren.verbs.operation import Operation, Performer, local, operation
 from warren.verbs.steps import NamedHandle, Reading, Steps, answered, call, run
-from warren.verbs.topics.broadcast import group_key
-from warren.verbs.topics.reader_verbs import ReaderArguments, ReaderVerbs
+from warren.verbs.topics.member import Member, MemberArguments, group_key
+from warren.verbs.topics.reader_verbs import ReaderVerbs
 from warren.verbs.topics.topic_append import AppendManyConfirm
 from warren.verbs.topics.topic_host import LocalTopic, TopicHost
 from warren.verbs.topics.topic_lookup import (
@@ -352,9 +352,9 @@ class TopicVerbs(Performer):
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def reader(self, group: str, **arguments: Unpack[ReaderArguments]) -> ReaderVerbs:
+    def reader(self, group: str, *, auto_commit: bool = True, **arguments: Unpack[MemberArguments]) -> ReaderVerbs:
         """Return the verbs of a reader, which joins its group when it begins."""
-        return self.host.reader(group, arguments)
+        return ReaderVerbs(self.host.reader(Member(self.name, group, **arguments)), auto_commit=auto_commit)
 
     # ── looking messages up ─────────────────────────────────────────────────────────────────────────────────────
 

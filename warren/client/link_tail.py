@@ -1,4 +1,4 @@
-"""A tail of a queue that another process hosts. The verbs are those of :mod:`warren.verbs.tail_verbs`.
+"""LinkTail: a tail of a queue that another process hosts.
 
 It has a channel of its own. A new host means a new channel, and the tail starts again at the queue's end: it misses
 what came in between.
@@ -11,15 +11,15 @@ import time
 from warren.actors.queue.inspecting import BrowsedMessage
 from warren.amqp.own_methods import Call
 from warren.client.errors import LinkLostError
-from warren.client.reader_verbs import ReaderChannel
+from warren.client.link_reader import ReaderChannel
 from warren.client.remote import RemoteVhost
 from warren.verbs.selecting import browsed_of
 from warren.verbs.steps import Steps, Within
-from warren.verbs.tail_verbs import PAGE, TailVerbs
+from warren.verbs.tail_verbs import PAGE
 
 
-class RemoteTailVerbs(TailVerbs):
-    """The verbs of one tail."""
+class LinkTail:
+    """A :class:`~warren.verbs.tail_verbs.TailVerbs` over a link."""
 
     def __init__(self, remote: RemoteVhost, queue: str) -> None:
         self._remote = remote
@@ -43,7 +43,7 @@ class RemoteTailVerbs(TailVerbs):
             except LinkLostError:
                 continue
             except BaseException:
-                self._let_go(channel)
+                channel.let_go()
                 raise
             self._channel, self._last = channel, 0
         return self._channel
@@ -69,11 +69,6 @@ class RemoteTailVerbs(TailVerbs):
 
     def close(self) -> Steps[None]:
         if self._channel is not None:
-            self._let_go(self._channel)
+            self._channel.let_go()
         return
         yield
-
-    def _let_go(self, channel: ReaderChannel) -> None:
-        link = self._remote.link
-        link.abandoned.append(channel.leave)
-        link.wake()
