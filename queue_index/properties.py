@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import attrs
 
@@ -28,6 +28,7 @@ from warren.queue_index.message.amqp_tables import (
     checked_integer,
     read_table,
     read_written,
+    skip_table,
     table_from_term,
     table_to_json,
     text,
@@ -64,6 +65,8 @@ class Properties:
     cluster_id: str | bytes | None = None
 
 
+PERSISTENT: Final = 2
+"""The ``delivery_mode`` of persistent messages."""
 NAMES: Final = tuple(field.name for field in attrs.fields(Properties))
 """In AMQP's order, which is that of the flags, of the bytes and of ``'P_basic'``."""
 
@@ -135,6 +138,46 @@ def _read_timestamp(data: bytes, position: int) -> tuple[int, int]:
 
 def _read_headers(data: bytes, position: int) -> tuple[Table, int]:
     return read_table(data, position, len(data))
+
+
+class Outline(NamedTuple):
+    """The properties that decide what becomes of a message, as they stand in the encoded ones."""
+
+    headers: bytes = b""
+    """The whole table."""
+    delivery_mode: int | None = None
+    priority: int | None = None
+    reply_to: bytes | None = None
+    expiration: bytes | None = None
+    user_id: bytes | None = None
+
+
+def outline_of(encoded: bytes) -> Outline:
+    """Return the outline of encoded properties; raise :class:`MessageError` where :func:`decode_properties` does. Takes
+    half its time."""
+    position, size, values = 2, len(encoded), {}
+    try:
+        for name, reader in _readers(encoded[:2]):
+            start = position
+            if reader is None:
+                start += 1
+                position = start + encoded[position]
+            elif name == HEADERS:
+                position = skip_table(encoded, position, size)
+            else:
+                values[name], position = reader(encoded, position)
+                continue
+            if name in _OUTLINED:
+                values[name] = encoded[start:position]
+    except IndexError:
+        position = -1
+    if position != size:
+        raise MessageError("properties that are cut short, or too long")
+    values.pop("timestamp", None)
+    return Outline(**values)
+
+
+_OUTLINED: Final = frozenset(Outline._fields)
 
 
 def headers_as_written(encoded: bytes) -> dict[str, Written]:

@@ -20,7 +20,7 @@ from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
 from tests.support.amqp_link import HEADER_OF_5, NO_PROPERTIES, OURS, PUBLISH_METHOD, RABBITMQS, UNKNOWN_METHODS
-from warren.amqp.connection import FRAME_MIN_SIZE, PROTOCOL_HEADER, Connection
+from warren.amqp.connection import FRAME_MIN_SIZE, MAX_MESSAGE_SIZE, PROTOCOL_HEADER, Connection
 from warren.amqp.errors import OutOfOrderError
 from warren.amqp.framing import BODY, LARGE_BYTES, METHOD, frame
 from warren.amqp.methods import KINDS, decode_method, dotted_name, encode_method, method_of
@@ -42,9 +42,12 @@ def exchange(left: Connection, right: Connection) -> tuple[list[Event], list[Eve
     return told
 
 
-def running(*, frame_max: int = 131_072, channels: Iterable[int] = (1,)) -> tuple[Connection, Connection]:
+def running(
+    *, frame_max: int = 131_072, channels: Iterable[int] = (1,), max_message_size: int = MAX_MESSAGE_SIZE
+) -> tuple[Connection, Connection]:
     """A client and a server that are through with their handshake, and have these channels open."""
-    client, server = Connection(Side.CLIENT, frame_max=frame_max), Connection(Side.SERVER, frame_max=frame_max)
+    client = Connection(Side.CLIENT, frame_max=frame_max)
+    server = Connection(Side.SERVER, frame_max=frame_max, max_message_size=max_message_size)
     steps: list[tuple[Connection, int, Method]] = [
         (server, 0, c.Connection.Start(server_properties={})),
         (client, 0, c.Connection.StartOk({}, "PLAIN", "\0guest\0guest")),
@@ -68,12 +71,14 @@ def single(events: Iterable[Event]) -> list[tuple[object, ...]]:
     found: list[tuple[object, ...]] = []
     for event in events:
         if isinstance(event, Messages):
-            arguments = [dict(event.method)] * len(event.bodies)
+            arguments = [dict(method) for method in event.methods]
             if event.tags:
                 arguments = [one | {"delivery_tag": tag} for one, tag in zip(arguments, event.tags, strict=True)]
             found += [
-                (event.channel, event.method.name, one, event.properties, body)
-                for one, body in zip(arguments, event.bodies, strict=True)
+                (event.channel, method.name, one, properties, body)
+                for method, one, properties, body in zip(
+                    event.methods, arguments, event.properties, event.bodies, strict=True
+                )
             ]
         elif isinstance(event, Settlements):
             found += [(event.channel, event.index, event.flags, tag) for tag in event.tags]
@@ -136,7 +141,7 @@ def test_messages_that_came_together_are_one_run() -> None:
     assert isinstance(published, Messages)
     assert isinstance(published.method, c.Basic.Publish)
     assert (published.method.exchange, published.method.routing_key) == ("logs", "info")
-    assert (published.properties, published.bodies, published.tags) == (PERSISTENT, bodies, [])
+    assert (published.properties, published.bodies, published.tags) == ([PERSISTENT] * 1000, bodies, [])
     server.deliver(1, c.Basic.Deliver("ctag", 0, False, "logs", "info"), range(7, 1007), PERSISTENT, bodies)
     [delivered] = client.receive(server.data_to_send())
     assert isinstance(delivered, Messages)
@@ -198,13 +203,36 @@ def test_deliveries_may_differ_in_their_properties() -> None:
     client, server = running(frame_max=FRAME_MIN_SIZE)
     bodies = [b"", b"small", bytes(FRAME_MIN_SIZE)]
     properties = [PERSISTENT, NO_PROPERTIES, PERSISTENT]
-    server.deliver_each(1, c.Basic.Deliver("ctag", 0, False, "logs", "info"), range(7, 10), properties, bodies)
-    delivered = client.receive(server.data_to_send())
-    assert [(one.tags, one.properties, one.bodies) for one in delivered if isinstance(one, Messages)] == [
-        ([7], PERSISTENT, [b""]),
-        ([8], NO_PROPERTIES, [b"small"]),
-        ([9], PERSISTENT, [bytes(FRAME_MIN_SIZE)]),
+    server.deliver(1, c.Basic.Deliver("ctag", 0, False, "logs", "info"), range(7, 10), properties, bodies)
+    [delivered] = client.receive(server.data_to_send())
+    assert isinstance(delivered, Messages)
+    assert (delivered.tags, delivered.properties, delivered.bodies) == ([7, 8, 9], properties, bodies)
+    assert [(one.tags, one.properties[0]) for one in delivered.alike()] == [
+        ([7], PERSISTENT),
+        ([8], NO_PROPERTIES),
+        ([9], PERSISTENT),
     ]
+
+
+def test_publishes_to_several_keys_are_one_event_of_several_methods() -> None:
+    client, server = running()
+    for key, properties in (("a", PERSISTENT), ("b", NO_PROPERTIES), ("a", NO_PROPERTIES)):
+        client.publish(1, c.Basic.Publish(0, "logs", key), properties, [key.encode()])
+    [published] = server.receive(client.data_to_send())
+    assert isinstance(published, Messages)
+    assert [dict(method)["routing_key"] for method in published.methods] == ["a", "b", "a"]
+    assert published.methods[0] is published.methods[2]
+    assert published.properties == [PERSISTENT, NO_PROPERTIES, NO_PROPERTIES]
+    assert published.bodies == [b"a", b"b", b"a"]
+
+
+def test_a_message_that_is_too_large_comes_after_those_before_it() -> None:
+    client, server = running(max_message_size=100)
+    client.publish(1, c.Basic.Publish(0, "", "q"), PERSISTENT, [b"fits", bytes(101), b"ignored"])
+    published, violation = server.receive(client.data_to_send())
+    assert isinstance(published, Messages)
+    assert published.bodies == [b"fits"]
+    assert isinstance(violation, Violation)
 
 
 def test_a_body_that_is_larger_than_a_frame_stands_in_several() -> None:
@@ -435,9 +463,7 @@ def opening() -> Connection:
 
 
 def small() -> Connection:
-    _, server = running()
-    server.max_message_size = 4
-    return server
+    return running(max_message_size=4)[1]
 
 
 @pytest.mark.parametrize(

@@ -167,12 +167,13 @@ def test_fetched_contents_are_the_messages() -> None:
     at = 0
     for fetched in queue.fetch_many(60):
         assert fetched.bodies() == bodies[at : at + fetched.count]
-        for index, content in enumerate(contents_of(fetched)):
+        [content] = contents_of(fetched)
+        assert content is not None
+        assert list(content.bodies) == bodies[at : at + fetched.count]
+        for index, encoded in enumerate(content.properties):
             envelope, message = envelopes[at + index], decode_message(fetched.term(index))
-            assert content is not None
-            assert fetched.properties(index) == envelope.properties == content.properties
+            assert fetched.properties(index) == envelope.properties == encoded
             assert (message.body, message.properties) == (bodies[at + index], decode_properties(envelope.properties))
-            assert list(content.bodies) == [bodies[at + index]]
         at += fetched.count
     assert at == 60
 

@@ -137,6 +137,26 @@ def _read_name(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
+def skip_table(data: bytes, position: int, limit: int) -> int:
+    """Return the offset after the table at ``position``, without reading most of its values; raise what
+    :func:`read_table` raises."""
+    position, end = _read_length(data, position, limit)
+    while position < end:
+        tag_at = position + 1 + data[position]
+        if tag_at >= end:
+            within(tag_at + 1, end)
+        tag = data[tag_at]
+        if (size := _VALUE_BYTES.get(tag)) is not None:
+            position = tag_at + 1 + size
+        elif tag == _LONG_STRING:
+            position = within(tag_at + 5, end) + _U32.unpack_from(data, tag_at + 1)[0]
+        else:
+            position = _read_value(data, tag_at, end, MAX_DEPTH)[1]
+        if position > end:
+            within(position, end)
+    return end
+
+
 def _check_depth(depth_left: int) -> None:
     if not depth_left:
         raise MessageError(f"headers nested deeper than {MAX_DEPTH} levels")
@@ -158,6 +178,8 @@ _LEAVES: Final = {
     | {"l": "q", "L": "q", "f": "f", "d": "d"}.items()
 }
 """Numbers by their tag; the rest is in :func:`_read_value`."""
+_VALUE_BYTES: Final = {tag: leaf.size for tag, leaf in _LEAVES.items()} | {ord("V"): 0, ord("T"): 8}
+"""The sizes of the values whose size their tag says."""
 _LONG_INTEGER, _OTHER_LONG, _UNSIGNED_INTEGER, _SINGLE_FLOAT = b"lLif"
 _TABLE, _ARRAY = _NESTED = b"FA"
 

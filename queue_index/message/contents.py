@@ -1,4 +1,4 @@
-"""Contents: fetched messages as AMQP carries them, in runs that differ in nothing but their bodies."""
+"""Contents: fetched messages as AMQP carries them, as columns."""
 
 from __future__ import annotations
 
@@ -18,53 +18,69 @@ PIECE_BYTES: Final = 1 << 18
 
 @attrs.define
 class Content:
-    """Consecutive messages of one exchange, routing key and properties."""
+    """Consecutive messages of one exchange and routing key."""
 
     exchange: bytes
     routing_key: bytes
-    properties: bytes
-    """Flags and list, as in a content header."""
+    properties: Sequence[bytes]
+    """Flags and list of each, as in a content header."""
     bodies: Sequence[bytes]
 
     @property
     def bytes(self) -> int:
-        return sum(map(len, self.bodies))
+        """The size of the messages' bodies and properties."""
+        return sum(map(len, self.bodies)) + sum(map(len, self.properties))
+
+    def part(self, low: int, high: int) -> Content:
+        """Return the messages ``low … high-1``."""
+        return Content(self.exchange, self.routing_key, self.properties[low:high], self.bodies[low:high])
+
+    def alike(self) -> Iterator[Content]:
+        """Yield stretches of messages with the same properties."""
+        properties, low = self.properties, 0
+        while low < len(properties):
+            encoded, high = properties[low], low + 1
+            while high < len(properties) and properties[high] == encoded:
+                high += 1
+            yield self.part(low, high)
+            low = high
 
 
 def contents_of(fetched: Fetched) -> Iterator[Content | None]:
     """Yield the messages in order; ``None`` for one whose bytes on disk are invalid."""
     if (unencoded := fetched.unencoded) is not None:
-        envelope = unencoded.envelope
-        exchange, routing_key = envelope.exchange, envelope.routing_keys[0]
-        handed = unencoded.bodies(0, len(unencoded))
-        if not envelope.of_contents:
-            yield Content(exchange, routing_key, envelope.properties, handed)
-            return
-        for index, body in enumerate(handed):
-            yield Content(exchange, routing_key, unencoded.properties(index), (body,))
+        envelope, count = unencoded.envelope, len(unencoded)
+        columns = unencoded.many_properties(0, count), unencoded.bodies(0, count)
+        yield Content(envelope.exchange, envelope.routing_keys[0], *columns)
         return
     content: Content | None = None
+    properties: list[bytes] = []
     bodies: list[bytes] = []
     head, head_bytes, term_bytes, body_end = b"", 0, -1, 0
     for term in fetched.terms:
-        if content is not None and len(term) == term_bytes and term.startswith(head):
+        if len(term) == term_bytes and term.startswith(head):
+            properties.append(properties[-1])
             bodies.append(term[head_bytes:body_end])
             continue
-        if content is not None:
-            yield content
-        content, bodies, term_bytes = None, [], -1
         located = locate_addresses(term)
-        if located is not None:
-            body_end = located.body_end
-            head_bytes, term_bytes = located.body_at, len(term)
-            head = term[:head_bytes]
-            bodies.append(term[head_bytes:body_end])
-            content = Content(located.exchange, located.routing_key, located.properties, bodies)
-        else:
+        if located is None:
+            if content is not None:
+                yield content
+            content, term_bytes = None, -1
             try:
-                content = _decoded(term)
+                yield _decoded(term)
             except MessageError:
                 yield None
+            continue
+        if content is None or content.exchange != located.exchange or content.routing_key != located.routing_key:
+            if content is not None:
+                yield content
+            properties, bodies = [], []
+            content = Content(located.exchange, located.routing_key, properties, bodies)
+        head_bytes, body_end, term_bytes = located.body_at, located.body_end, len(term)
+        head = term[:head_bytes]
+        properties.append(located.properties)
+        bodies.append(term[head_bytes:body_end])
     if content is not None:
         yield content
 
@@ -77,9 +93,9 @@ def counted_contents_of(fetched: FetchedAgain) -> Iterator[Content | None]:
 
 
 def _with_count(content: Content, count: int) -> Content:
-    properties = decode_properties(content.properties)
+    properties = decode_properties(content.properties[0])
     headers = {**(properties.headers or {}), DELIVERY_COUNT: LongInteger(count)}
-    return attrs.evolve(content, properties=encode_properties(attrs.evolve(properties, headers=headers)))
+    return attrs.evolve(content, properties=[encode_properties(attrs.evolve(properties, headers=headers))])
 
 
 def pieces(contents: Iterable[Content | None], at_most_bytes: int = PIECE_BYTES) -> Iterator[Content | None]:
@@ -90,10 +106,10 @@ def pieces(contents: Iterable[Content | None], at_most_bytes: int = PIECE_BYTES)
             continue
         step = max(1, at_most_bytes * len(content.bodies) // (content.bytes + 1))
         for low in range(0, len(content.bodies), step):
-            yield attrs.evolve(content, bodies=content.bodies[low : low + step])
+            yield content.part(low, low + step)
 
 
 def _decoded(term: bytes) -> Content:
     message = decode_message(term)
     properties = message.encoded_properties or encode_properties(message.properties)
-    return Content(message.exchange, message.routing_keys[0], properties, [message.body])
+    return Content(message.exchange, message.routing_keys[0], [properties], [message.body])

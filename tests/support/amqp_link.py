@@ -171,12 +171,14 @@ class Link:
     def _take(self, event: Event) -> None:
         match event:
             case Messages():
-                told = _arguments(event.method)
                 tags: list[int | None] = [*event.tags] or [None] * len(event.bodies)
-                for tag, body in zip(tags, event.bodies, strict=True):
-                    content = {"properties": event.properties, "body": body}
+                for method, tag, properties, body in zip(
+                    event.methods, tags, event.properties, event.bodies, strict=True
+                ):
+                    content = {"properties": properties, "body": body}
                     which = {} if tag is None else {"delivery_tag": tag}
-                    self.channels[event.channel].came.append((dotted_name(event.method), told | which | content))
+                    told = _arguments(method) | which | content
+                    self.channels[event.channel].came.append((dotted_name(method), told))
             case MethodRun():
                 name = "basic.ack" if event.index == ACK else "basic.nack"
                 for tag in event.tags:

@@ -67,11 +67,9 @@ from warren.amqp.received import (
     Event,
     HeaderReceived,
     Heartbeat,
-    Messages,
     MethodReceived,
     Violation,
     add_messages,
-    check_size,
 )
 from warren.amqp.states import SENT_BY, TRANSITIONS, Side, State
 
@@ -155,7 +153,7 @@ class Connection:
         """Decoded methods by their bytes, for those that repeat; never modified."""
         self._frames: dict[tuple[Any, ...], ContentFrames] = {}
         """The same for messages that are sent."""
-        self._reader = FrameReader(FRAME_MIN_SIZE)
+        self._reader = FrameReader(FRAME_MIN_SIZE, max_message_size)
         self._writable_bytes = FRAME_MIN_SIZE
         self._channels: dict[int, _Channel] = {}
         self._header_due = side is Side.SERVER
@@ -208,9 +206,8 @@ class Connection:
         if isinstance(item, ContentRun):
             method = self._known_method(item.method)
             channel = self._channel_for(item.channel, item.index)
-            check_size(len(item.bodies[0]), self.max_message_size, item.index)
             if not channel.is_closing:
-                add_messages(events, Messages(item.channel, method, item.tags, item.properties, item.bodies))
+                add_messages(events, method, item)
         elif isinstance(item, MethodRun):
             if not self._channel_for(item.channel, item.index).is_closing:
                 events.append(item)
@@ -403,8 +400,9 @@ class Connection:
         if not content.left:
             channel.content = None
             if not channel.is_closing:
-                body = b"".join(content.fragments)
-                add_messages(events, Messages(number, content.method, content.tags, content.properties, [body]))
+                body, method = b"".join(content.fragments), content.method
+                run = ContentRun(number, method.index, b"", content.tags, [content.properties], [body])
+                add_messages(events, method, run)
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -476,21 +474,15 @@ class Connection:
         frames.write(properties, bodies, None, self._out)
 
     def deliver(
-        self, channel: int, deliver: c.Basic.Deliver, tags: Iterable[int], properties: bytes, bodies: Sequence[bytes]
-    ) -> None:
-        """Send deliveries that differ in their delivery tags and bodies; the method's own tag does not count."""
-        self._frames_of_deliver(channel, deliver).write(properties, bodies, tags, self._out)
-
-    def deliver_each(
         self,
         channel: int,
         deliver: c.Basic.Deliver,
         tags: Iterable[int],
-        properties: Iterable[bytes],
+        properties: bytes | Sequence[bytes],
         bodies: Sequence[bytes],
     ) -> None:
-        """Send deliveries that differ in their properties, too."""
-        self._frames_of_deliver(channel, deliver).write_each(properties, bodies, tags, self._out)
+        """Send deliveries; the method's own tag does not count. ``properties``: those that all have, or of each."""
+        self._frames_of_deliver(channel, deliver).write(properties, bodies, tags, self._out)
 
     def _frames_of_deliver(self, channel: int, deliver: c.Basic.Deliver) -> ContentFrames:
         self._check_content(channel, deliver)
@@ -531,7 +523,7 @@ class Connection:
         """Drop incomplete messages: nothing comes any more."""
         for channel in self._channels.values():
             channel.content = None
-        self._reader = FrameReader(self.frame_max)
+        self._reader = FrameReader(self.frame_max, self.max_message_size)
 
     def is_open(self, number: int) -> bool:
         """Whether messages may be sent on a channel. Later bytes of the same read may have closed it."""

@@ -3,11 +3,11 @@
 A frame is ``kind u8 · channel u16 · size u32 · payload · 0xCE``, big-endian. A message is a method frame, a header
 frame and, unless it is empty, one or more body frames. AMQP 0-9-1 specification, section 2.3.5.
 
-Most traffic repeats itself: a publisher sends messages to one routing key with the same properties, a consumer acks one
-delivery after the other. If consecutive messages differ only in their delivery tags and their bodies, which
-have one length, :class:`FrameReader` compares the bytes as rows of a matrix to find their number, and returns them
-as one :class:`ContentRun`; and consecutive acks as one :class:`MethodRun`. A single message is a run of one. A message
-that was cut by the end of the data, or that has several body frames, comes frame by frame.
+Most traffic repeats itself: a publisher sends messages to one routing key, a consumer acks delivery after delivery.
+:class:`FrameReader` returns consecutive messages with the same method as one :class:`ContentRun`, and consecutive acks
+as one :class:`MethodRun`. Messages with the same properties and bodies of one length are found by comparing the bytes
+as rows of a matrix. A message that was cut by the end of the data, that is too large, or that has several body frames,
+comes frame by frame.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class MethodRun:
 
 @attrs.define
 class ContentRun:
-    """Consecutive messages of one channel that differ in their bodies and delivery tags only."""
+    """Consecutive messages of one channel with the same method, except for delivery tags."""
 
     channel: int
     index: int
@@ -90,8 +90,8 @@ class ContentRun:
     """The method's payload, with 0 for its delivery tag."""
     tags: list[int]
     """Their delivery tags; empty for methods without one (publish, return)."""
-    properties: bytes
-    """The content header's property flags and list."""
+    properties: list[bytes]
+    """The property flags and list of each content header."""
     bodies: list[bytes]
 
 
@@ -101,9 +101,10 @@ Item = Frame | MethodRun | ContentRun
 class FrameReader:
     """Cuts data into frames and runs."""
 
-    def __init__(self, frame_max: int) -> None:
+    def __init__(self, frame_max: int, max_body_bytes: int) -> None:
         self.frame_max = frame_max
         """The size limit of the peer's frames in bytes, with overhead; 0: no limit."""
+        self._max_body_bytes = max_body_bytes
         self.finds_runs = False
         """If false, every frame is returned on its own: a connection that is not running has to check each."""
         self._data = b""
@@ -191,16 +192,51 @@ class FrameReader:
         tag_at = start - self._at + _INDEX.size
         length = tag_at + _TAG.size + 2
         flags = self._data[start + _SETTLEMENT_BYTES - 1]
-        rows = self._rows(length, length, tag_at)
-        tags = self._tags(rows, length, tag_at)
+        rows = self._rows(self._at, length, length, tag_at)
+        tags = self._tags(self._at, rows, length, tag_at)
         self._at += rows * length
         return MethodRun(channel, index, flags, tags)
 
     def _contents(self, channel: int, index: int, start: int, stop: int) -> ContentRun | None:
-        """Return the message that begins here and following ones like it; ``None`` if it is incomplete, malformed, or
-        in several body frames: then the frames are read one by one."""
-        data, at, frame_max = self._data, self._at, self.frame_max
-        header = stop + 1
+        """Return the message that begins here and following ones with the same method; ``None`` if it is incomplete,
+        malformed, or in several body frames: then the frames are read one by one."""
+        data, at = self._data, self._at
+        method, tags = without_tag(index, data[start:stop])
+        tag_at = _tag_at(index, method) + start - at if tags else None
+        opening = data[at : stop + 1]
+        run = ContentRun(channel, index, method, [], [], [])
+        while (spans := self._message(channel, at + len(opening))) is not None:
+            properties, properties_end, body, body_end, end = spans
+            rows, length = 1, end - at
+            header = data[at + len(opening) : body]
+            if index != GET_OK and end + length <= len(data) and data.startswith(header, end + len(opening)):
+                rows = self._rows(at, length, body - at, tag_at)
+            if tag_at is not None:
+                run.tags += self._tags(at, rows, length, tag_at)
+            if rows == 1:
+                run.properties.append(data[properties:properties_end])
+                run.bodies.append(data[body:body_end])
+            else:
+                run.properties += [data[properties:properties_end]] * rows
+                size = body_end - body
+                run.bodies += [data[first : first + size] for first in range(body, body + rows * length, length)]
+            at += rows * length
+            if index == GET_OK or not self._opens(opening, at, tag_at):  # each get has its own answer
+                break
+        self._at = at
+        return run if run.bodies else None
+
+    def _opens(self, opening: bytes, at: int, tag_at: int | None) -> bool:
+        """Whether a frame with the same bytes, except the tag, begins at ``at``."""
+        if tag_at is None:
+            return self._data.startswith(opening, at)
+        behind = tag_at + _TAG.size
+        return self._data.startswith(opening[:tag_at], at) and self._data.startswith(opening[behind:], at + behind)
+
+    def _message(self, channel: int, header: int) -> tuple[int, int, int, int, int] | None:
+        """Return where properties and body of a message begin and end, and where it ends, if its content header
+        begins at ``header``, and it is complete, well-formed, not too large, and has at most one body frame."""
+        data, frame_max = self._data, self.frame_max
         if header + _HEADER.size >= len(data):
             return None
         kind, number, size, class_id, weight, body_bytes = _HEADER.unpack_from(data, header)
@@ -212,40 +248,29 @@ class FrameReader:
             or weight
             or size < _CONTENT.size
             or (frame_max and size > frame_max)
+            or body_bytes > self._max_body_bytes
             or header_stop >= len(data)
             or data[header_stop] != FRAME_END
         ):
             return None
-        body_start = end = header_stop + 1
-        if body_bytes:
-            body_start += _START.size
-            end = body_start + body_bytes + 1
-            if (
-                end > len(data)
-                or _START.unpack_from(data, header_stop + 1) != (BODY, channel, body_bytes)
-                or (frame_max and body_bytes > frame_max)
-                or data[end - 1] != FRAME_END
-            ):
-                return None
-        method, tags = without_tag(index, data[start:stop])
-        length, rows = end - at, 1
-        if index != GET_OK and end + length <= len(data):  # each get has its own answer
-            tag_at = _tag_at(index, method) + start - at if tags else None
-            rows = self._rows(length, body_start - at, tag_at)
-            if tag_at is not None:
-                tags = self._tags(rows, length, tag_at)
-        if rows == 1:
-            bodies = [data[body_start : body_start + body_bytes]]
-        else:
-            last = body_start + rows * length
-            bodies = [data[first : first + body_bytes] for first in range(body_start, last, length)]
-        self._at = at + rows * length
-        return ContentRun(channel, index, method, tags, data[header + _HEADER.size : header_stop], bodies)
+        properties, end = header + _HEADER.size, header_stop + 1
+        if not body_bytes:
+            return properties, header_stop, end, end, end
+        body = end + _START.size
+        body_end = body + body_bytes
+        if (
+            body_end >= len(data)
+            or _START.unpack_from(data, end) != (BODY, channel, body_bytes)
+            or (frame_max and body_bytes > frame_max)
+            or data[body_end] != FRAME_END
+        ):
+            return None
+        return properties, header_stop, body, body_end, body_end + 1
 
-    def _rows(self, length: int, prefix: int, tag_at: int | None) -> int:
-        """Count rows of ``length`` bytes that begin here with the same ``prefix`` bytes, except the tag, and end in a
-        frame's end."""
-        data, at = self._data, self._at
+    def _rows(self, at: int, length: int, prefix: int, tag_at: int | None) -> int:
+        """Count rows of ``length`` bytes from ``at`` on that begin with the same ``prefix`` bytes, except the tag, and
+        end in a frame's end."""
+        data = self._data
         max_rows = (len(data) - at) // length
         if max_rows == 1:
             return 1
@@ -269,10 +294,10 @@ class FrameReader:
             alike &= (matrix[:, columns] == matrix[0, columns]).all(axis=1)
         return max_rows if alike.all() else int(np.argmin(alike))
 
-    def _tags(self, rows: int, length: int, tag_at: int) -> list[int]:
+    def _tags(self, at: int, rows: int, length: int, tag_at: int) -> list[int]:
         if rows == 1:
-            return [*_TAG.unpack_from(self._data, self._at + tag_at)]
-        matrix = np.frombuffer(self._data, np.uint8, rows * length, self._at).reshape(rows, length)
+            return [*_TAG.unpack_from(self._data, at + tag_at)]
+        matrix = np.frombuffer(self._data, np.uint8, rows * length, at).reshape(rows, length)
         tags: npt.NDArray[np.uint64] = np.ascontiguousarray(matrix[:, tag_at : tag_at + _TAG.size]).view(">u8")
         tag_list: list[int] = tags.ravel().tolist()
         return tag_list
@@ -335,23 +360,30 @@ class ContentFrames:
         self._small_bytes = min(self._whole_bytes, LARGE_BYTES - 1)
         self._properties, self._size, self._head = b"", -1, b""
 
-    def write(self, properties: bytes, bodies: Sequence[bytes], tags: Iterable[int] | None, out: list[bytes]) -> None:
-        """Write messages with the same properties."""
+    def write(
+        self,
+        properties: bytes | Sequence[bytes],
+        bodies: Sequence[bytes],
+        tags: Iterable[int] | None,
+        out: list[bytes],
+    ) -> None:
+        """Write messages; ``properties``: those that all have, or those of each."""
+        if not isinstance(properties, bytes) and properties.count(properties[0]) == len(properties):
+            properties = properties[0]
+        if not isinstance(properties, bytes):
+            heads = [self._head_of(encoded, len(body)) for encoded, body in zip(properties, bodies, strict=True)]
+            self._write(bodies, tags, heads, out)
+            return
         if len(bodies) == 1 and len(body := bodies[0]) <= self._small_bytes:  # the most frequent: no lists
             tag = b"" if tags is None else _TAG.pack(*tags)
             out.append(b"".join((self._opening, tag, self._head_of(properties, len(body)), body, END)))
             return
         sizes = set(map(len, bodies))
-        heads = {size: self._head_of(properties, size) for size in sizes}
-        message_heads = [*heads.values()] * len(bodies) if len(sizes) == 1 else [heads[len(body)] for body in bodies]
+        by_size = {size: self._head_of(properties, size) for size in sizes}
+        message_heads = (
+            [*by_size.values()] * len(bodies) if len(sizes) == 1 else [by_size[len(body)] for body in bodies]
+        )
         self._write(bodies, tags, message_heads, out)
-
-    def write_each(
-        self, properties: Iterable[bytes], bodies: Sequence[bytes], tags: Iterable[int] | None, out: list[bytes]
-    ) -> None:
-        """Write messages with different properties."""
-        heads = [self._head_of(encoded, len(body)) for encoded, body in zip(properties, bodies, strict=True)]
-        self._write(bodies, tags, heads, out)
 
     def _head_of(self, properties: bytes, size: int) -> bytes:
         """Return the bytes after the delivery tag: up to the body, or up to the end of the message if it is empty."""

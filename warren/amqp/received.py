@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import attrs
 from pamqp.base import Frame as Method
 
 from warren.amqp.errors import FRAME_ERROR, UNEXPECTED_FRAME, ProtocolError
-from warren.amqp.framing import BASIC, MethodRun, content_header
+from warren.amqp.framing import BASIC, DELIVER, PUBLISH, ContentRun, MethodRun, content_header
 
 
 @attrs.frozen
@@ -30,17 +31,36 @@ class MethodReceived:
 
 @attrs.define
 class Messages:
-    """Consecutive messages of one channel that differ in their bodies and delivery tags only."""
+    """Consecutive messages of one channel, as columns."""
 
     channel: int
-    method: Method
-    """Their common method: publish, deliver, get-ok or return, with 0 for a delivery tag. It may belong to other
-    events, too, and must not be changed."""
+    methods: list[Method]
+    """Publish, deliver, get-ok or return, with 0 for a delivery tag. The same object for equal methods; it may belong
+    to other events, too, and must not be changed."""
     tags: list[int]
     """The delivery tags; empty for publish and return."""
-    properties: bytes
+    properties: list[bytes]
     """Flags and list, as in the content header and on the disk: :mod:`warren.queue_index.properties`."""
     bodies: list[bytes]
+
+    @property
+    def method(self) -> Method:
+        """The first message's method."""
+        return self.methods[0]
+
+    def alike(self) -> Iterator[Messages]:
+        """Yield stretches of messages that differ in bodies and delivery tags only."""
+        methods, properties, count, low = self.methods, self.properties, len(self.bodies), 0
+        while low < count:
+            method, encoded, high = methods[low], properties[low], low + 1
+            while high < count and methods[high] is method and properties[high] == encoded:
+                high += 1
+            if high - low == count:
+                yield self
+                return
+            each = self.channel, methods[low:high], self.tags[low:high], properties[low:high], self.bodies[low:high]
+            yield Messages(*each)
+            low = high
 
 
 @attrs.frozen
@@ -60,19 +80,28 @@ Settlements = MethodRun
 Event = HeaderReceived | MethodReceived | Messages | Settlements | Heartbeat | Violation
 
 
-def add_messages(events: list[Event], messages: Messages) -> None:
-    """Append messages to the previous event if only bodies and delivery tags differ."""
+_JOINING: Final = frozenset((PUBLISH, DELIVER))
+MOST_TOGETHER: Final = 256
+"""At most this many messages that differ in more than their bodies are one event: others have their turn in between."""
+
+
+def _may_join(last: Messages, method: Method, run: ContentRun) -> bool:
+    if last.method is method and last.properties[0] == run.properties[0]:
+        return True
+    return run.index in _JOINING and last.method.index == run.index and len(last.bodies) < MOST_TOGETHER
+
+
+def add_messages(events: list[Event], method: Method, run: ContentRun) -> None:
+    """Append messages with the same method to the previous event, if they belong together."""
+    count = len(run.bodies)
     last = events[-1] if events else None
-    if (
-        isinstance(last, Messages)
-        and last.method is messages.method
-        and last.channel == messages.channel
-        and last.properties == messages.properties
-    ):
-        last.tags.extend(messages.tags)
-        last.bodies.extend(messages.bodies)
+    if isinstance(last, Messages) and last.channel == run.channel and _may_join(last, method, run):
+        last.methods += [method] * count
+        last.tags += run.tags
+        last.properties += run.properties
+        last.bodies += run.bodies
     else:
-        events.append(messages)
+        events.append(Messages(run.channel, [method] * count, run.tags, run.properties, run.bodies))
 
 
 _LOOSE: Final = 1024

@@ -54,16 +54,17 @@ def _fetched(envelope: Envelope, redelivered: bool, bodies: list[bytes]) -> Fetc
 
 def delivered_of(through: Any, vhost: str, event: Messages) -> Iterator[RemoteDelivered]:
     """Messages that came together, with consecutive tags each."""
-    method = event.method
-    if not isinstance(method, c.Basic.Deliver | c.Basic.GetOk):
-        raise TypeError(f"{method.name} delivers nothing")
-    envelope = _envelope(vhost, method.exchange, method.routing_key, event.properties)
-    fetched = _fetched(envelope, method.redelivered, event.bodies)
-    consumer = getattr(method, "consumer_tag", None)
-    for offset, count in _stretches(event.tags):
-        part = fetched if count == fetched.count else fetched.part(offset, count)
-        size = sum(map(len, event.bodies[offset : offset + count]))
-        yield RemoteDelivered(consumer, through.name, event.tags[offset], part, through, size)
+    for alike in event.alike():
+        method = alike.method
+        if not isinstance(method, c.Basic.Deliver | c.Basic.GetOk):
+            raise TypeError(f"{method.name} delivers nothing")
+        envelope = _envelope(vhost, method.exchange, method.routing_key, alike.properties[0])
+        fetched = _fetched(envelope, method.redelivered, alike.bodies)
+        consumer = getattr(method, "consumer_tag", None)
+        for offset, count in _stretches(alike.tags):
+            part = fetched if count == fetched.count else fetched.part(offset, count)
+            size = sum(map(len, alike.bodies[offset : offset + count]))
+            yield RemoteDelivered(consumer, through.name, alike.tags[offset], part, through, size)
 
 
 def _stretches(tags: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -31,7 +31,7 @@ import hashlib
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import takewhile
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import attrs
 from pamqp import commands as c
@@ -206,9 +206,9 @@ class _Intake:
                 refusal = None if event.index == ACK else "the broker refused it (nack)"
                 for tag in tags:
                     self._on_confirm(tag, refusal, multiple=bool(event.flags & _MULTIPLE))
-            case Messages(method=c.Basic.Return() as method):
-                for body in event.bodies:
-                    self._on_return(method, event.properties, body)
+            case Messages(methods=methods, properties=properties, bodies=bodies):
+                for method, encoded, body in zip(methods, properties, bodies, strict=True):
+                    self._on_return(cast(c.Basic.Return, method), encoded, body)
 
     def _on_confirm(self, tag: int, refusal: str | None, *, multiple: bool) -> None:
         numbers = list(takewhile(lambda number: number <= tag, self._unconfirmed)) if multiple else [tag]

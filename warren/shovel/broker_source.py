@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, cast
 
 import attrs
 from pamqp import commands as c
@@ -140,13 +140,19 @@ class _ConsumedQueue:
         match event:
             case MethodReceived():  # basic.cancel
                 self._is_cancelled = True
-            case Messages(method=c.Basic.Deliver() as method, properties=properties):
-                exchange = from_text(method.exchange)
-                keys = from_text(method.routing_key or ""), *carbon_copies(properties)
-                life_ms = expiration_ms(properties)
-                expiry_us = 0 if life_ms is None else self._wall_clock() + 1000 * life_ms  # as if it were published now
-                for tag, body in zip(event.tags, event.bodies, strict=True):
-                    self._inbox.append(Letter(exchange, keys, properties, body, expiry_us, (0, tag)))
+            case Messages():
+                for alike in event.alike():
+                    self._receive(alike)
+
+    def _receive(self, alike: Messages) -> None:
+        """Take deliveries that differ in bodies and tags only."""
+        method, properties = cast(c.Basic.Deliver, alike.method), alike.properties[0]
+        exchange = from_text(method.exchange)
+        keys = from_text(method.routing_key or ""), *carbon_copies(properties)
+        life_ms = expiration_ms(properties)
+        expiry_us = 0 if life_ms is None else self._wall_clock() + 1000 * life_ms  # as if it were published now
+        for tag, body in zip(alike.tags, alike.bodies, strict=True):
+            self._inbox.append(Letter(exchange, keys, properties, body, expiry_us, (0, tag)))
 
 
 @attrs.define

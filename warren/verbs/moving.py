@@ -183,15 +183,15 @@ class Move:
     def _route(self, content: Content) -> _Route | None:
         """Return where a message goes. ``None``: it stays, as its origin is unknown or gone, or it cannot be read."""
         try:
-            properties = decode_properties(content.properties)
+            properties = decode_properties(content.properties[0])
         except MessageError:
             return None
         if self._to is None:
             return self._route_home(properties)
         exchange, routing_key = self._to
         if exchange:
-            return self._route_through(exchange, routing_key, properties, content.properties)
-        key = address(self._queue.declaration.vhost, "", routing_key, properties, content.properties)[0]
+            return self._route_through(exchange, routing_key, properties, content.properties[0])
+        key = address(self._queue.declaration.vhost, "", routing_key, properties, content.properties[0])[0]
         return _Route(key, lambda: self._receivers(routing_key))
 
     def _route_through(
@@ -235,10 +235,11 @@ def _contents(batches: list[Delivered]) -> Iterator[tuple[range, Content]]:
     for delivered in batches:
         tag = delivered.first_tag
         for content in contents_of(delivered.fetched):
-            count = 1 if content is None else len(content.bodies)
-            if content is not None:
-                yield range(tag, tag + count), content
-            tag += count
+            for alike in () if content is None else content.alike():
+                count = len(alike.bodies)
+                yield range(tag, tag + count), alike
+                tag += count
+            tag += content is None
 
 
 def _finish_later(channel: Channel, sent: list[tuple[list[range], Confirm]]) -> None:

@@ -80,6 +80,10 @@ class RoutingTable:
             return cached
         return self._look_up(exchange, (routing_key,), headers or {}, from_node)
 
+    def needs_key_only(self, exchange: str, routing_key: str) -> bool:
+        """Whether it is known that :meth:`route` needs no headers for this exchange and key."""
+        return not exchange or (exchange, routing_key) in self._cache
+
     def route_all(
         self, exchange: str, routing_keys: Iterable[str], headers: Headers | None = None, *, from_node: bool = False
     ) -> tuple[str, ...]:

@@ -53,12 +53,12 @@ class Confirms:
         self.open += count
         return first
 
-    def split(self, first: int) -> None:
-        """Let the messages that :meth:`publish` numbered from ``first`` on, the last ones, be settled one by
-        one."""
-        run = self._runs.pop(first)
-        for number in range(first, first + run.count):
-            self._runs[number] = _Run(number, 1)
+    def extend(self) -> None:
+        """Number one more message, which joins the messages that were numbered last."""
+        run = self._runs[next(reversed(self._runs))]
+        run.count += 1
+        self._next += 1
+        self.open += 1
 
     def settle(self, first: int, *, ack: bool) -> None:
         """Settle the messages that :meth:`publish` numbered from ``first`` on; without ``ack`` they never get safe."""

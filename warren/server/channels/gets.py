@@ -74,7 +74,7 @@ class ChannelGets:
                         routing_key=text_of(content.routing_key),
                         message_count=ready,
                     )
-                    channel.send_message(answer, content.properties, content.bodies[0])
+                    channel.send_message(answer, content.properties[0], content.bodies[0])
                     return
         if channel.traffic is not None:
             channel.traffic.empty_gets += 1
@@ -112,11 +112,12 @@ class ChannelGets:
             redelivered = delivered.fetched.redelivered
             tag = self._settlements.unacked.give(OF_GET, delivered.tags, through)
             for content in contents_for(self._channel, delivered.fetched):
-                if content is not None:
-                    alike = redelivered, content.exchange, content.routing_key, content.properties
+                for part in () if content is None else content.alike():
+                    alike = redelivered, part.exchange, part.routing_key, part.properties[0]
                     if runs and runs[-1][0] == alike and runs[-1][1] + len(runs[-1][2]) == tag:
-                        runs[-1][2].extend(content.bodies)
+                        runs[-1][2].extend(part.bodies)
                     else:
-                        runs.append((alike, tag, list(content.bodies)))
-                tag += 1 if content is None else len(content.bodies)
+                        runs.append((alike, tag, list(part.bodies)))
+                    tag += len(part.bodies)
+                tag += content is None
         return [(tag, *alike, packed(bodies)) for alike, tag, bodies in runs]

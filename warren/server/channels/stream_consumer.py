@@ -204,7 +204,7 @@ class StreamConsumer:
                 exchange=exchange,
                 routing_key=routing_key,
             )
-            channel.connection.engine.deliver_each(
+            channel.connection.engine.deliver(
                 channel.number,
                 method,
                 range(tag, tag + len(run)),
