@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from warren.actors.engines.declared.definitions_json import Imported
-from warren.commands.opening import looking_at, opened_node
-from warren.commands.options import STDOUT, AdoptOption, NodePath, UsageError
-from warren.commands.output import naming_errors, opened, print_json, report_error
+from warren.commands.opening import definitions_at, opened_node
+from warren.commands.options import EXIT_DAMAGE, STDOUT, AdoptOption, UsageError
+from warren.commands.output import FindingReporter, naming_errors, opened, print_json, report_error
 from warren.salvage.names import printable
 
 _ALWAYS: Final = ("vhosts", "policies", "exchanges", "queues", "bindings")
@@ -21,7 +21,9 @@ _SOMETIMES: Final = ("users", "permissions", "topic_permissions", "parameters", 
 
 
 def definitions(
-    path: NodePath,
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="A node's data directory; for an export also a stopped RabbitMQ's.")
+    ],
     *,
     export: Annotated[
         str | None, typer.Option("--export", metavar="FILE", help="Write to FILE instead of stdout.")
@@ -39,15 +41,20 @@ def definitions(
 ) -> None:
     """Export queues, exchanges, bindings, users and more as RabbitMQ's definitions JSON, or import a file.
 
-    An export works on a running node, too; an import creates the directory if it is missing.
+    An export works on a running node, too, and on the directory or archive of a RabbitMQ that is stopped or was killed:
+    then it has what that would have after a start. An import creates the directory if it is missing.
+    Exit code 1: some of a RabbitMQ's definitions could not be read; all the others are there.
     """
     if export is not None and import_from is not None:
         raise UsageError("either --export or --import")
     if import_from is None:
-        with looking_at(path, adopt=adopt) as node:
-            exported = node.ask(want="definitions", vhost=vhost)
+        findings = FindingReporter()
+        exported = definitions_at(path, findings, vhost=vhost, adopt=adopt)
         with opened(None if export == STDOUT else export, None) as write:
             write(json.dumps(exported, indent=2).encode() + b"\n")
+        findings.rest()
+        if findings.has_damage:
+            raise typer.Exit(EXIT_DAMAGE)
         return
     document = _read(import_from)
     with opened_node(path, adopt=adopt, make=True) as node:

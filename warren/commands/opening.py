@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -24,7 +24,7 @@ from warren.config import Config
 from warren.handles.node import MEMORY, Node, Vhost
 from warren.handles.node import open as open_node
 from warren.handles.queue import Queue
-from warren.hosting.data_directory import BrokerRunningError, Kind, refuse_part, refuse_running_broker
+from warren.hosting.data_directory import BrokerRunningError, Kind, kind_of, refuse_part, refuse_running_broker
 from warren.hosting.open_nodes import Opening
 from warren.hosting.running_node import RunningNode
 from warren.storage.errors import DirectoryLockedError, StorageError, WarrenError
@@ -35,6 +35,7 @@ from warren.verbs.vhost_host import LocalVhost
 from warren.verbs.vhost_verbs import VhostVerbs
 
 if TYPE_CHECKING:
+    from warren.salvage.queue_directory import OnFinding
     from warren.top.attached import Attached
 
 
@@ -149,6 +150,24 @@ def _overlaid(path: str) -> Iterator[RunningNode]:
         yield RunningNode(context, os.path.abspath(path), config, adopt=True)
     finally:
         files.close()
+
+
+def definitions_at(path: str, report: OnFinding, *, vhost: str | None = None, adopt: bool = False) -> dict[str, Any]:
+    """The definitions JSON of a node's directory: warren's, in use or not, or a stopped RabbitMQ's or an archive of it.
+
+    ``report`` gets what could not be read of a RabbitMQ's. ``adopt``: those that warren would start with there.
+    """
+    from warren.salvage.source import is_stream, open_place
+
+    if adopt or (not is_stream(path) and (path == MEMORY or kind_of(path) in (Kind.NODES, Kind.EMPTY))):
+        with looking_at(path, adopt=adopt) as node:
+            own: dict[str, Any] = node.ask(want="definitions", vhost=vhost)
+            return own
+    from warren.salvage.mnesia.broker_definitions import definitions_in, of_vhost
+
+    with open_place(path) as place:
+        document = definitions_in(place, report)
+    return document if vhost is None else of_vhost(document, vhost)
 
 
 def vhost_of(node: Node, name: str) -> Vhost:

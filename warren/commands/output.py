@@ -41,8 +41,10 @@ class FindingReporter:
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
         """By path and kind."""
+        self.has_damage = False
 
     def __call__(self, finding: Finding) -> None:
+        self.has_damage = self.has_damage or finding.severity == "damage"
         key = finding.path, finding.kind
         self._counts[key] += 1
         if self._counts[key] <= LINES:
