@@ -24,6 +24,7 @@ from warren.actors.node.gate import Reservation
 from warren.actors.runtime.future import Confirm, Future
 from warren.actors.runtime.pooled_actor import Asked
 from warren.storage.call_arguments import signature
+from warren.verbs.instrumentation import HOOK
 from warren.verbs.operation import Host
 from warren.verbs.steps import Has, Reading, Steps, Wait, Within, answer_of
 
@@ -215,8 +216,10 @@ def awaited(
     @functools.wraps(verb)
     async def method(self: Has[Any], *args: Any, **kwargs: Any) -> Any:
         signature(verb, 1).check(args, kwargs)
-        verbs = self._verbs if of is None else of(self._verbs)
-        result = await run(getattr(verbs, name)(*args, **kwargs))
+        own = getattr(self._verbs if of is None else of(self._verbs), name)
+        if HOOK.instrumentation is not None:
+            return await run(HOOK.instrumentation.call(own, args, kwargs, becomes))
+        result = await run(own(*args, **kwargs))
         return result if becomes is None else becomes(result)
 
     return method
@@ -234,7 +237,10 @@ def awaited_safe(
         signature(verb, 1).check(args, kwargs)
         verbs: Any = self._verbs
         timeout: Any = kwargs.get("timeout")
-        confirm = await run(getattr(verbs, name)(*args, **kwargs))
+        own, instrumentation = getattr(verbs, name), HOOK.instrumentation
+        confirm = await run(
+            own(*args, **kwargs) if instrumentation is None else instrumentation.call(own, args, kwargs)
+        )
         await safe(confirm, None if timeout is None else verbs.host.host, timeout)
         return confirm if hasattr(confirm, "message_ids") else None
 

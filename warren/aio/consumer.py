@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
+from warren.actors.runtime.pooled_actor import WrongProcessError
 from warren.aio.bridge import awaited, run
-from warren.handles.channel import DeliveredMessage, SettlingChannel
+from warren.handles.channel import DeliveredMessage, DeliveryVerbs, SettlingChannel
 from warren.storage.call_arguments import check_flag, checked
-from warren.values.messages import milliseconds
 from warren.verbs.consumer_verbs import ConsumerVerbs
+from warren.verbs.instrumentation import HOOK, called
 from warren.verbs.steps import Handle
 
 FAIR_SHARE: Final = 64
@@ -37,62 +38,41 @@ class Delivery(DeliveredMessage):
 
     async def ack(self, *, multiple: bool = False) -> None:
         """Ack the message: it is deleted. ``multiple``: and all that this channel delivered before it."""
-        if multiple is not False:
+        if multiple is not False or self._settled or HOOK.instrumentation is not None:
             check_flag(multiple, "multiple")
-        await self._settle("ack", multiple)
+            await run(called(self._verbs.ack, multiple=multiple))
+        else:  # the most frequent case
+            self._settled = True
+            try:
+                self._channel.settle("ack", self.delivery_tag)
+            except WrongProcessError:
+                self._settled = False
+                raise
 
-    @checked
-    async def nack(self, *, requeue: bool = True, multiple: bool = False) -> None:
-        """Return it to its place in the queue, or (without ``requeue``) to the dead letters."""
-        await self._settle("requeue" if requeue else "reject", multiple)
-
-    @checked
-    async def retry(self, delay: float | None = None) -> None:
-        """Return it as failed to its place in the queue, to come again after ``delay`` seconds.
-
-        ``None``: as the queue's retry arguments say; without any after 1 second, the next time after 2, then 4, up to
-        5 minutes.
-        """
-        wait_ms = None if delay is None else milliseconds("a retry's delay", delay)
-        if not self.mark_settled():
-            return
-        if wait_ms is None:
-            self._channel.settle("retry", self.delivery_tag)
-        else:
-            await run(self._channel.retry_in(self.delivery_tag, wait_ms))
-
-    @checked
-    async def extend(self, seconds: float) -> None:
-        """Keep it for ``seconds`` from now on, if an ack timeout would end before.
-
-        Raises :class:`UnknownTagError` if it is settled, or has gone back to its queue already.
-        """
-        await run(self._channel.extend(self.delivery_tag, milliseconds("a time", seconds)))
-
-    @checked
-    async def reject(self, *, requeue: bool = False) -> None:
-        """AMQP's basic.reject: to the dead letters, or (with ``requeue``) back to its place in the queue as failed."""
-        await self._settle("failed" if requeue else "reject", multiple=False)
-
-    async def _settle(self, outcome: str, multiple: bool) -> None:
-        if self.mark_settled():
-            if multiple:
-                await run(self._channel.settle_up_to(outcome, self.delivery_tag))
-            else:
-                self._channel.settle(outcome, self.delivery_tag)
+    nack = awaited(DeliveryVerbs.nack)
+    retry = awaited(DeliveryVerbs.retry)
+    extend = awaited(DeliveryVerbs.extend)
+    reject = awaited(DeliveryVerbs.reject)
 
     async def __aenter__(self) -> Delivery:
+        if HOOK.instrumentation is not None:
+            HOOK.instrumentation.enter(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            await self.ack()
-        elif isinstance(error, Exception):
-            await self.retry()
-        else:  # interrupted: nothing is wrong with the message
-            await self.nack()
+        instrumentation = HOOK.instrumentation
+        try:
+            if error is None:
+                await self.ack()
+            elif isinstance(error, Exception):
+                await self.retry()
+            else:  # interrupted: nothing is wrong with the message
+                await self.nack()
+        finally:
+            if instrumentation is not None:
+                instrumentation.leave(self, error)
 
 
 class Consumer(Handle[ConsumerVerbs]):

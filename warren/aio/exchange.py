@@ -11,6 +11,7 @@ from warren.handles import exchange
 from warren.storage.call_arguments import checked
 from warren.values.messages import PublishArguments
 from warren.verbs.exchange_verbs import ExchangeHandle, ExchangeVerbs
+from warren.verbs.instrumentation import called
 
 
 class Exchange(ExchangeHandle):
@@ -34,4 +35,5 @@ class Exchange(ExchangeHandle):
         **properties: Unpack[PublishArguments],
     ) -> Confirm:
         """Hand over a message; await what comes back to know it safe. Never waits: raises :class:`BlockedError`."""
-        return Confirm(run_now(self._verbs.publish(body, routing_key, mandatory=mandatory, block=False, **properties)))
+        publish = self._verbs.publish
+        return Confirm(run_now(called(publish, body, routing_key, mandatory=mandatory, block=False, **properties)))

@@ -19,6 +19,7 @@ from warren.handles.delivery_batch import DeliveryBatch, settle_many
 from warren.storage.call_arguments import checked
 from warren.values.messages import QueuePublishArguments, delayed_messages
 from warren.verbs.consumer_verbs import ConsumeArguments, spread
+from warren.verbs.instrumentation import called
 from warren.verbs.queue_host import Got
 from warren.verbs.queue_verbs import QueueHandle, QueueVerbs
 from warren.verbs.selecting import PAGE, BrowsedDelivery, Where
@@ -49,7 +50,7 @@ class Queue(QueueHandle):
     @checked
     def publish_nowait(self, body: bytes, **properties: Unpack[QueuePublishArguments]) -> Confirm:
         """Hand over a message; await what comes back to know it safe. Never waits: raises :class:`BlockedError`."""
-        return Confirm(run_now(self._verbs.publish(body, block=False, **properties)))
+        return Confirm(run_now(called(self._verbs.publish, body, block=False, **properties)))
 
     @checked
     async def room(self, timeout: float | None = None) -> None:

@@ -24,6 +24,7 @@ from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.storage.call_arguments import checked
 from warren.values.read_message import RecordBatch
 from warren.values.topic_record import Moment
+from warren.verbs.instrumentation import called
 from warren.verbs.topics.reader_verbs import ReaderArguments
 from warren.verbs.topics.topic_append import AppendResults
 from warren.verbs.topics.topic_tail import last_of, read_last
@@ -53,7 +54,7 @@ class Topic(TopicHandle):
         While the disk lags, or an alarm is set, it waits before that: for ``timeout`` seconds, then it raises
         :class:`BlockedError`, and the message was not taken.
         """
-        appended = await run(self._verbs.append(body, timeout=timeout, **arguments))
+        appended = await run(called(self._verbs.append, body, timeout=timeout, **arguments))
         await safe(appended.confirm, self._verbs.host.host, timeout)
         return appended.position()
 
@@ -61,7 +62,7 @@ class Topic(TopicHandle):
     def append_nowait(self, body: bytes, **arguments: Unpack[AppendArguments]) -> AppendConfirm[AppendResult]:
         """Hand over a message; await the result to know it safe. Never waits: raises :class:`BlockedError`."""
         self._verbs.host.check_now()
-        appended = run_now(self._verbs.append(body, block=False, **arguments))
+        appended = run_now(called(self._verbs.append, body, block=False, **arguments))
         return AppendConfirm(appended.confirm, appended.position)
 
     @checked
@@ -72,7 +73,7 @@ class Topic(TopicHandle):
 
         Arguments: those of :meth:`warren.Topic.append_many`.
         """
-        appended = await run(self._verbs.append_many(bodies, timeout=timeout, **arguments))
+        appended = await run(called(self._verbs.append_many, bodies, timeout=timeout, **arguments))
         await safe(appended.confirm, self._verbs.host.host, timeout)
         return appended.positions()
 

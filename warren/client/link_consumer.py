@@ -216,7 +216,7 @@ class LinkConsumerVerbs(ConsumerVerbs):
             delivered.through.settle_all("ack", delivered.tags)
         return attrs.evolve(delivered, first_tag=0)
 
-    def spread(self, new: NewDelivery[D], delivered: Delivered) -> Iterator[D]:
+    def _spread(self, new: NewDelivery[D], delivered: Delivered) -> Iterator[D]:
         if not isinstance(delivered, RemoteDelivered):
             return
         channel = delivered.through

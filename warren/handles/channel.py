@@ -15,7 +15,8 @@ from warren.handles.process_bound import ProcessBound
 from warren.queue_index.queue.acking import tag_ranges
 from warren.queue_index.queue.fetching import DELIVERY_COUNT, Fetched, FetchedAgain
 from warren.storage.errors import WarrenError
-from warren.values.messages import ReceivedMessage
+from warren.values.messages import ReceivedMessage, milliseconds
+from warren.verbs.instrumentation import HOOK
 from warren.verbs.steps import Steps, call
 
 
@@ -203,6 +204,10 @@ class DeliveredMessage(ReceivedMessage, ProcessBound):
         return unsettled
 
     @property
+    def _verbs(self) -> DeliveryVerbs:
+        return DeliveryVerbs(self)
+
+    @property
     def channel(self) -> SettlingChannel:
         return self._channel
 
@@ -220,8 +225,68 @@ class DeliveredMessage(ReceivedMessage, ProcessBound):
         return StoredAs(fetched.seq_ids[index], fetched.msg_id(index), fetched.expiry_us(index), fetched.term(index))
 
 
+class DeliveryVerbs:
+    """The verbs of one delivery."""
+
+    __slots__ = ("message",)
+
+    def __init__(self, message: DeliveredMessage) -> None:
+        self.message = message
+
+    def ack(self, *, multiple: bool = False) -> Steps[None]:
+        """Ack the message: it is deleted. ``multiple``: and all that this channel delivered before it."""
+        return self._settle("ack", multiple)
+
+    def nack(self, *, requeue: bool = True, multiple: bool = False) -> Steps[None]:
+        """Return it to its place in the queue, or (without ``requeue``) to the dead letters."""
+        return self._settle("requeue" if requeue else "reject", multiple)
+
+    def reject(self, *, requeue: bool = False) -> Steps[None]:
+        """AMQP's basic.reject: to the dead letters, or (with ``requeue``) back to its place in the queue as failed."""
+        return self._settle("failed" if requeue else "reject", multiple=False)
+
+    def _settle(self, outcome: str, multiple: bool) -> Steps[None]:
+        message = self.message
+        if message.mark_settled():
+            if multiple:
+                yield from message.channel.settle_up_to(outcome, message.delivery_tag)
+            else:
+                message.channel.settle(outcome, message.delivery_tag)
+
+    def retry(self, delay: float | None = None) -> Steps[None]:
+        """Return it as failed to its place in the queue, to come again after ``delay`` seconds.
+
+        ``None``: as the queue's retry arguments say; without any after 1 second, the next time after 2, then 4, up to
+        5 minutes.
+        """
+        message, wait_ms = self.message, None if delay is None else milliseconds("a retry's delay", delay)
+        if not message.mark_settled():
+            return
+        if wait_ms is None:
+            message.channel.settle("retry", message.delivery_tag)
+        else:
+            yield from message.channel.retry_in(message.delivery_tag, wait_ms)
+
+    def extend(self, seconds: float) -> Steps[None]:
+        """Keep it for ``seconds`` from now on, if an ack timeout would end before.
+
+        Raises :class:`UnknownTagError` if it is settled, or has gone back to its queue already.
+        """
+        message = self.message
+        return message.channel.extend(message.delivery_tag, milliseconds("a time", seconds))
+
+
 def settle(deliveries: Iterable[DeliveredMessage], outcome: str) -> None:
     """Settle many deliveries, with one message per channel."""
+    if HOOK.instrumentation is None:
+        _settle(deliveries, outcome)
+    else:
+        unsettled = [delivery for delivery in deliveries if not delivery.settled]
+        with HOOK.instrumentation.settling(unsettled, outcome):
+            _settle(unsettled, outcome)
+
+
+def _settle(deliveries: Iterable[DeliveredMessage], outcome: str) -> None:
     tags: dict[SettlingChannel, list[int]] = {}
     channel, channel_tags = None, []
     for delivery in deliveries:

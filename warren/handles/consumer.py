@@ -11,10 +11,10 @@ from types import TracebackType
 from warren.actors.engines.queue.effects import Delivered
 from warren.actors.runtime.future import Future
 from warren.actors.runtime.pooled_actor import WrongProcessError
-from warren.handles.channel import DeliveredMessage, SettlingChannel
+from warren.handles.channel import DeliveredMessage, DeliveryVerbs, SettlingChannel
 from warren.storage.call_arguments import check_flag, checked
-from warren.values.messages import milliseconds
 from warren.verbs.consumer_verbs import ConsumerVerbs
+from warren.verbs.instrumentation import HOOK, called
 from warren.verbs.steps import Handle, blocking, run
 
 
@@ -29,9 +29,9 @@ class Delivery(DeliveredMessage):
 
     def ack(self, *, multiple: bool = False) -> None:
         """Ack the message: it is deleted. ``multiple``: and all that this channel delivered before it."""
-        if multiple is not False or self._settled:
+        if multiple is not False or self._settled or HOOK.instrumentation is not None:
             check_flag(multiple, "multiple")
-            self._settle("ack", multiple)
+            run(called(self._verbs.ack, multiple=multiple))
         else:  # the most frequent case
             self._settled = True
             try:
@@ -40,58 +40,30 @@ class Delivery(DeliveredMessage):
                 self._settled = False
                 raise
 
-    @checked
-    def nack(self, *, requeue: bool = True, multiple: bool = False) -> None:
-        """Return it to its place in the queue, or (without ``requeue``) to the dead letters."""
-        self._settle("requeue" if requeue else "reject", multiple)
-
-    @checked
-    def retry(self, delay: float | None = None) -> None:
-        """Return it as failed to its place in the queue, to come again after ``delay`` seconds.
-
-        ``None``: as the queue's retry arguments say; without any after 1 second, the next time after 2, then 4, up to
-        5 minutes.
-        """
-        wait_ms = None if delay is None else milliseconds("a retry's delay", delay)
-        if not self.mark_settled():
-            return
-        if wait_ms is None:
-            self._channel.settle("retry", self.delivery_tag)
-        else:
-            run(self._channel.retry_in(self.delivery_tag, wait_ms))
-
-    @checked
-    def extend(self, seconds: float) -> None:
-        """Keep it for ``seconds`` from now on, if an ack timeout would end before.
-
-        Raises :class:`UnknownTagError` if it is settled, or has gone back to its queue already.
-        """
-        run(self._channel.extend(self.delivery_tag, milliseconds("a time", seconds)))
-
-    @checked
-    def reject(self, *, requeue: bool = False) -> None:
-        """AMQP's basic.reject: to the dead letters, or (with ``requeue``) back to its place in the queue as failed."""
-        self._settle("failed" if requeue else "reject", multiple=False)
-
-    def _settle(self, outcome: str, multiple: bool) -> None:
-        if self.mark_settled():
-            if multiple:
-                run(self._channel.settle_up_to(outcome, self.delivery_tag))
-            else:
-                self._channel.settle(outcome, self.delivery_tag)
+    nack = blocking(DeliveryVerbs.nack)
+    retry = blocking(DeliveryVerbs.retry)
+    extend = blocking(DeliveryVerbs.extend)
+    reject = blocking(DeliveryVerbs.reject)
 
     def __enter__(self) -> Delivery:
+        if HOOK.instrumentation is not None:
+            HOOK.instrumentation.enter(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self.ack()
-        elif isinstance(error, Exception):
-            self.retry()
-        else:  # interrupted: nothing is wrong with the message
-            self.nack()
+        instrumentation = HOOK.instrumentation
+        try:
+            if error is None:
+                self.ack()
+            elif isinstance(error, Exception):
+                self.retry()
+            else:  # interrupted: nothing is wrong with the message
+                self.nack()
+        finally:
+            if instrumentation is not None:
+                instrumentation.leave(self, error)
 
 
 class Consumer(Handle[ConsumerVerbs]):

@@ -11,6 +11,7 @@ from warren.handles.lazy_sequence import LazySequence
 from warren.queue_index.properties import NAMES, Properties
 from warren.storage.errors import InvalidValueError, shown
 from warren.verbs.consumer_verbs import NewDelivery, spread
+from warren.verbs.instrumentation import HOOK
 from warren.verbs.queue_host import Got
 
 D = TypeVar("D", bound=DeliveredMessage)
@@ -68,8 +69,8 @@ class DeliveryBatch(LazySequence[D], Generic[D]):
         return [*chain.from_iterable(part.fetched.encoded_properties() for part in self._parts)]
 
     def _settle(self, outcome: str) -> None:
-        if self._messages is not None:
-            settle(self._messages, outcome)
+        if self._messages is not None or HOOK.instrumentation is not None:
+            settle(self, outcome)
         elif not self._settled:
             self._channel.check_process()
             self._settled = True

@@ -14,6 +14,7 @@ from warren.handles.delivery_batch import DeliveryBatch, settle_many
 from warren.storage.call_arguments import check_flag, check_timeout, check_wait, checked
 from warren.values.messages import OF_FEW, QueuePublishArguments, as_body, delayed_messages
 from warren.verbs.consumer_verbs import ConsumeArguments, spread
+from warren.verbs.instrumentation import HOOK, called
 from warren.verbs.queue_host import Got, Join
 from warren.verbs.queue_verbs import QueueHandle, QueueVerbs
 from warren.verbs.selecting import PAGE, BrowsedDelivery, Where
@@ -62,10 +63,12 @@ class Queue(QueueHandle):
         """
         verbs, host, intake = self._verbs, self._verbs.host, self._last
         key = host.keys.plain
-        if type(body) is not bytes:
-            body = as_body(body)
         if timeout is not None or block is not True:
             check_wait(block, timeout)
+        if HOOK.instrumentation is not None:
+            return run(called(verbs.publish, body, block=block, timeout=timeout, **properties))
+        if type(body) is not bytes:
+            body = as_body(body)
         if properties:
             if not OF_FEW.isdisjoint(properties):
                 return run(verbs.publish(body, block=block, timeout=timeout, **properties))
@@ -89,6 +92,10 @@ class Queue(QueueHandle):
             check_timeout(timeout)
         if auto_ack is not False:
             check_flag(auto_ack, "auto_ack")
+        if (instrumentation := HOOK.instrumentation) is not None:
+            arguments = {"auto_ack": auto_ack, "timeout": timeout}
+            observed: Delivery | None = run(instrumentation.call(self._verbs.get, (), arguments, delivery_of))
+            return observed
         early = None if auto_ack else self._verbs.host.get_early()
         if early is None:
             return delivery_of(run(self._verbs.get(auto_ack=auto_ack, timeout=timeout)))

@@ -16,6 +16,7 @@ from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.storage.call_arguments import check_wait, checked, signature
 from warren.values.read_message import RecordBatch
 from warren.values.topic_record import Moment
+from warren.verbs.instrumentation import HOOK, called
 from warren.verbs.steps import blocking, run
 from warren.verbs.topics.reader_verbs import ReaderArguments
 from warren.verbs.topics.topic_tail import last_of, read_last
@@ -50,6 +51,8 @@ class Topic(TopicHandle):
             check_wait(block, timeout)
         if arguments and (len(arguments) > 1 or type(arguments.get("key")) is not str):  # most have a key or nothing
             signature(Topic.append, 1).check((body,), arguments)
+        if HOOK.instrumentation is not None:
+            return run(called(self._verbs.append, body, block=block, timeout=timeout, **arguments))
         return self._verbs.host.append_here(self._verbs, body, block, timeout, arguments)
 
     append_many = blocking(TopicVerbs.append_many)

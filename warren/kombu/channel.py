@@ -37,6 +37,7 @@ from warren.kombu.message import Message, Outgoing, eta_of, outgoing
 from warren.kombu.subscription import AHEAD, Subscription
 from warren.storage.errors import MessageError, WarrenError
 from warren.verbs.exchange_verbs import UnroutableError
+from warren.verbs.instrumentation import processed
 
 _LOG = logger("kombu")
 
@@ -371,7 +372,8 @@ class Channel(base.StdChannel):
         else:
             subscription.unacked[tag] = None
             self._consumed[tag] = delivery, subscription.unacked
-        subscription.callback(message)
+        with processed(delivery):
+            subscription.callback(message)
 
     def _readable(self, delivery: Delivery, tag: int, consumer_tag: str | None = None) -> Message | None:
         """Return the message as Kombu's. Reject one whose bytes are invalid, as the program could not settle it."""

@@ -1,4 +1,4 @@
-"""Sending: spans around the verbs that publish messages, and their contexts in the messages.
+"""Sending: the spans of the verbs that publish messages, whose contexts go into the messages.
 
 A span lasts until the message is safe or refused, whether or not the caller waits for that.
 """
@@ -7,19 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import attrs
 from opentelemetry.trace import Span, SpanKind, Tracer
 
 from warren.actors.log_events import log_event, logger
 from warren.actors.runtime.future import Future
-from warren.aio import exchange as aio_exchange
-from warren.aio import node as aio_node
-from warren.aio import queue as aio_queue
-from warren.aio import topic as aio_topic
-from warren.handles import exchange, node, queue, topic
-from warren.opentelemetry.patches import Patches
 from warren.opentelemetry.spans import (
     RABBITMQ,
     ROCKETMQ,
@@ -27,87 +21,41 @@ from warren.opentelemetry.spans import (
     destination,
     fail,
     injected,
-    is_suppressed,
     links_of,
     vhost_attribute,
 )
+from warren.verbs.exchange_verbs import ExchangeVerbs
+from warren.verbs.queue_verbs import QueueVerbs
+from warren.verbs.steps import Steps
+from warren.verbs.topics.topic_verbs import TopicVerbs
+from warren.verbs.vhost_verbs import VhostVerbs
 
 _LOG = logger("opentelemetry")
 
 Described = tuple[Operation, list[Any], dict[str, Any]]
 """The operation, and the arguments of the call without the context."""
 Describe = Callable[[Any, list[Any], dict[str, Any]], Described]
-"""Takes a handle and the arguments of the call."""
+"""Takes an object with verbs, and the arguments of the call."""
 
 
-def patch(patches: Patches, tracer: Tracer) -> None:
-    """Put spans around all verbs that send."""
-    kind: type
-    for kind in (queue.Queue, aio_queue.Queue):
-        _patch(patches, kind, "publish", _by_queue, tracer)
-        _patch(patches, kind, "publish_many", _many_by_queue, tracer)
-    for kind in (exchange.Exchange, aio_exchange.Exchange):
-        _patch(patches, kind, "publish", _by_exchange, tracer)
-        _patch(patches, kind, "publish_many", _many_by_exchange, tracer)
-    _patch(patches, aio_queue.Queue, "publish_nowait", _by_queue, tracer)
-    _patch(patches, aio_exchange.Exchange, "publish_nowait", _by_exchange, tracer)
-    for kind in (node.Vhost, aio_node.Vhost):
-        _patch(patches, kind, "publish_to", _to_queues, tracer)
-    for kind in (topic.Topic, aio_topic.Topic):
-        _patch(patches, kind, "append", functools.partial(_to_topic, "send"), tracer)
-        _patch(patches, kind, "append_many", _many_to_topic, tracer)
-        _patch(patches, kind, "prepare", functools.partial(_to_topic, "prepare"), tracer)
-    _patch(patches, aio_topic.Topic, "append_nowait", functools.partial(_to_topic, "send"), tracer)
-
-
-def _patch(patches: Patches, kind: type, name: str, describe: Describe, tracer: Tracer) -> None:
-    awaited = kind.__module__.startswith("warren.aio.") and not name.endswith("_nowait")
-    wrapper = _awaited if awaited else _blocking
-    patches.replace(kind, name, lambda original: wrapper(original, describe, tracer))
-
-
-def _blocking(original: Callable[..., Any], describe: Describe, tracer: Tracer) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def send(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_suppressed():
-            return original(self, *args, **kwargs)
-        span, positional, keywords = _begin(self, args, kwargs, describe, tracer)
-        try:
-            result = original(self, *positional, **keywords)
-        except BaseException as error:
-            _end(span, error)
-            raise
-        confirm = _confirm_of(result)
-        if confirm is None:
-            span.end()
-        else:
-            confirm.on_done(functools.partial(_confirmed, span))
-        return result
-
-    return send
-
-
-def _awaited(original: Callable[..., Any], describe: Describe, tracer: Tracer) -> Callable[..., Any]:
-    @functools.wraps(original)
-    async def send(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_suppressed():
-            return await original(self, *args, **kwargs)
-        span, positional, keywords = _begin(self, args, kwargs, describe, tracer)
-        try:
-            result = await original(self, *positional, **keywords)
-        except BaseException as error:
-            _end(span, error)
-            raise
+def sent(describe: Describe, tracer: Tracer, verb: Any, args: Any, kwargs: Any) -> Steps[Any]:
+    """Call a verb that sends, in its span."""
+    span, positional, keywords = _begin(verb.__self__, args, kwargs, describe, tracer)
+    try:
+        result = yield from verb(*positional, **keywords)
+    except BaseException as error:
+        _end(span, error)
+        raise
+    confirm = result if isinstance(result, Future) else getattr(result, "confirm", None)
+    if confirm is None:
         span.end()
-        return result
+    else:
+        confirm.on_done(functools.partial(_confirmed, span))
+    return result
 
-    return send
 
-
-def _begin(
-    handle: Any, args: tuple[Any, ...], kwargs: dict[str, Any], describe: Describe, tracer: Tracer
-) -> tuple[Span, list[Any], dict[str, Any]]:
-    operation, positional, keywords = describe(handle, list(args), dict(kwargs))
+def _begin(verbs: Any, args: Any, kwargs: Any, describe: Describe, tracer: Tracer) -> tuple[Span, list[Any], Any]:
+    operation, positional, keywords = describe(verbs, list(args), dict(kwargs))
     name = "headers" if operation.system == RABBITMQ else "properties"
     carriers = keywords.get(name)
     links = links_of(carriers if isinstance(carriers, list) else [carriers or {}])
@@ -119,14 +67,6 @@ def _begin(
     elif not links and (carrier := injected(span, carriers)) is not None:
         keywords[name] = carrier
     return span, positional, keywords
-
-
-def _confirm_of(result: Any) -> Future | None:
-    """Return the future that is done when the message is safe."""
-    if isinstance(result, Future):
-        return result
-    future = getattr(result, "confirm", None) or getattr(result, "_future", None)
-    return future if isinstance(future, Future) else None
 
 
 def _confirmed(span: Span, future: Future) -> None:
@@ -176,26 +116,28 @@ def _many(exchange_name: str, routing_key: str, vhost: str, bodies: Any) -> Oper
     )
 
 
-def _by_queue(handle: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
-    return _one("", handle.name, handle.vhost, _first(args, keywords, "body"), keywords), args, keywords
+def _by_queue(verbs: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
+    queue = verbs.host.entry.declaration
+    return _one("", queue.name, queue.vhost, _first(args, keywords, "body"), keywords), args, keywords
 
 
-def _many_by_queue(handle: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
-    bodies = _listed(args, keywords)
-    return _many("", handle.name, handle.vhost, bodies), args, keywords
+def _many_by_queue(verbs: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
+    queue, bodies = verbs.host.entry.declaration, _listed(args, keywords)
+    return _many("", queue.name, queue.vhost, bodies), args, keywords
 
 
-def _by_exchange(handle: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
-    address = handle.name, _key(args, keywords), handle._verbs.host.declaration.vhost
+def _by_exchange(verbs: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
+    exchange = verbs.host.declaration
+    address = exchange.name, _key(args, keywords), exchange.vhost
     return _one(*address, _first(args, keywords, "body"), keywords), args, keywords
 
 
-def _many_by_exchange(handle: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
-    bodies = _listed(args, keywords)
-    return _many(handle.name, _key(args, keywords), handle._verbs.host.declaration.vhost, bodies), args, keywords
+def _many_by_exchange(verbs: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
+    exchange, bodies = verbs.host.declaration, _listed(args, keywords)
+    return _many(exchange.name, _key(args, keywords), exchange.vhost, bodies), args, keywords
 
 
-def _to_queues(handle: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
+def _to_queues(verbs: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
     """To several queues by their names: the default exchange has one key for each."""
     names = list(_first(args, keywords, "names") or ())
     if args:
@@ -203,10 +145,10 @@ def _to_queues(handle: Any, args: list[Any], keywords: dict[str, Any]) -> Descri
     else:
         keywords["names"] = names
     body = args[1] if len(args) > 1 else keywords.get("body")
-    return _one("", ",".join(names), handle._verbs.name, body, keywords), args, keywords
+    return _one("", ",".join(names), verbs.name, body, keywords), args, keywords
 
 
-def _to_topic(name: str, handle: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
+def _to_topic(name: str, verbs: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
     key = keywords.get("key")
     if key is not None and not isinstance(key, str):
         key = keywords["key"] = list(key)
@@ -215,7 +157,7 @@ def _to_topic(name: str, handle: Any, args: list[Any], keywords: dict[str, Any])
         type="send",
         name=name,
         system=ROCKETMQ,
-        destination=handle.name,
+        destination=verbs.name,
         attributes={
             "messaging.message.body.size": _size(_first(args, keywords, "body")),
             "messaging.rocketmq.message.tag": keywords.get("tag"),
@@ -227,13 +169,13 @@ def _to_topic(name: str, handle: Any, args: list[Any], keywords: dict[str, Any])
     return operation, args, keywords
 
 
-def _many_to_topic(handle: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
+def _many_to_topic(verbs: Any, args: list[Any], keywords: dict[str, Any]) -> Described:
     bodies = _listed(args, keywords)
     operation = Operation(
         type="send",
         name="send",
         system=ROCKETMQ,
-        destination=handle.name,
+        destination=verbs.name,
         attributes={
             "messaging.rocketmq.message.tag": keywords.get("tag"),
             "messaging.batch.message_count": len(bodies),
@@ -264,3 +206,16 @@ def _listed(args: list[Any], keywords: dict[str, Any]) -> Any:
         else:
             keywords["bodies"] = bodies
     return bodies if isinstance(bodies, list) else []
+
+
+SENDING: Final[dict[Callable[..., Any], Describe]] = {
+    QueueVerbs.publish: _by_queue,
+    QueueVerbs.publish_many: _many_by_queue,
+    ExchangeVerbs.publish: _by_exchange,
+    ExchangeVerbs.publish_many: _many_by_exchange,
+    VhostVerbs.publish_to: _to_queues,
+    TopicVerbs.append: functools.partial(_to_topic, "send"),
+    TopicVerbs.append_many: _many_to_topic,
+    TopicVerbs.prepare: functools.partial(_to_topic, "prepare"),
+}
+"""The verbs that send."""

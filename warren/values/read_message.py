@@ -17,6 +17,7 @@ from warren.actors.engines.topics.errors import MemberError, TopicError
 from warren.handles.lazy_sequence import LazySequence
 from warren.msg_store.commit_log.packed_records import PackedRecords
 from warren.values.topic_record import StoredMessage
+from warren.verbs.instrumentation import HOOK
 from warren.verbs.steps import Steps
 from warren.verbs.topics.reader_verbs import BATCH, Claim, Read, ReaderVerbs
 
@@ -140,6 +141,8 @@ class Iteration(Generic[R]):
         record = self._current = self._batch.popleft()
         record._handed_out()
         self._left -= 1
+        if HOOK.instrumentation is not None:
+            HOOK.instrumentation.handed_out(record)
         return record
 
     def finish(self) -> None:

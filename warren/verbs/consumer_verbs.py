@@ -24,6 +24,7 @@ from warren.actors.runtime.future import Future
 from warren.handles.channel import Channel, DeliveredMessage, SettlingChannel
 from warren.storage.errors import WarrenError
 from warren.values.messages import milliseconds
+from warren.verbs.instrumentation import HOOK, HandedOut
 from warren.verbs.steps import Steps, Within, ask, call
 
 D = TypeVar("D", bound=DeliveredMessage)
@@ -102,6 +103,10 @@ class ConsumerVerbs(abc.ABC):
 
     def spread(self, new: NewDelivery[D], delivered: Delivered) -> Iterator[D]:
         """The messages of a batch, one by one."""
+        deliveries = self._spread(new, delivered)
+        return deliveries if HOOK.instrumentation is None else HandedOut(deliveries)
+
+    def _spread(self, new: NewDelivery[D], delivered: Delivered) -> Iterator[D]:
         if self.declaration.acks_unseen and delivered.first_tag:
             return self._spread_acked(new, delivered)
         deliveries = spread(new, self.channel, delivered)
@@ -139,7 +144,7 @@ class ConsumerVerbs(abc.ABC):
         """The last delivery tag that was handed out, as far as there are others."""
         if self.declaration.acks_unseen:  # acked as they are handed out, so no message here was
             return 0
-        first = next(iter(unseen), None)
+        first = next(iter(unseen.rest if isinstance(unseen, HandedOut) else unseen), None)
         tags = [drained[0].first_tag if drained else 0, 0 if first is None else first.delivery_tag]
         return min((tag - 1 for tag in tags if tag), default=None)
 

@@ -25,6 +25,7 @@ from warren.actors.runtime.pooled_actor import Asked, PooledActor
 from warren.handles.process_bound import ProcessBound
 from warren.storage.call_arguments import signature
 from warren.storage.errors import InvalidValueError, shown
+from warren.verbs.instrumentation import HOOK
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -225,8 +226,10 @@ def blocking(
     @functools.wraps(verb)
     def method(self: Has[Any], *args: Any, **kwargs: Any) -> Any:
         signature(verb, 1).check(args, kwargs)
-        verbs = self._verbs if of is None else of(self._verbs)
-        result = run(getattr(verbs, name)(*args, **kwargs))
+        own = getattr(self._verbs if of is None else of(self._verbs), name)
+        if HOOK.instrumentation is not None:
+            return run(HOOK.instrumentation.call(own, args, kwargs, becomes))
+        result = run(own(*args, **kwargs))
         return result if becomes is None else becomes(result)
 
     return method
