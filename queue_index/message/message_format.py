@@ -223,6 +223,14 @@ def encode_many(envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes]) -> 
     return _encoded(envelope, msg_ids, bodies, b"".join)
 
 
+def encode_without_id(envelope: Envelope, body: bytes) -> bytes:
+    """A message without an id, as quorum queues have them; raises :class:`MessageError` without a routing key."""
+    template = envelope.template
+    if 0 < len(body) <= MAX_FRAGMENT_BYTES:
+        return b"".join((template.head, _counted(body), _TAIL_WITHOUT_ID, template.end))
+    return b"".join((template.empty_head, *_fragments(body), _TAIL_WITHOUT_ID, template.end))
+
+
 def encode_in_pieces(envelope: Envelope, msg_ids: bytes, bodies: Sequence[bytes]) -> list[Whole]:
     """:func:`encode_many`; a large message is not copied together, but left in pieces."""
     return _encoded(envelope, msg_ids, bodies, whole)
@@ -266,6 +274,11 @@ def content_of(properties: bytes, body: bytes) -> bytes:
 def properties_in(content: bytes) -> bytes:
     """The properties of a content."""
     return content[4 : 4 + _U32.unpack_from(content)[0]]
+
+
+def properties_sizes(contents: Sequence[bytes]) -> list[int]:
+    """Bytes of the properties of each content."""
+    return [size for (size,) in map(_U32.unpack_from, contents)]
 
 
 def body_at_in(content: bytes) -> int:

@@ -11,7 +11,6 @@ body, which its publisher has anyway.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from warren.queue_index.message.message_format import (
     CONTENT_OVERHEAD_BYTES,
@@ -20,6 +19,7 @@ from warren.queue_index.message.message_format import (
     body_at_in,
     encode_many,
     encode_message,
+    properties_sizes,
 )
 from warren.queue_index.queue.run import (
     DELIVERED,
@@ -30,14 +30,9 @@ from warren.queue_index.queue.run import (
     Run,
     UnencodedTerms,
     open_batch,
-    properties_sizes,
 )
 from warren.queue_index.queue.state import QueueState, WrittenAhead
 from warren.storage.errors import MessageError
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 
 def _sizes(envelope: Envelope, given: bytes) -> tuple[int, int]:
@@ -137,8 +132,6 @@ def publish_many(
 
     Raises :class:`MessageError`, before anything is done, for invalid messages.
     """
-    import numpy as np
-
     if len(msg_ids) != MSG_ID_BYTES * len(bodies):
         raise MessageError(f"{len(msg_ids)} bytes of ids for {len(bodies)} bodies")
     if not set(map(type, bodies)) <= {bytes}:  # they are kept as they are, and must be immutable
@@ -154,8 +147,7 @@ def publish_many(
         if isinstance(embedded, bool):
             embeds = embedded
         else:  # a run is of one kind
-            embeds, others = bool(embedded[low]), np.flatnonzero(embedded[low:high] != embedded[low])
-            high = low + int(others[0]) if len(others) else high
+            embeds, high = embedded[low], _end_of_kind(embedded, low, high)
         ids = msg_ids[low * MSG_ID_BYTES : high * MSG_ID_BYTES]
         times = expiries if isinstance(expiries, int) else expiries[low:high]
         terms = UnencodedTerms(envelope, ids, bodies[low:high])
@@ -168,23 +160,27 @@ def publish_many(
     return range(first, s.next_seq_id)
 
 
-def _measure(
-    s: QueueState, envelope: Envelope, bodies: Sequence[bytes]
-) -> tuple[int | list[int], bool | npt.NDArray[np.bool_]]:
+def _measure(s: QueueState, envelope: Envelope, bodies: Sequence[bytes]) -> tuple[int | list[int], bool | list[bool]]:
     """Return the bodies' sizes, and which of the messages go into the index; one for all, or one each."""
-    import numpy as np
-
-    limit, lengths = s.settings.queue_index_embed_msgs_below, list(map(len, bodies))
-    alike = not lengths or lengths.count(lengths[0]) == len(lengths)
+    limit, sizes = s.settings.queue_index_embed_msgs_below, list(map(len, bodies))
     if not envelope.of_contents:
-        if alike:
-            size = lengths[0] if lengths else 0
+        size = sizes[0] if sizes else 0
+        if sizes.count(size) == len(sizes):
             return size, size < limit and size + len(envelope.properties) < limit
-        return lengths, np.array(lengths) < min(limit, limit - len(envelope.properties))
+        below = min(limit, limit - len(envelope.properties))
+        return sizes, [size < below for size in sizes]
     heads = properties_sizes(bodies)
-    sizes = np.maximum(np.array(lengths) - CONTENT_OVERHEAD_BYTES - heads, 0)
-    embedded = (sizes < limit) & (sizes + heads < limit)
-    return sizes.tolist(), bool(embedded[0]) if embedded.all() or not embedded.any() else embedded
+    sizes = [max(size - CONTENT_OVERHEAD_BYTES - head, 0) for size, head in zip(sizes, heads, strict=True)]
+    embedded = [size < limit and size + head < limit for size, head in zip(sizes, heads, strict=True)]
+    return sizes, embedded[0] if embedded.count(embedded[0]) == len(embedded) else embedded
+
+
+def _end_of_kind(embedded: list[bool], low: int, high: int) -> int:
+    """Return where the messages from ``low`` on that are of one kind end, at most ``high``."""
+    try:
+        return embedded.index(not embedded[low], low, high)
+    except ValueError:
+        return high
 
 
 def _enter(s: QueueState, run: Run, envelope: Envelope, *, batch: bool, written: bool = False) -> None:

@@ -34,11 +34,13 @@ import attrs
 
 from warren.queue_index.message.message_format import (
     CONTENT_OVERHEAD_BYTES,
+    LENGTH_BYTES,
     Envelope,
     encode_in_pieces,
     encode_many,
     encode_message,
     properties_in,
+    properties_sizes,
 )
 from warren.storage.pieces import Whole
 
@@ -172,16 +174,16 @@ class UnencodedTerms:
         given = self._given(low, high)
         if not self.envelope.of_contents:
             return given
-        starts = (properties_sizes(given) + CONTENT_OVERHEAD_BYTES).tolist()
-        return [content[start:] for content, start in zip(given, starts, strict=True)]
+        sizes = properties_sizes(given)
+        return [content[CONTENT_OVERHEAD_BYTES + size :] for content, size in zip(given, sizes, strict=True)]
 
     def many_properties(self, low: int, high: int) -> list[bytes]:
         """The encoded properties of the messages ``low … high-1``."""
         given = self._given(low, high)
         if not self.envelope.of_contents:
             return [self.envelope.properties] * len(given)
-        ends = (properties_sizes(given) + 4).tolist()
-        return [content[4:end] for content, end in zip(given, ends, strict=True)]
+        sizes = properties_sizes(given)
+        return [content[LENGTH_BYTES : LENGTH_BYTES + size] for content, size in zip(given, sizes, strict=True)]
 
     def _given(self, low: int, high: int) -> Sequence[bytes]:
         return self.given if high - low == len(self.given) else self.given[low:high]
@@ -189,13 +191,6 @@ class UnencodedTerms:
     def properties(self, index: int) -> bytes:
         """One message's encoded properties."""
         return properties_in(self.given[index]) if self.envelope.of_contents else self.envelope.properties
-
-
-def properties_sizes(contents: Sequence[bytes]) -> npt.NDArray[np.int64]:
-    """Bytes of the properties of each content."""
-    import numpy as np
-
-    return np.frombuffer(b"".join([content[:4] for content in contents]), ">u4").astype(np.int64)
 
 
 BatchTerms = list[bytes] | PackedTerms | UnencodedTerms
