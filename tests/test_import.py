@@ -159,7 +159,7 @@ def test_drawn_messages_come_back_through_a_line_and_a_row(
 ) -> None:
     encoded = encode_message(Envelope(b"/", exchange, (key,), properties, True), bytes(16), body)
     envelope, said = Envelopes().split(encoded)
-    batch = MixedBatch([MessageRow(0, 7, bytes(16), True, False, False, 5, None, "", 0, envelope, 1, said)])
+    batch = MixedBatch([MessageRow(0, 7, bytes(16), True, False, False, 5, None, None, "", 0, envelope, 1, said)])
     expected = Letter(exchange, (key,), properties, body, 5, (0, 0))
     line, rows = io.BytesIO(), io.BytesIO()
     JsonLines(line.write, with_text=with_text).messages(b"/", b"q", batch)

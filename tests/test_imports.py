@@ -43,7 +43,7 @@ HOMES = {
 
 EXTRAS = {
     "spark": ("warren.pipeline",),
-    "parquet": ("warren.arrow", "warren.tables"),
+    "parquet": ("warren.arrow", "warren.tables", "warren.salvage.streams.sub_batches"),
     "sql": ("warren.sql",),
     "sim": ("warren.simulation", "warren.recording"),
     "kombu": ("warren.kombu",),

@@ -47,7 +47,7 @@ def as_row(line: Json) -> Json:
         row[name] = None if line[name] is None else to_json(line[name]).decode()
     for name in ("body", "encoded_properties"):
         row[name] = base64.b64decode(row[name]) if name in row else None
-    return {"delivery_count": None, "acked": None, "orphan": None} | row
+    return {"delivery_count": None, "stream_offset": None, "acked": None, "orphan": None} | row
 
 
 @pytest.mark.parametrize(

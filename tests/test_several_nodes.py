@@ -15,6 +15,7 @@ import warren as library
 from tests.support.cli_tools import warren
 from tests.support.pipeline_tools import read_rows
 from tests.support.quorum_tools import NODE, ORDERS, QuorumNode, plain_log, records
+from tests.support.stream_tools import StreamWriter
 from warren.salvage.source import open_source
 from warren.storage.errors import DataError
 from warren.storage.filesystem import RealFileSystem
@@ -169,13 +170,11 @@ def test_the_list_says_what_was_lost_of_a_node_and_what_is_not_read(volume: Path
     node = QuorumNode(RealFileSystem(), str(first / "quorum" / NODE))
     node.meta({ORDERS: 6})
     node.wal(1, records(ORDERS, plain_log(1)[:2]))
-    stream = second / "stream" / "__events_1795847813505985842"
-    stream.mkdir(parents=True)
-    (stream / f"{0:020}.segment").write_bytes(b"OSIL" + bytes(4))
+    StreamWriter(second / "stream" / "__events_1795847813505985842")
     result = warren("inspect", volume, "--json")
     report = json.loads(result.stdout)["nodes"]
     assert (result.exit_code, [node["messages"] for node in report]) == (0, [0, COUNTS[SECOND]])
-    problems = [f"{first}: log cut short", f"{second}: streams not read"]
+    problems = [f"{first}: log cut short", f"{second}: nameless stream"]
     assert [node["problem"] for node in report] == problems
     assert warren("inspect", volume).stderr == "".join(f"warren: {problem}\n" for problem in problems)
     assert f", 0 messages, {problems[0]})" in warren("export", volume).stderr

@@ -42,7 +42,7 @@ MOST_SHORT_BYTES: Final = 255
 _MAX_DEPTH: Final = 64
 _QUEUE_ADDRESS: Final = b"/queues/"
 
-_FIELDS: Final = (
+FIELDS: Final = (
     "message-id", "user-id", "to", "subject", "reply-to", "correlation-id", "content-type", "content-encoding",
     "absolute-expiry-time", "creation-time", "group-id", "group-sequence", "reply-to-group-id",
 )  # fmt: skip
@@ -64,7 +64,7 @@ class Amqp10Message:
     """durable, priority, ttl, …; the last ones may be missing."""
     annotations: Pairs = ()
     properties: Sequence[Term] = ()
-    """:data:`_FIELDS`; the last ones may be missing."""
+    """:data:`FIELDS`; the last ones may be missing."""
     application_properties: Pairs = ()
     body: bytes = b""
     is_data: bool = True
@@ -120,7 +120,7 @@ def converted(message: Amqp10Message) -> tuple[Properties, list[Header]]:
     Raises :class:`MessageError` for an invalid value.
     """
     durable, priority, ttl = [*message.header[:3], *[amqp10.NULL] * 3][:3]
-    fields = dict(zip(_FIELDS, message.properties, strict=False))
+    fields = dict(zip(FIELDS, message.properties, strict=False))
     annotations = {name: value for key, value in message.annotations if (name := _symbol(key)) is not None}
     headers = [*_from_annotations(message.annotations), *_from_application_properties(message.application_properties)]
     message_id = _identity(fields.get("message-id"), b"x-message-id", headers)

@@ -143,7 +143,7 @@ def as_exported(row: Row) -> Row:
     """A row without what a line does not have."""
     left = {name: value for name, value in row.items() if name not in ("node", "priority", "position", "file")}
     del left["file_offset"]
-    for name in ("delivery_count", "encoded_properties"):
+    for name in ("delivery_count", "stream_offset", "encoded_properties"):
         if left[name] is None:
             del left[name]
     left["properties"] = json.loads(left["properties"])

@@ -24,6 +24,7 @@ Json = dict[str, Any]
 PROJECT = Path(__file__).parents[2]
 GOLDEN = PROJECT / "tests" / "golden"
 V1, V2, QUORUM = "rabbitmq-3.10.8", "rabbitmq-3.10.8-cqv2", "rabbitmq-3.10.8-quorum"
+STREAMS = "rabbitmq-3.10.8-streams"
 DEFINITIONS = "rabbitmq-3.10.8-definitions"
 
 

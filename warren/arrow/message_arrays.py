@@ -60,6 +60,7 @@ def _mixed(batch: MixedBatch) -> dict[str, Any]:
         "acked": lambda: [is_acked or None for is_acked in column("acked")],
         "expiry_us": lambda: _expiries(np.array(column("expiry_us"), np.uint64)),
         "delivery_count": column("delivery_count"),
+        "stream_offset": column("stream_offset"),
         "size": column("size"),
         "exchange": lambda: [envelope.exchange for envelope in envelopes],
         "routing_keys": lambda: [envelope.routing_keys for envelope in envelopes],

@@ -31,7 +31,7 @@ GROUP_ROWS: Final = 1 << 16
 
 MESSAGES: Final[pa.Schema] = schema_of(
     "node string, position long, vhost string, queue string, seq_id long, msg_id string, persistent boolean, "
-    "redelivered boolean, expiry_us long, delivery_count long, size long, exchange string, "
+    "redelivered boolean, expiry_us long, delivery_count long, stream_offset long, size long, exchange string, "
     "routing_keys array<string>, properties string, headers string, encoded_properties binary, body binary, "
     "body_sha256 string"
 )

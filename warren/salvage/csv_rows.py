@@ -22,8 +22,8 @@ from warren.salvage.names import as_text, to_json, to_text
 from warren.salvage.rocketmq.record_lines import body_text, record_fields
 
 MESSAGE_COLUMNS: Final = (
-    *("vhost", "queue", "seq_id", "msg_id", "persistent", "redelivered", "expiry_us", "delivery_count", "size"),
-    *("exchange", "routing_keys", "properties", "headers", "encoded_properties"),
+    *("vhost", "queue", "seq_id", "msg_id", "persistent", "redelivered", "expiry_us", "delivery_count"),
+    *("stream_offset", "size", "exchange", "routing_keys", "properties", "headers", "encoded_properties"),
     *("body", "body_encoding", "body_sha256", "acked", "orphan"),
 )
 RECORD_COLUMNS: Final = (
@@ -57,6 +57,7 @@ class CsvRows:
                 "redelivered": _word(row.redelivered),
                 "expiry_us": row.expiry_us or None,
                 "delivery_count": row.delivery_count,
+                "stream_offset": row.stream_offset,
                 "acked": _word(row.acked or None),
             }
             self._rows.writerow({**fields, **self._content(row.envelope, row.body)})

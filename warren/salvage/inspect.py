@@ -18,6 +18,8 @@ quorum      "machine_version", "outstanding", "past_limit", "past_length", "dead
             "log": {"first_index", "last_index", "term"}, "snapshot": {"index", "term", "machine_version"} or null,
             "segments": [{"name", "entries", "first_index", "last_index"}], "wal_records", "members": [node],
             "directories": [name]
+stream      "first_offset", "last_offset", "segments": [{"name", "bytes", "chunks", "messages", "first_offset",
+            "last_offset", "first_timestamp_ms", "last_timestamp_ms"}]
 unreadable  "unreadable": why
 ==========  ===========================================================================================================
 
@@ -25,11 +27,13 @@ Of v1 ``journal`` and ``segments`` count the records that stand in the files, ``
 together; a segment that only the journal publishes to is there, with no records of its own. Of a quorum queue
 ``outstanding`` counts the ready messages that were at a consumer at the end of the log and came back; ``past_limit``
 those that came back too often, ``past_length`` those for which the queue is too long then; a restarted broker would
-deliver neither. ``dead_letters`` are on their way to another queue, and not among the ready ones.
+deliver neither. ``dead_letters`` are on their way to another queue, and not among the ready ones. Of a stream
+the chunks and offsets of the broker itself are counted, too; timestamps are milliseconds since the epoch, offsets and
+timestamps null without chunks.
 
 A store's ``messages`` are its good records, ``valid_bytes`` those that unacked messages of the vhost's queues need. A
-queue's folder alone has no stores in the report. Neither has a vhost that has quorum queues only: its ``dir`` is empty,
-its ``segment_entry_count`` null. Each level of a priority queue is a queue of its own. Names:
+queue's folder alone has no stores in the report. Neither has a vhost without classic queues: its ``dir`` is empty, its
+``segment_entry_count`` null. Each level of a priority queue is a queue of its own. Names:
 :mod:`warren.salvage.names`.
 """
 
@@ -56,7 +60,7 @@ def inspect_source(source: Source, report: OnFinding = lambda _: None) -> Report
 
 def _vhost(vhost: Vhost, report: OnFinding) -> Report:
     queues = [_queue(queue, report) for queue in vhost.queues]
-    is_without_files = not vhost.path and all(queue["type"] == "quorum" for queue in queues)
+    is_without_files = not vhost.path and all(queue["type"] != "classic" for queue in queues)
     numbers = {
         "name": to_text(vhost.name),
         "dir": vhost.directory,

@@ -7,6 +7,7 @@ table for each type of queue, with the contents of the files; finally the stores
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Final, Literal
 
 from rich import box
@@ -168,10 +169,35 @@ def _indexes(first: int | None, last: int | None) -> str:
     return "none" if first is None or last is None else f"{first:,} – {last:,}"
 
 
+def _stream(queues: Sequence[Report]) -> Table:
+    table = _table("stream", "segment", "size", "chunks", "messages", "offsets", "until")
+    for queue in queues:
+        rows = [
+            [
+                segment["name"],
+                decimal(segment["bytes"]),
+                *(f"{segment[column]:,}" for column in ("chunks", "messages")),
+                _indexes(segment["first_offset"], segment["last_offset"]),
+                _time(segment["last_timestamp_ms"]),
+            ]
+            for segment in queue["segments"]
+        ]
+        _add_rows(table, [shown(from_text(queue["name"]))], shortened(rows))
+    return table
+
+
+def _time(time_ms: int | None) -> str:
+    try:
+        return "" if time_ms is None else f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return "no time"
+
+
 _TYPES: Final[dict[str, Callable[[Sequence[Report]], Table]]] = {
     "classic v1": _classic_v1,
     "classic v2": _classic_v2,
     "quorum": _quorum,
+    "stream": _stream,
 }
 """In the order in which they are printed."""
 

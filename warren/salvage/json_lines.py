@@ -6,11 +6,12 @@
      "properties", "headers", "body", "body_sha256"}           and "acked": true or "orphan": true, if it is
 
 For a quorum queue ``seq_id`` is the index in its log, and ``delivery_count`` follows ``expiry_us``: how often the
-message came back; it is not put into the headers.
+message came back; it is not put into the headers. For a stream ``seq_id`` is the offset, and ``stream_offset``, the
+same, follows ``expiry_us``; it is not put into the headers either.
 
-``msg_id`` (null in a quorum queue) and ``body_sha256`` are hexadecimal, ``body`` base64, ``expiry_us`` microseconds
-since the epoch or null. ``properties`` holds those that are set, under AMQP's names; ``headers`` an object or null.
-What JSON cannot express is written as :func:`warren.queue_index.properties.to_json` does it; names:
+``msg_id`` (null in quorum queues and streams) and ``body_sha256`` are hexadecimal, ``body`` base64, ``expiry_us``
+microseconds since the epoch or null. ``properties`` holds those that are set, under AMQP's names; ``headers`` an object
+or null. What JSON cannot express is written as :func:`warren.queue_index.properties.to_json` does it; names:
 :mod:`warren.salvage.names`. If the properties cannot be restored from that, byte for byte, ``encoded_properties``
 follows the headers: all of them as AMQP encodes them, in base64.
 
@@ -110,6 +111,7 @@ class JsonLines:
                 (FLAGS if row.msg_id else _FLAGS_WITHOUT_ID)[row.persistent, row.redelivered],
                 b"%d" % row.expiry_us if row.expiry_us else b"null",
                 b"" if row.delivery_count is None else b', "delivery_count": %d' % row.delivery_count,
+                b"" if row.stream_offset is None else b', "stream_offset": %d' % row.stream_offset,
             )
             end = b'", "acked": true}\n' if row.acked else b'"}\n'
             for piece in json_line(start, row.envelope, row.body, end, with_text=self._with_text):

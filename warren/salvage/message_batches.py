@@ -84,6 +84,7 @@ class UniformBatch:
             repeat(False),
             run.expiries_us.tolist(),
             repeat(None),
+            repeat(None),
             repeat(run.path),
             run.offsets.tolist(),
             repeat(self.envelope),
@@ -99,13 +100,14 @@ class MessageRow(NamedTuple):
     position: int
     seq_id: int
     msg_id: bytes
-    """Empty in a quorum queue."""
+    """Empty in a quorum queue and in a stream."""
     persistent: bool
     redelivered: bool
     acked: bool
     expiry_us: int
     """Microseconds since the epoch; 0: none."""
     delivery_count: int | None
+    stream_offset: int | None
     path: str
     offset: int
     envelope: Envelope
@@ -199,7 +201,7 @@ class Batcher:
 
     def _add(self, message: StoredMessage, batch: MixedBatch) -> Finding | None:
         """Add a row; return a finding if the message cannot be read."""
-        seq_id, msg_id, persistent, redelivered, acked, expiry_us, encoded, path, offset, delivery_count = message
+        seq_id, msg_id, persistent, redelivered, acked, expiry_us, encoded, path, offset, *counts = message
         try:
             envelope, body = self._envelopes.split(encoded)
         except MessageError as error:
@@ -218,7 +220,7 @@ class Batcher:
             redelivered,
             acked,
             expiry_us,
-            delivery_count,
+            *counts,
             path,
             offset,
             envelope,

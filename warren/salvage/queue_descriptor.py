@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from warren.queue_index.index.recovery_terms import RecoveryTerms
-from warren.salvage.queue_directory import BodySource
+from warren.salvage.queue_directory import BodySource, Finding
 from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.quorum.quorum_node import QuorumNodes
 from warren.salvage.read_only import ReadOnlyFileSystem
@@ -26,6 +26,7 @@ class QueueFormat(enum.Enum):
     CONVERTING = enum.auto()
     """A classic queue with files of both versions."""
     QUORUM = enum.auto()
+    STREAM = enum.auto()
 
 
 @attrs.frozen(kw_only=True)
@@ -52,6 +53,10 @@ class QueueDescriptor:
                 return QuorumDirectory(
                     files=files, path=self.path, name=self.name, members=self.members, bodies=bodies, nodes=nodes
                 )
+            case QueueFormat.STREAM:
+                from warren.salvage.streams.stream_directory import StreamDirectory
+
+                return StreamDirectory(files=files, path=self.path, name=self.name, bodies=bodies)
             case QueueFormat.CLASSIC_V1:
                 return self._v1(files, bodies)
             case QueueFormat.CLASSIC_V2:
@@ -84,3 +89,13 @@ class QueueDescriptor:
         is_converting = self.format is QueueFormat.CONVERTING
         index = ClassicV2Index(files=files, path=self.path, terms=self.terms, is_converting=is_converting)
         return ClassicV2Directory(index=index, name=self.name, bodies=bodies)
+
+
+@attrs.frozen
+class QueuePlace:
+    """A quorum queue or a stream: its directory is not in its vhost's."""
+
+    vhost: bytes
+    """Empty if it is unknown."""
+    queue: QueueDescriptor
+    problems: tuple[Finding, ...] = ()

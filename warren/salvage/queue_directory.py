@@ -67,6 +67,8 @@ class StoredMessage(NamedTuple):
     offset: int
     delivery_count: int | None = None
     """How often it came back, of a quorum queue; ``None``: the format counts no deliveries."""
+    stream_offset: int | None = None
+    """``None``: it is in no stream."""
 
 
 class UnindexedMessage(NamedTuple):
@@ -202,7 +204,7 @@ class Summary:
     payload_bytes: int
     """Of their payloads."""
     details: dict[str, Json]
-    """``type`` (classic or quorum) and, of a classic queue, ``version`` first."""
+    """``type`` (classic, quorum or stream) and, of a classic queue, ``version`` first."""
 
 
 class BodySource(Protocol):

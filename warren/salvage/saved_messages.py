@@ -49,7 +49,17 @@ def _expiry(message: SavedMessage) -> Moment | None:
     return Moment(expiry_us / 1_000_000) if expiry_us else None
 
 
-_NAMES: Final = ("vhost", "queue", "seq_id", "msg_id", "redelivered", "delivery_count", "acked", "orphan")
+_NAMES: Final = (
+    "vhost",
+    "queue",
+    "seq_id",
+    "msg_id",
+    "redelivered",
+    "delivery_count",
+    "stream_offset",
+    "acked",
+    "orphan",
+)
 
 SAVED_FIELDS: Final[Mapping[str, Getter[Any]]] = {
     **MESSAGE_FIELDS,
@@ -92,6 +102,7 @@ class Selector:
             "acked": row.acked,
             "expiry_us": row.expiry_us,
             "delivery_count": row.delivery_count,
+            "stream_offset": row.stream_offset,
             "orphan": False,
         }
         return self.wants(row.envelope, row.body, fields)

@@ -1,16 +1,17 @@
 """A source: what the user points at, recognised and opened without changing it.
 
-It is a node's data directory, its ``msg_stores``, ``vhosts`` or ``quorum`` folder, one vhost's folder or one queue's; a
-RocketMQ's store folder; a directory that holds any of them a few levels below; or an archive that does, which is
-unpacked to a temporary directory (:mod:`warren.salvage.archives.archive`). A path may go on after an archive's name:
-``backup.tar.gz/a/store``. ``-`` is an archive that comes through stdin, and ``ssh://host/path`` a directory of another
-machine, which comes as one (:mod:`warren.salvage.archives.over_ssh`). A warren node's directory may hold both kinds,
-queues and a topics store.
+It is a node's data directory, its ``msg_stores``, ``vhosts``, ``quorum`` or ``stream`` folder, one vhost's folder or
+one queue's; a RocketMQ's store folder; a directory that holds any of them a few levels below; or an archive that does,
+which is unpacked to a temporary directory (:mod:`warren.salvage.archives.archive`). A path may go on after an archive's
+name: ``backup.tar.gz/a/store``. ``-`` is an archive that comes through stdin, and ``ssh://host/path`` a directory of
+another machine, which comes as one (:mod:`warren.salvage.archives.over_ssh`). A warren node's directory may hold both
+kinds, queues and a topics store.
 
 A directory or an archive may hold several nodes, such as the volume of a container that has a new host name at every
 start. :meth:`Place.nodes` gives all of them. Everything else needs one, and raises an error that names them.
 
-A node's data directory includes its quorum queues: each is one of its vhost's queues, beside the classic ones.
+A node's data directory includes its quorum queues and streams: each is one of its vhost's queues, beside the classic
+ones.
 
 A queue's folder includes its vhost if it is in one: the vhost's settings, its store (for the bodies) and the queue's
 terms of a clean stop. The other queues are not read then, so nothing is reported about the store.
@@ -32,12 +33,13 @@ from warren.queue_index.index import directory as disk
 from warren.salvage.archives import over_ssh
 from warren.salvage.live_node import holders, refuse_live_node
 from warren.salvage.names import split_level
+from warren.salvage.queue_descriptor import QueuePlace
 from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum.quorum_node import QuorumNodes
-from warren.salvage.quorum.quorum_places import QuorumPlace, quorum_places
+from warren.salvage.quorum.quorum_places import quorum_places
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.rocketmq.store_places import store_at
-from warren.salvage.unread_streams import unread_streams
+from warren.salvage.streams.stream_places import stream_places
 from warren.salvage.vhost import STORES, Vhost, VhostPlace
 from warren.storage.data_version import FILE_NAME as VERSION_FILE
 from warren.storage.data_version import refuse_unreadable
@@ -64,7 +66,7 @@ DIRECTORY_DEPTH: Final = 3
 _NO_BROKERS: Final = frozenset({DELAYS_DIRECTORY, SIDE_DIRECTORY, "coordination"})
 """Folders of a node that only look like the directory of another node."""
 
-_NO_QUEUES = "is no RabbitMQ data directory, vhosts or quorum folder, vhost's folder or queue's folder"
+_NO_QUEUES = "is no RabbitMQ data directory, vhosts, quorum or stream folder, vhost's folder or queue's folder"
 _NO_STORE = "is no RocketMQ store folder (with commitlog, consumequeue or index in it)"
 _NEITHER = f"{_NO_QUEUES}, and {_NO_STORE.removeprefix('is ')}"
 
@@ -78,7 +80,7 @@ class Source:
     path: str
     """As the user gave it."""
     vhosts: list[Vhost]
-    """In order of their directories' names; those with quorum queues alone come last."""
+    """In order of their directories' names; those without classic queues come last."""
 
     @property
     def kind(self) -> str:
@@ -285,20 +287,20 @@ def _opened(files: ReadOnlyFileSystem, places: Sequence[VhostPlace], names: Coll
 
 
 def _vhost_places(files: ReadOnlyFileSystem, place: str) -> list[VhostPlace] | None:
-    """Where its vhosts are: their classic queues, their quorum queues, or both. A directory's name tells the vhost."""
+    """Where its vhosts are: their classic queues, and the others. A directory's name tells the vhost."""
     classic = _classic_places(files, place)
-    quorum, problems = quorum_places(files, place)
-    problems += [] if (streams := unread_streams(files, place)) is None else [streams]
-    if not quorum and not problems:
+    (quorum, problems), (streams, stream_problems) = quorum_places(files, place), stream_places(files, place)
+    problems += stream_problems
+    if not quorum and not streams and not problems:
         return classic
-    by_directory: dict[str, list[QuorumPlace]] = {}
-    for queue in quorum:
-        by_directory.setdefault(disk.vhost_directory_name(queue.vhost), []).append(queue)
+    by_directory: dict[str, list[QueuePlace]] = {}
+    for other in (*quorum, *streams):
+        by_directory.setdefault(disk.vhost_directory_name(other.vhost), []).append(other)
     places = []
     for vhost_place in classic or ():
-        queues = by_directory.pop(posixpath.basename(vhost_place.path or ""), [])
-        places.append(attrs.evolve(vhost_place, quorum=tuple(queues)))
-    places += [VhostPlace(None, quorum=tuple(by_directory[name])) for name in sorted(by_directory)]
+        others = by_directory.pop(posixpath.basename(vhost_place.path or ""), [])
+        places.append(attrs.evolve(vhost_place, others=tuple(others)))
+    places += [VhostPlace(None, others=tuple(by_directory[name])) for name in sorted(by_directory)]
     first, *rest = places or [VhostPlace(None)]  # no file says which vhosts the problems belong to
     return [attrs.evolve(first, problems=(*first.problems, *problems)), *rest]
 

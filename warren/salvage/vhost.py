@@ -28,11 +28,10 @@ from warren.queue_index.index import directory as disk
 from warren.queue_index.index.record_format import Bools, Octets
 from warren.queue_index.index.recovery_terms import RecoveryTerms, read_recovery_terms, v2_index_state
 from warren.salvage.names import to_text
-from warren.salvage.queue_descriptor import QueueDescriptor, QueueFormat
+from warren.salvage.queue_descriptor import QueueDescriptor, QueueFormat, QueuePlace
 from warren.salvage.queue_directory import MSG_IDS, UNREADABLE_FILE, BodySource, Finding, MsgIds, Severity, damage_by
 from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.quorum.quorum_node import QuorumNodes
-from warren.salvage.quorum.quorum_places import QuorumPlace
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.storage.errors import DataError, StorageError, WarrenError
 
@@ -48,11 +47,11 @@ class VhostPlace:
     """Where a vhost is, for :meth:`Vhost.open`."""
 
     path: str | None
-    """Of its folder with classic queues; ``None``: a queue's folder outside of a vhost, or quorum queues only."""
+    """Of its folder with classic queues; ``None``: a queue's folder outside of a vhost, or other queues only."""
     only: str | None = None
     """The folder of the only classic queue to open."""
-    quorum: tuple[QuorumPlace, ...] = ()
-    """Its quorum queues."""
+    others: tuple[QueuePlace, ...] = ()
+    """Its quorum queues and streams."""
     problems: tuple[Finding, ...] = ()
     """Other findings about the place."""
 
@@ -102,16 +101,14 @@ class Vhost:
             if vhost.is_whole:
                 directories = vhost._queue_directories()
         queue_names = [vhost._queue_name(directory) for directory in directories]
-        vhost_names = [name.vhost for name in queue_names] + [queue.vhost for queue in place.quorum]
+        vhost_names = [name.vhost for name in queue_names] + [other.vhost for other in place.others]
         if not vhost.name:
             vhost.name = next(filter(None, vhost_names), vhost.directory.encode())
         for directory, queue_name in zip(directories, queue_names, strict=True):
             vhost.descriptors[directory] = vhost._descriptor(directory, queue_name.queue, queue_name.index_version)
-        for queue in place.quorum:
-            vhost.descriptors[queue.path] = QueueDescriptor(
-                format=QueueFormat.QUORUM, path=queue.path, name=queue.name, members=queue.members
-            )
-            vhost.problems += queue.problems
+        for other in place.others:
+            vhost.descriptors[other.queue.path] = other.queue
+            vhost.problems += other.problems
         nodes, bodies = nodes or QuorumNodes(files), _PersistentStore(vhost)
         vhost.queues = [descriptor.open(files, bodies, nodes) for descriptor in vhost.descriptors.values()]
         vhost.queues.sort(key=lambda queue: (queue.name, queue.path))

@@ -43,17 +43,17 @@ _BROKEN: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionE
 """What other people's JSON can end in."""
 _JSON_CELLS: Final = frozenset(
     (
-        *("routing_keys", "properties", "headers", "expiry_us", "seq_id", "delivery_count", "size"),
+        *("routing_keys", "properties", "headers", "expiry_us", "seq_id", "delivery_count", "stream_offset", "size"),
         *("persistent", "redelivered", "acked", "orphan"),
     )
 )
 """Cells of CSV that are JSON; others are text."""
-_PLAIN_FIELDS: Final = ("seq_id", "msg_id", "persistent", "redelivered", "delivery_count")
+_PLAIN_FIELDS: Final = ("seq_id", "msg_id", "persistent", "redelivered", "delivery_count", "stream_offset")
 
 _TEXT, _NUMBER, _TRUTH, _BYTES = (str, "text"), (int, "a whole number"), (bool, "true or false"), (bytes, "bytes")
 _TYPES: Final[Mapping[str, tuple[type, str]]] = {
     **dict.fromkeys(("vhost", "queue", "msg_id", "exchange", "properties", "headers"), _TEXT),
-    **dict.fromkeys(("seq_id", "delivery_count", "expiry_us"), _NUMBER),
+    **dict.fromkeys(("seq_id", "delivery_count", "stream_offset", "expiry_us"), _NUMBER),
     **dict.fromkeys(("persistent", "redelivered", "acked", "orphan"), _TRUTH),
     **dict.fromkeys(("body", "encoded_properties"), _BYTES),
     "routing_keys": (list, "a list"),

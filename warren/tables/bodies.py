@@ -144,7 +144,7 @@ def _vhost_of(node: Node, files: ReadOnlyFileSystem, directory: str) -> Iterator
     """Open the vhost of a store, with its classic queues alone: no other queue refers to the store."""
     for vhost_place in node.contents().vhosts or ():
         if vhost_place.path == posixpath.dirname(directory):
-            with closing(Vhost.open(files, attrs.evolve(vhost_place, quorum=()))) as vhost:
+            with closing(Vhost.open(files, attrs.evolve(vhost_place, others=()))) as vhost:
                 yield vhost
             return
     yield None

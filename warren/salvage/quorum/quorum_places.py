@@ -18,9 +18,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Final
 
-import attrs
-
 from warren.salvage.names import printable, to_text
+from warren.salvage.queue_descriptor import QueueDescriptor, QueueFormat, QueuePlace
 from warren.salvage.queue_directory import Finding, damage_by, unreadable_file
 from warren.salvage.quorum.quorum_node import QuorumNodes
 from warren.salvage.quorum.ra.config import OtherMachineError, read_config
@@ -42,24 +41,7 @@ _NODE_FILES: Final = frozenset({NAMES_FILE, META_FILE})
 _LEFT_OF_DELETION: Final = f"no config, and {NAMES_FILE} does not have it; pointing at it exports what is in it"
 
 
-@attrs.frozen
-class QuorumPlace:
-    """A quorum queue, and its directories."""
-
-    vhost: bytes
-    """Empty if it is unknown."""
-    name: bytes
-    members: tuple[str, ...]
-    """Its directories, one for each member there is."""
-    problems: tuple[Finding, ...] = ()
-
-    @property
-    def path(self) -> str:
-        """Its first directory."""
-        return self.members[0]
-
-
-def quorum_places(files: ReadOnlyFileSystem, place: str) -> tuple[list[QuorumPlace], list[Finding]]:
+def quorum_places(files: ReadOnlyFileSystem, place: str) -> tuple[list[QueuePlace], list[Finding]]:
     """The quorum queues of a node's data directory, of its ``quorum`` folder, of a node's folder in that, or of one
     queue's directory; in order of vhost and name; empty for anything else. And findings about directories that are no
     queues: what is left of deleted ones, and the broker's own logs."""
@@ -94,7 +76,13 @@ def quorum_places(files: ReadOnlyFileSystem, place: str) -> tuple[list[QuorumPla
             )
         named.setdefault(key, []).append(directory)
         problems.setdefault(key, []).extend(findings)
-    return [QuorumPlace(*key, tuple(named[key]), tuple(problems[key])) for key in sorted(named)], others
+    return [_place(*key, tuple(named[key]), tuple(problems[key])) for key in sorted(named)], others
+
+
+def _place(vhost: bytes, name: bytes, members: tuple[str, ...], problems: tuple[Finding, ...]) -> QueuePlace:
+    """The place of a queue; ``members``: its directories, one for each member there is."""
+    queue = QueueDescriptor(format=QueueFormat.QUORUM, path=members[0], name=name, members=members)
+    return QueuePlace(vhost, queue, problems)
 
 
 def _member_directories(files: ReadOnlyFileSystem, place: str) -> Iterator[str]:
