@@ -80,11 +80,20 @@ def test_long_messages_that_are_not_asked_for_are_not_read() -> None:
             self.bytes_read += len(data)
             return data
 
-    file = Counting(file_of(encode_record(b"a" * 16, bytes(3_000_000)) * 3))
-    found = list(ColumnScan(file, "0.rdq", window_bytes=1 << 16))  # type: ignore[arg-type]
-    assert [rows(one)[0].size for one in found] == [3_000_025] * 3
-    assert not any(one.has_messages for one in found)
-    assert file.bytes_read < 300_000
+    for body_bytes, count in ((3_000_000, 3), (4_200, 1_000)):
+        file = Counting(file_of(encode_record(b"a" * 16, bytes(body_bytes)) * count))
+        found = list(ColumnScan(file, "0.rdq", window_bytes=1 << 16))  # type: ignore[arg-type]
+        assert [row.size for columns in found for row in rows(columns)] == [body_bytes + 25] * count
+        assert not any(columns.has_messages for columns in found[1:])
+        assert file.bytes_read < 300_000
+
+
+def test_long_and_short_messages_in_turn_are_the_same_as_in_a_scan() -> None:
+    sizes = [5_000, 5_000, 10, 3_000, *[20] * 50, *[2_000] * 40, 999_999, 10, 1_500]
+    content = b"".join(encode_record(bytes([size % 251]) * 16, bytes(size)) for size in sizes)
+    for damaged in (content, content[:-700], content[:6_000] + b"\0" + content[6_001:], content + bytes(40)):
+        for window_bytes in (1, 4096, 1 << 20):
+            check_against_scan(damaged, window_bytes, with_messages=False)
 
 
 def test_a_size_that_no_message_has_is_not_read() -> None:

@@ -5,8 +5,11 @@ The file is walked in windows. In a window the records are found by their sizes 
 steps; then their columns are gathered. Both scans find the same records, good and bad, and stop at the same place for
 the same reason, whatever the file holds: a test holds this.
 
+Where no messages are asked for, long records are passed over: of each only its header and its last byte are read. So a
+scan reads a small part of a store of large bodies, and a reader of the bodies reads the files about once in all.
+
 Memory: a window. A record that is longer is read as a whole where messages are asked for, up to
-:data:`MOST_RECORD_BYTES`; else only its begin and its last byte are.
+:data:`MOST_RECORD_BYTES`.
 """
 
 from __future__ import annotations
@@ -40,6 +43,11 @@ damaged size could exhaust the memory."""
 _SIZE = Struct(">Q")
 _RUN: Final = 8
 """After this many records of one size, a longer run is searched for."""
+
+_LONG_BYTES: Final = 1024
+"""Records of this size are passed over. For shorter ones a read of its own takes longer than the bytes."""
+_MOST_PASSED: Final = 8192
+"""Records that are passed over before their columns are yielded."""
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -78,7 +86,8 @@ class RdqColumns:
 class ColumnScan(Iterator[RdqColumns]):
     """The records of a file, in order; once they are used up, ``end`` says where they stopped and why.
 
-    ``with_messages``: the bytes of longer records than the window are read, too.
+    ``with_messages``: all bytes are read, those of longer records than the window too; else long records are passed
+    over.
     """
 
     __slots__ = ("_columns", "end", "path")
@@ -103,8 +112,14 @@ class ColumnScan(Iterator[RdqColumns]):
         return self.end
 
     def _walk(self, file: File, window_bytes: int, *, with_messages: bool) -> Iterator[RdqColumns]:
-        file_size, at = file.size(), 0
+        file_size, at, are_long = file.size(), 0, False
         while at + OVERHEAD_BYTES <= file_size:
+            if are_long:
+                are_long = False
+                if (columns := _passed_over(file, at, file_size)) is not None:
+                    yield columns
+                    at = int(columns.offsets[-1] + columns.sizes[-1])
+                    continue
             data = file.pread(min(window_bytes, file_size - at), at)
             if len(data) < HEADER.size:
                 break  # the file was cut under the scan
@@ -112,12 +127,14 @@ class ColumnScan(Iterator[RdqColumns]):
             if len(starts):
                 yield _columns(data, at, starts, behind)
                 at += behind
+                are_long = not with_messages and behind >= _LONG_BYTES * len(starts)
                 continue
             size = _SIZE.unpack_from(data)[0] + UNCOUNTED_BYTES
             if size < OVERHEAD_BYTES or at + size > file_size:
                 break
             yield _long_record(file, at, size, data, with_messages=with_messages)
             at += size
+            are_long = not with_messages
         rest = file.pread(max(min(SIZE_BYTES, file_size - at), 0), at)
         self.end = ScanEnd(at, end_reason(rest), file_size)
 
@@ -146,6 +163,32 @@ def _find(data: bytes) -> tuple[Longs, int]:
                 single.clear()
                 at += size * count
     return np.concatenate([*parts, np.array(single, np.int64)]), at
+
+
+def _passed_over(file: File, at: int, file_size: int) -> RdqColumns | None:
+    """The long records from ``at`` on, without their messages; ``None`` if there is a short one, or none."""
+    offsets, sizes, msg_ids, last_bytes = list[int](), list[int](), list[bytes](), list[bytes]()
+    head = file.pread(HEADER.size, at)
+    while len(head) == HEADER.size and len(offsets) < _MOST_PASSED:
+        size = _SIZE.unpack_from(head)[0] + UNCOUNTED_BYTES
+        if size < _LONG_BYTES or size > file_size - at:
+            break
+        behind = file.pread(1 + HEADER.size, at + size - 1)
+        offsets.append(at)
+        sizes.append(size)
+        msg_ids.append(head[SIZE_BYTES:])
+        last_bytes.append(behind[:1])
+        head, at = behind[1:], at + size
+    if not offsets:
+        return None
+    return RdqColumns(
+        offsets=np.array(offsets, np.int64),
+        sizes=np.array(sizes, np.int64),
+        msg_ids=np.frombuffer(b"".join(msg_ids), np.uint8).reshape(len(offsets), -1),
+        good=np.array([last == END_MARKER for last in last_bytes]),
+        data=b"",
+        base=offsets[0],
+    )
 
 
 def _columns(data: bytes, base: int, starts: Longs, behind: int) -> RdqColumns:

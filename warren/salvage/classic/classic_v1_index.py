@@ -37,14 +37,17 @@ class ClassicV1Index(ClassicIndex[Positions]):
         finally:
             file.close()
 
-    def segments(self, journal: JournalBySegment, only: range | None = None) -> Iterator[Positions]:
+    def segments(
+        self, journal: JournalBySegment, only: range | None = None, *, only_heads: bool = False
+    ) -> Iterator[Positions]:
         """The segments that have a file or that the journal publishes to, in order; each is open until the next.
 
-        ``only``: those with these numbers.
+        ``only``: those with these numbers. ``only_heads``: their messages will hardly be read.
         """
         numbers = self.segment_files() | journal.published
         for number in sorted(numbers if only is None else filter(only.__contains__, numbers)):
-            file = QueueIndexFile.parsed(self.files, below(self.path, disk.segment_name(number)), SEGMENT)
+            path = below(self.path, disk.segment_name(number))
+            file = QueueIndexFile.parsed(self.files, path, SEGMENT, only_heads=only_heads)
             try:
                 yield Positions.of(number, file, journal, self.segment_entry_count)
             finally:
@@ -57,7 +60,7 @@ class ClassicV1Index(ClassicIndex[Positions]):
 
     def segment_columns(self, only: range | None = None, *, stored: bool = False) -> Iterator[SegmentColumns]:
         with self.journal() as journal:
-            for positions in self.segments(journal, only):
+            for positions in self.segments(journal, only, only_heads=True):
                 yield self.columns_of(positions, stored=stored)
 
     def columns_of(self, segment: Positions, *, stored: bool = False) -> SegmentColumns:

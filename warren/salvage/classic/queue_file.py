@@ -1,7 +1,8 @@
 """One file of a queue, opened for reading: its bytes on demand; of a journal or segment also its records, as columns.
 
 A file up to :data:`warren.salvage.read_only.WHOLE_BYTES` is held in memory while it is open, from the first read on (a
-journal and one segment at a time); of a larger one only the records' numbers are held.
+journal and one segment at a time); of a larger one only the records' numbers are held. If only the records are asked
+for, and not the messages in them, long messages are passed over (:mod:`warren.salvage.classic.record_heads`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warren.queue_index.index.record_format import BODY_SIZE, JOURNAL, SEGMENT, Columns, Ints, Layout, parse
+from warren.salvage.classic.record_heads import RecordHeads
 from warren.salvage.classic.resuming import Gap, parsed, read_records
 from warren.salvage.read_only import WHOLE_BYTES, WINDOW_BYTES, ReadOnlyFileSystem, has_bytes_behind
 from warren.storage.columns import gather
@@ -85,15 +87,23 @@ class QueueIndexFile(QueueFile):
     """Bytes between records that belong to no record."""
     only_zeros: bool = False
     """A segment file of NULs alone counts as empty, as do its columns here."""
+    _heads: RecordHeads | None = None
+    """The heads of a sound file with long messages, where only records are asked for."""
 
     @classmethod
-    def parsed(cls, files: ReadOnlyFileSystem, path: str, layout: Layout) -> QueueIndexFile:
-        """Open and parse the file."""
+    def parsed(
+        cls, files: ReadOnlyFileSystem, path: str, layout: Layout, *, only_heads: bool = False
+    ) -> QueueIndexFile:
+        """Open and parse the file; ``only_heads``: its messages will hardly be read."""
         file = cls.open(files, path)
         file.layout = layout
         if file._file is not None and file.problem is None:
             try:
-                file._parse(file._file)
+                file._heads = RecordHeads.read(file._file, file.size) if only_heads and layout is SEGMENT else None
+                if file._heads is None:
+                    file._parse(file._file)
+                else:
+                    file.columns = file._heads.columns
             except StorageError as error:
                 file.problem, file.size = error, 0
         return file
@@ -109,6 +119,8 @@ class QueueIndexFile(QueueFile):
 
     def bodies(self, offsets: Ints) -> Bodies:
         """The publish bodies at these offsets, of type :data:`BODIES`; the file is read front to back."""
+        if self._heads is not None:
+            return self._heads.bodies(offsets).view(BODIES)
         if self.size <= WHOLE_BYTES:
             return gather(self.read(self.size, 0), offsets, BODIES)
         bodies = np.zeros(len(offsets), BODIES)
