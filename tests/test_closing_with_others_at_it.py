@@ -13,10 +13,19 @@ import warren
 from tests.support.runtime_tools import actor_of, hand_node
 from tests.support.sharing_tools import hang_up, link_of
 from tests.support.waiting import together
+from warren.actors.delays.delay_actor import DelayActor, Delayed
+from warren.actors.delays.vhost_delays import target_of
+from warren.actors.engines.delays.delay_log import DelayLog
 from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.runtime.future import Confirm
+from warren.actors.topics.commit_log_actor import CommitLogActor
 from warren.errors import ClosedError
 from warren.handles.node import Node
+from warren.msg_store.commit_log.commit_log_format import Host
+from warren.msg_store.commit_log.message_batch import Batch
 from warren.server import Server, ServerSettings
+
+HOST = Host(b"\x7f\0\0\1", 1)
 
 pytestmark = pytest.mark.usefixtures("host")
 
@@ -147,3 +156,77 @@ def test_a_publish_that_meets_the_end_of_its_queue_is_refused(monkeypatch: pytes
     assert len(refused) == 4
     again = hand_node(hand.files)
     assert [message.body for message in again.node.queue("q").browse()] == [b"before"]
+
+
+def test_an_append_that_meets_the_end_of_the_topics_is_stored_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its confirm failed, though it was taken: the log had taken the last entry out of its inbox."""
+    hand, refused, taken = hand_node(), list[type[BaseException]](), list[Any]()
+    topic = hand.node.topic("t", queues=1)
+    topic.append(b"before").wait()
+    intake, verbs = hand.node._running.topics_now().log.intake, topic._verbs
+    close, save = CommitLogActor.close, CommitLogActor._save
+    batch = Batch(
+        topic="t", queue_id=0, bodies=[b"batch"], properties=[b""], born_timestamp=1, born_host=HOST, store_host=HOST
+    )
+
+    def append() -> None:
+        taken.append(intake.append(verbs.message(b"single", 1)).confirm)
+        taken.append(Confirm(intake))
+        intake.hand_over([batch], taken[-1])
+
+    def close_late(actor: CommitLogActor) -> None:
+        append()
+        close(actor)
+
+    def save_late(actor: CommitLogActor) -> None:
+        for hand_over in (
+            lambda: intake.append(verbs.message(b"late", 1)),
+            lambda: intake.hand_over([batch], Confirm(intake)),
+        ):
+            with pytest.raises(ClosedError) as error:
+                hand_over()
+            refused.append(error.type)
+        save(actor)
+
+    monkeypatch.setattr(CommitLogActor, "close", close_late)
+    monkeypatch.setattr(CommitLogActor, "_save", save_late)
+    hand.node.close()
+    assert len(refused) == 2
+    assert [confirm.error for confirm in taken] == [None, None]
+    assert all(confirm.done for confirm in taken)
+    monkeypatch.undo()
+    again = hand_node(hand.files)
+    assert [record.body for record in again.node.topic("t").read("g")] == [b"before", b"single", b"batch"]
+
+
+def test_a_delayed_message_that_meets_the_end_of_its_vhost_is_stored_or_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hand, refused, taken = hand_node(), list[type[BaseException]](), list[Any]()
+    queue = hand.node.queue("q")
+    queue.publish(b"before", delay=3600)
+    delays = hand.node._running.vhost("/").delays
+    assert delays is not None
+    intake = (delays.running or pytest.fail("not running")).intake
+    due_ms = [hand.clock.wall_us() // 1000 + 3_600_000]
+    delayed = Delayed(queue._verbs.host.keys.plain, [b"during"], target_of("q", ""), due_ms, [0])
+    close, close_log = DelayActor.close, DelayLog.close
+
+    def close_late(actor: DelayActor) -> None:
+        taken.append(intake.delay(delayed, 0))
+        close(actor)
+
+    def close_log_late(log: DelayLog) -> None:
+        with pytest.raises(ClosedError) as error:
+            intake.delay(delayed, 0)
+        refused.append(error.type)
+        close_log(log)
+
+    monkeypatch.setattr(DelayActor, "close", close_late)
+    monkeypatch.setattr(DelayLog, "close", close_log_late)
+    hand.node.close()
+    assert refused
+    assert [(confirm.done, confirm.error) for confirm in taken] == [(True, None)]
+    monkeypatch.undo()
+    again = hand_node(hand.files)
+    assert len(again.node.queue("q").delayed()) == 2

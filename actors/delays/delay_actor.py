@@ -29,7 +29,7 @@ from warren.actors.node.node_context import NodeContext
 from warren.actors.node.node_part import NodePart, stopped_by
 from warren.actors.queue.intake import PublishKey
 from warren.actors.runtime.future import Confirm
-from warren.actors.runtime.inbox import PendingBatch
+from warren.actors.runtime.inbox import InboxClosedError, PendingBatch
 from warren.queue_index.message.message_format import MSG_ID_BYTES, encode_many
 from warren.storage.errors import DiskFullError, NoRoomError, WarrenError
 
@@ -70,15 +70,19 @@ class DelayIntake(Intake):
         """Hand messages over; return their confirm, which messages that came together share."""
         self.refuse_if_stopped(reserved_bytes)
         wall_ms = self.clock.wall_us() // 1000
-        return self.inbox.gather(
-            _KEY,
-            delayed,
-            self.new_batch,
-            len(delayed.bodies),
-            size_bytes=delayed.key.size_bytes(delayed.bodies),
-            reserved_bytes=reserved_bytes,
-            wake=self._needs_a_turn if delayed.due_ms[0] > wall_ms + MOST_WAIT_MS else None,
-        ).confirm
+        try:
+            batch = self.inbox.gather(
+                _KEY,
+                delayed,
+                self.new_batch,
+                len(delayed.bodies),
+                size_bytes=delayed.key.size_bytes(delayed.bodies),
+                reserved_bytes=reserved_bytes,
+                wake=self._needs_a_turn if delayed.due_ms[0] > wall_ms + MOST_WAIT_MS else None,
+            )
+        except InboxClosedError:
+            raise self.refusal(reserved_bytes) from None
+        return batch.confirm
 
     def _needs_a_turn(self) -> bool:
         """Whether messages that are not due soon must be written now; otherwise they are written with the next sync."""
@@ -233,6 +237,7 @@ class DelayActor(NodePart):
     def close(self) -> None:
         """Make received messages safe, record the published ones, and close the files."""
         self.stop_publishing()
+        self.turns.handle_last()
         if self._commits.unconfirmed:
             self._commits.make_safe(hurry=True)
         self.log.close()

@@ -212,9 +212,7 @@ class QueueActor(NodePart):
 
         Returns recovery terms by stored name, and the confirms to answer once the stores are closed.
         """
-        self._handle_waiting()
-        self.actor_inbox.close()  # a message that came now would be lost, and its publisher told nothing
-        self._handle_waiting()
+        self.turns.handle_last()
         self._tell_now()
         self._say_last_word()
         try:
@@ -229,19 +227,9 @@ class QueueActor(NodePart):
         self._end(None)
         return terms, confirms
 
-    def _handle_waiting(self) -> None:
-        """Handle all waiting messages."""
-        while (entry := self.actor_inbox.take()) is not None:
-            if isinstance(entry, PendingBatch):
-                self.turns.guard(None, self.on_batch, entry)
-            else:
-                self.turns.handle(entry)
-            if self.actor_stopped.is_set():
-                raise self.stopped_error()
-
     def catch_up(self) -> Future:
         """Handle earlier messages now; return a future that is answered once they are safe."""
-        self._handle_waiting()
+        self.turns.handle_waiting()
         return self.sync()
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> int:

@@ -279,6 +279,23 @@ class Turns:
                 inbox.scheduled = False
                 self._drain()
 
+    def handle_waiting(self) -> None:
+        """Handle everything that waits, within a turn. Raises why the actor has stopped if that stops it."""
+        while (entry := self.inbox.take()) is not None:
+            if isinstance(entry, PendingBatch):
+                self.guard(None, self.actor.on_batch, entry)
+            else:
+                self.handle(entry)
+            if self.actor.actor_stopped.is_set():
+                raise self.actor.stopped_error()
+
+    def handle_last(self) -> None:
+        """The same, and take no more published messages: one that came later would be lost, and its publisher told
+        nothing."""
+        self.handle_waiting()
+        self.inbox.close()
+        self.handle_waiting()
+
     def handle(self, envelope: Envelope[Any]) -> None:
         """Handle one message, and answer it."""
         reply_to = envelope.reply_to

@@ -139,6 +139,10 @@ class CommitLogActor(TopicPart):
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def close(self) -> None:
+        self.turns.handle_last()
+        super().close()
+
     def on_undelivered(self, message: Any, error: WarrenError) -> None:
         if isinstance(message, (PublishBatch, AppendBatches)):
             self._context.gate.leave(message.reserved_bytes)

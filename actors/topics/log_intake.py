@@ -14,6 +14,7 @@ from pykka._envelope import Envelope as Letter
 from warren.actors.engines.byte_budget import MESSAGE_BYTES
 from warren.actors.node.backpressure import Intake, PublishBatch
 from warren.actors.runtime.future import Confirm, Future
+from warren.actors.runtime.inbox import InboxClosedError
 from warren.msg_store.commit_log.commit_log import Appended, Batch
 from warren.msg_store.commit_log.commit_log_format import Host
 
@@ -141,9 +142,12 @@ class LogIntake(Intake):
         if reserved_bytes is None:
             reserved_bytes = self.gate.enter(item.size_bytes)
         self.refuse_if_stopped(reserved_bytes)
-        item.confirm = self.inbox.gather(
-            item.key, item, self.new_batch, 1, size_bytes=item.size_bytes, reserved_bytes=reserved_bytes
-        ).confirm
+        try:
+            item.confirm = self.inbox.gather(
+                item.key, item, self.new_batch, 1, size_bytes=item.size_bytes, reserved_bytes=reserved_bytes
+            ).confirm
+        except InboxClosedError:
+            raise self.refusal(reserved_bytes) from None
         return item
 
     def join(self, item: AppendConfirm) -> bool:
@@ -163,4 +167,7 @@ class LogIntake(Intake):
             reserved_bytes = self.gate.enter(size_of(batches))
         self.refuse_if_stopped(reserved_bytes)
         count = sum(len(batch.bodies) for batch in batches)
-        self.inbox.put(Letter(AppendBatches(batches, confirm, reserved_bytes)), count)
+        try:
+            self.inbox.put(Letter(AppendBatches(batches, confirm, reserved_bytes)), count, is_publish=True)
+        except InboxClosedError:
+            raise self.refusal(reserved_bytes) from None
