@@ -367,8 +367,7 @@ class QueueActor(NodePart):
         )
 
     def has_work(self) -> bool:
-        shortcuts = self.turns.shortcuts
-        return shortcuts is None or shortcuts.has_work()
+        return self.turns.has_work()
 
     def has_more(self) -> bool:
         return not self.actor_inbox.empty()

@@ -246,10 +246,13 @@ class Turns:
         """Allow the next turn; submit one if something waits."""
         self._thread = None
         self.lock.release()
-        shortcuts = self.shortcuts
-        has_work = not self.inbox.empty() if shortcuts is None else shortcuts.has_work()
-        if has_work or self.actor.wants_turn():
+        if self.has_work() or self.actor.wants_turn():
             self.submit()
+
+    def has_work(self) -> bool:
+        """Whether something waits in the inbox that a turn can handle now."""
+        shortcuts = self.shortcuts
+        return not self.inbox.empty() if shortcuts is None else shortcuts.has_work()
 
     def _work(self, entries: int, asked: Asked | None) -> None:
         inbox, stopped = self.inbox, self.actor.actor_stopped
