@@ -80,10 +80,10 @@ class Client:
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 
     @staticmethod
-    def window(queue: str, bodies: Sequence[bytes]) -> bytes:
-        """The bytes that publish such messages to a queue."""
-        publish = encode_arguments(method_of(c.Basic.Publish, exchange="", routing_key=queue))
-        return contents(_CHANNEL, c.Basic.Publish.index, (publish, b""), PERSISTENT, bodies, frame_max=131_072)
+    def publish_of(exchange: str, routing_key: str, properties: bytes, bodies: Sequence[bytes]) -> bytes:
+        """The bytes that publish such messages."""
+        publish = encode_arguments(method_of(c.Basic.Publish, exchange=exchange, routing_key=routing_key))
+        return contents(_CHANNEL, c.Basic.Publish.index, (publish, b""), properties, bodies, frame_max=131_072)
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
@@ -121,6 +121,10 @@ class Client:
             for event in self.events():
                 if isinstance(event, Messages):
                     yield event
+
+    def ack_each(self, tags: Sequence[int]) -> None:
+        self._engine.settle(_CHANNEL, method_of(c.Basic.Ack), tags)
+        self._flush()
 
     def ack_up_to(self, tag: int) -> None:
         self._engine.settle(_CHANNEL, method_of(c.Basic.Ack, multiple=True), [tag])

@@ -35,12 +35,12 @@ def body_sizes(count: int, seed: int = 1) -> list[int]:
     ]
 
 
-def task_messages(count: int, seed: int = 1) -> list[TaskMessage]:
-    """Return messages; one in ten is transient."""
+def task_messages(count: int, seed: int = 1, *, transient: float = 0.0) -> list[TaskMessage]:
+    """Return messages. ``transient``: the share that is."""
     generator = random.Random(seed)
     reply_to = str(uuid.UUID(int=generator.getrandbits(128)))
     messages = []
-    for number, size in enumerate(body_sizes(count, seed)):
+    for size in body_sizes(count, seed):
         task_id = str(uuid.UUID(int=generator.getrandbits(128)))
         root_id = task_id if generator.random() < 0.7 else str(uuid.UUID(int=generator.getrandbits(128)))
         argument = generator.randrange(1_000_000)
@@ -68,7 +68,7 @@ def task_messages(count: int, seed: int = 1) -> list[TaskMessage]:
                 "stamped_headers": None,
                 "stamps": {},
             },
-            delivery_mode=1 if generator.random() < 0.1 else 2,
+            delivery_mode=1 if generator.random() < transient else 2,
             priority=0,
             correlation_id=task_id,
             reply_to=reply_to,

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks import memory_limit, plot, report, serving, sharing
+from benchmarks import serving_works as works
 from benchmarks.__main__ import measure
 from benchmarks.bodies import bodies_of_sizes
 from benchmarks.figures import Bar, Figure, Results, Spread, ratios
@@ -18,6 +19,7 @@ from benchmarks.long_run.watching import LongRun
 from benchmarks.plot import draw, draw_topics
 from benchmarks.scenarios import FETCH, PLANS, PUBLISH, PublishAndFetch
 from benchmarks.tape import Player, RecordingFileSystem
+from benchmarks.tasks import task_messages
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("benchmarks")]  # what they share is measured once
 
@@ -184,12 +186,26 @@ def test_a_case_that_presses_on_stays_near_the_memory_limit_and_its_page_says_so
 def test_the_server_is_measured_by_a_client_that_gets_what_it_published(tmp_path: Path) -> None:
     server = serving.Warren(tmp_path / "node")
     try:
-        found = serving.throughput(12, 2000, 2)(server) | serving.latency(50)(server)
-        found |= serving.idle_connections(5)(server) | serving.backlog(10_000)(server)
+        rates = works.throughput(12, 2000, 2)(server) | works.one_connection(works.tasks, 2000)(server)
+        rates |= works.at_once(works.different_lengths, 2000, 2, confirms=True, acks=True)(server)
+        rates |= {"ten queues": works.ten_queues(1000)(server)["confirmed"]} | works.latency(50, 2)(server)
+        memory = works.idle_connections(5)(server) | works.backlog(2000, works.tasks)(server)
     finally:
         server.close()
-    assert set(found) == {"publish", "acks", "auto-ack", "p50", "p99", "connection", "grown", "started"}
-    assert all(found[name] > 0 for name in found.keys() - {"connection", "grown"})
+    assert min(rates.values()) > 0
+    assert set(rates) == {
+        "publish", "acks", "auto-ack", "published", "confirmed", "consumed", "rate", "ten queues", "p50", "p99"
+    }  # fmt: skip
+    assert set(memory) == {"connection", "grown", "started"}
+
+
+def test_messages_like_a_task_queue_s_differ_and_are_the_same_in_every_run() -> None:
+    messages = task_messages(300, transient=0.1)
+    assert messages == task_messages(300, transient=0.1)
+    assert len({message.properties for message in messages}) == len({message.body for message in messages}) == 300
+    headers = [decode_properties(message.properties).headers or {} for message in messages]
+    assert {"id", "task", "root_id", "argsrepr", "timelimit"} <= headers[0].keys()
+    assert 0 < sum(decode_properties(message.properties).delivery_mode == 1 for message in messages) < 60
 
 
 def test_a_guest_is_measured_beside_its_host_and_an_echo() -> None:

@@ -19,6 +19,7 @@ from benchmarks.amqp_client import Client
 from tests.support.server_tools import GUEST, Served, events_until, served
 from warren.amqp.methods import method_of
 from warren.management import ManagementSettings
+from warren.queue_index.properties import Properties, encode_properties
 from warren.server import ServerSettings
 from warren.server.settings import TlsSettings
 
@@ -151,7 +152,7 @@ def test_a_publisher_that_waits_and_goes_leaves_nothing_behind(here: Served) -> 
     here.node.queue("q")
     gate.set(frozenset({"memory"}))
     client = Client(here.port)
-    client.send(Client.window("q", [b"x"] * 10))
+    client.send(Client.publish_of("", "q", encode_properties(Properties(delivery_mode=2)), [b"x"] * 10))
     client.socket.close()
     gate.set(frozenset())
     with here.channel() as channel:
