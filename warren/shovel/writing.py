@@ -23,6 +23,7 @@ from warren.actors.engines.declared.definitions import Definitions
 from warren.actors.vhost import Vhost
 from warren.engine import open_vhost, vhost_path
 from warren.hosting.data_directory import Kind, is_a_brokers, refuse_part
+from warren.queue_index.index.directory import level_name
 from warren.queue_index.message.message_format import Envelope
 from warren.queue_index.queue.fetching import Fetched
 from warren.queue_index.queue.variable_queue import VariableQueue
@@ -31,16 +32,19 @@ from warren.salvage.names import from_text, highest_level_first, split_level, to
 from warren.salvage.queue_directory import Finding, OnFinding
 from warren.salvage.quorum import quorum_directory
 from warren.salvage.source import is_stream, open_source
+from warren.salvage.streams import stream_directory
 from warren.salvage.vhost import Vhost as OpenVhost
 from warren.shovel.copying import chosen_vhosts
 from warren.shovel.errors import ShovelError
-from warren.shovel.letter import Letter, Position, from_term
+from warren.shovel.letter import Letter, Position, from_term, priority_of
 from warren.shovel.places import HELD, HELD_BYTES, HeldLetters, Intake, SourceQueue
 from warren.storage.data_version import stamp
 from warren.storage.errors import DirectoryLockedError, MessageError, StorageError, WarrenError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.lock_file import LOCK_FILE
 from warren.storage.settings import RABBITMQ_3_10, Settings
+
+_WITHOUT_STORE = (quorum_directory.KIND, stream_directory.KIND)
 
 
 def settings_for(directory: str) -> Settings:
@@ -117,11 +121,11 @@ class MoveSource:
 def _refuse_unwritable(path: str, vhost: OpenVhost, names: Sequence[bytes]) -> None:
     """Raise :class:`ShovelError` if a queue has a read-only format.
 
-    A quorum queue that was not chosen does not matter. A classic queue does: it shares the vhost's store.
+    A quorum queue or a stream that was not chosen does not matter. A classic queue does: it shares the vhost's store.
     """
     for queue in vhost.queues:
         name, _ = split_level(queue.name)
-        is_wanted = not names or name in names or queue.kind != quorum_directory.KIND
+        is_wanted = not names or name in names or queue.kind not in _WITHOUT_STORE
         if queue.kind != classic_v1.KIND and is_wanted:
             raise ShovelError(
                 f"{path}: queue {to_text(name)!r} is of the format {queue.kind}, which is only read; "
@@ -217,26 +221,34 @@ class DirectoryDestination:
                 raise ShovelError(f"a vhost's name that is not UTF-8 has no directory here: {vhost!r}") from None
             self._vhosts[vhost] = self._opened.enter_context(_opened(self._directory, vhost_name, self._settings))
         home = self._vhosts[vhost]
-        if self._declares:
-            self._declare(to_text(vhost), name)
-        queue = home.queue(name)
-        queue.set_mode("lazy")  # nothing of the backlog stays in memory
+        top = self._declare(to_text(vhost), name) if self._declares else None
+        levels = [name] if top is None else [level_name(name, level) for level in range(top + 1)]
+        queues = [home.queue(level) for level in levels]
+        for queue in queues:
+            queue.set_mode("lazy")  # nothing of the backlog stays in memory
 
-        def envelope(letter: Letter) -> Envelope:
-            return Envelope(vhost, letter.exchange, letter.keys_at(source_name, name), letter.properties, True)
+        def address(letter: Letter) -> tuple[int, Envelope]:
+            level = min(priority_of(letter.properties), len(queues) - 1) if top else 0
+            keys = letter.keys_at(source_name, name)
+            return level, Envelope(vhost, letter.exchange, keys, letter.properties, True)
 
         def publish(letters: Sequence[Letter]) -> list[None]:
-            for its_envelope, group in groupby(letters, key=envelope):
+            for (level, envelope), group in groupby(letters, key=address):
                 batch = list(group)
                 msg_ids, bodies = home.msg_ids.many(len(batch)), [letter.body for letter in batch]
-                queue.publish_many(its_envelope, msg_ids, bodies, expiries_us=[letter.expiry_us for letter in batch])
+                expiries_us = [letter.expiry_us for letter in batch]
+                queues[level].publish_many(envelope, msg_ids, bodies, expiries_us=expiries_us)
             home.sync()
             return [None] * len(letters)
 
         return HeldLetters(publish)
 
-    def _declare(self, vhost: str, name: bytes) -> None:
-        """Declare the queue for nodes that open the directory; one that cannot be declared they find on their own."""
+    def _declare(self, vhost: str, name: bytes) -> int | None:
+        """Declare the queue for nodes that open the directory; one that cannot be declared they find on their own.
+
+        Return the highest level of a priority queue, ``None`` for other queues. Raises :class:`ShovelError` if a stream
+        has the name.
+        """
         if self._definitions is None:
             files = RealFileSystem()
             lock = files.lock(f"{self._directory}/{LOCK_FILE}", f"process {os.getpid()}")
@@ -251,3 +263,10 @@ class DirectoryDestination:
                     QueueDeclaration(vhost=vhost, name=to_text(base), durable=True), named_by_node=True
                 )
         self._definitions.save()
+        queues = self._definitions.vhost(vhost)
+        if level is not None or not queues.has("queue", to_text(base)):
+            return None
+        declaration = queues.queue(to_text(base))
+        if declaration.is_stream:
+            raise ShovelError(f"{declaration} is a stream in {self._directory}; --rename the queue")
+        return declaration.max_priority
