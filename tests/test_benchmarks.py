@@ -20,6 +20,7 @@ from benchmarks.plot import draw, draw_topics
 from benchmarks.scenarios import FETCH, PLANS, PUBLISH, PublishAndFetch
 from benchmarks.tape import Player, RecordingFileSystem
 from benchmarks.tasks import task_messages
+from warren.queue_index.properties import decode_properties
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("benchmarks")]  # what they share is measured once
 
