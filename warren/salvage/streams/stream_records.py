@@ -31,9 +31,7 @@ import struct
 import uuid
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
-
-import attrs
+from typing import Any, Final
 
 from warren.queue_index.message import amqp10
 from warren.queue_index.message.amqp10_messages import (
@@ -47,13 +45,13 @@ from warren.queue_index.message.amqp10_messages import (
 )
 from warren.queue_index.message.amqp_tables import Value, Written, text
 from warren.queue_index.message.message_format import Envelope
-from warren.queue_index.properties import Properties, encode_properties
+from warren.queue_index.properties import HEADERS, NAMES, encode_values
 from warren.storage.erlang_terms import Term
 from warren.storage.errors import MessageError
 
 _OFFSET_HEADER: Final = b"x-stream-offset"
 _PERSISTENT: Final = 2
-_NO_PROPERTIES: Final = encode_properties(Properties(headers={}))
+_NO_PROPERTIES: Final = encode_values({HEADERS: {}})
 _CACHED: Final = 4096
 
 _DATA: Final = {b"\0Su\xa0": 1, b"\0Su\xb0": 4}
@@ -77,7 +75,7 @@ _SIZE: Final = struct.Struct(">I")
 _TIME: Final = struct.Struct(">Q")
 
 
-class _UnknownError(Exception):
+class _UnknownError(MessageError):
     """The message is none that these brokers can deliver."""
 
 
@@ -91,57 +89,67 @@ def read_record(data: bytes, stream: bytes) -> tuple[Envelope, bytes]:
 
 def _read(data: bytes, stream: bytes) -> tuple[Envelope, bytes]:
     """Raises :class:`MessageError` if it is no message of AMQP 1.0."""
-    if (place := _locate_body(data)) is not None:
-        envelope, body = _envelope_of(data[: place[0]], stream), data[place[1] :]
-        if envelope is not None:
-            return envelope, body
+    cut = _cut(data)
+    if cut is not None and (envelope := _envelope_of(cut[0], stream)) is not None:
+        return envelope, data[cut[1] :]
     sections = amqp10.read_sections(data)
     message = of_sections(sections)
     codes = {code for code, _ in sections}
-    if place is None and amqp10.DATA in codes and codes <= _KNOWN:
+    if cut is None and amqp10.DATA in codes and codes <= _KNOWN:
         envelope = _delivered_envelope(message, stream)
         if envelope is not None:
             return envelope, message.body
     properties, headers = converted(message)
-    return _enveloped(message, stream, properties, dict(reversed(headers))), message.body
+    values = {name: getattr(properties, name) for name in NAMES}
+    return _enveloped(message, stream, values, dict(reversed(headers))), message.body
 
 
-def _locate_body(data: bytes) -> tuple[int, int] | None:
-    """Where the one section of data begins that ``data`` ends with, and its content; ``None``: it has another form."""
-    position, size = 0, len(data)
+def _cut(data: bytes) -> tuple[tuple[bytes, ...], int] | None:
+    """The sections before the one of data that ``data`` ends with, and where its content begins; ``None``: it has
+    another form."""
+    position, size, sections = 0, len(data), []
     while position + 4 < size:
         width = _DATA.get(data[position : position + 4])
         if width is not None:
             start = position + 4 + width
             length = int.from_bytes(data[position + 4 : start])
-            return (position, start) if start + length == size else None
+            return (tuple(sections), start) if start + length == size else None
         if data[position : position + 2] != b"\0S" or data[position + 2] not in _BEFORE_DATA:
             return None
-        constructor, position = data[position + 3], position + 4
+        constructor, end = data[position + 3], position + 4
         if constructor != _EMPTY_LIST:
             width = _SIZE_WIDTHS.get(constructor)
             if width is None:
                 return None
-            position += width + int.from_bytes(data[position : position + width])
+            end += width + int.from_bytes(data[end : end + width])
+        sections.append(data[position:end])
+        position = end
     return None
 
 
 @lru_cache(maxsize=_CACHED)
-def _envelope_of(sections: bytes, stream: bytes) -> Envelope | None:
-    """What the sections before the data say: the messages of one publisher often have the same."""
-    return _delivered_envelope(of_sections(amqp10.read_sections(sections)), stream)
+def _envelope_of(sections: tuple[bytes, ...], stream: bytes) -> Envelope | None:
+    """What the sections before the data say; the messages of one publisher may have the same."""
+    return _delivered_envelope(of_sections(list(map(_section, sections))), stream)
+
+
+@lru_cache(maxsize=_CACHED)
+def _section(data: bytes) -> amqp10.Section:
+    """A section; the annotations of a publisher's messages are the same, even if their properties differ."""
+    (section,) = amqp10.read_sections(data)
+    return section
 
 
 def _delivered_envelope(message: Amqp10Message, stream: bytes) -> Envelope | None:
     """``None`` if the message is none that these brokers can deliver."""
     try:
         return _enveloped(message, stream, *_delivered(message))
-    except _UnknownError:
+    except MessageError:
         return None
 
 
 def _enveloped(
-    message: Amqp10Message, stream: bytes, properties: Properties, headers: Mapping[bytes, Value]
+    message: Amqp10Message, stream: bytes, properties: dict[str, Any], headers: Mapping[bytes, Value]
 ) -> Envelope:
     exchange, annotations = _taken(message.annotations, ("symbol", b"x-exchange"))
     routing_key, _ = _taken(annotations, ("symbol", b"x-routing-key"))
@@ -152,16 +160,16 @@ def _enveloped(
         vhost=b"",
         exchange=exchange if isinstance(exchange, bytes) else b"",
         routing_keys=(routing_key if isinstance(routing_key, bytes) else stream,),
-        properties=encode_properties(attrs.evolve(properties, headers=table)),
-        persistent=properties.delivery_mode == _PERSISTENT,
+        properties=encode_values(properties | {HEADERS: table}),
+        persistent=properties["delivery_mode"] == _PERSISTENT,
     )
 
 
 # ── what a consumer gets ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _delivered(message: Amqp10Message) -> tuple[Properties, dict[bytes, Value]]:
-    """The properties and the headers; raises :class:`_UnknownError`."""
+def _delivered(message: Amqp10Message) -> tuple[dict[str, Any], dict[bytes, Value]]:
+    """The properties by their names, and the headers; raises :class:`_UnknownError`."""
     fields = dict(zip(FIELDS, message.properties, strict=False))
     kind, application = _taken(message.application_properties, ("utf8", b"x-basic-type"))
     app_id, application = _taken(application, ("utf8", b"x-basic-app-id"))
@@ -172,20 +180,20 @@ def _delivered(message: Amqp10Message) -> tuple[Properties, dict[bytes, Value]]:
     if not isinstance(time_ms, int | None):
         raise _UnknownError
     headers: dict[bytes, Value] = {_header_name(key): _header_value(value) for key, value in application}
-    properties = Properties(
-        content_type=_short(_plain(fields.get("content-type"))),
-        content_encoding=_short(_plain(fields.get("content-encoding"))),
-        delivery_mode=_octet(mode),
-        priority=_octet(priority),
-        correlation_id=_identity(fields.get("correlation-id"), b"x-correlation-id", headers),
-        reply_to=_short(_plain(fields.get("reply-to"))),
-        expiration=_short(expiration),
-        message_id=_identity(fields.get("message-id"), b"x-message-id", headers),
-        timestamp=None if time_ms is None else seconds(time_ms) % (1 << 64),
-        type=_short(kind),
-        user_id=_short(_plain(fields.get("user-id"))),
-        app_id=_short(app_id),
-    )
+    properties = {
+        "content_type": _short(_plain(fields.get("content-type"))),
+        "content_encoding": _short(_plain(fields.get("content-encoding"))),
+        "delivery_mode": _octet(mode),
+        "priority": _octet(priority),
+        "correlation_id": _identity(fields.get("correlation-id"), b"x-correlation-id", headers),
+        "reply_to": _short(_plain(fields.get("reply-to"))),
+        "expiration": _short(expiration),
+        "message_id": _identity(fields.get("message-id"), b"x-message-id", headers),
+        "timestamp": None if time_ms is None else seconds(time_ms) % (1 << 64),
+        "type": _short(kind),
+        "user_id": _short(_plain(fields.get("user-id"))),
+        "app_id": _short(app_id),
+    }
     return properties, headers
 
 
