@@ -140,8 +140,8 @@ class BodyReader:
             return
 
 
-def runs(entries: list[tuple[Location, int]]) -> Iterator[list[tuple[Location, int]]]:
-    """Split locations in file order into runs."""
+def runs(entries: list[tuple[Location, int]], gap_bytes: int = GAP_BYTES) -> Iterator[list[tuple[Location, int]]]:
+    """Split locations in file order into runs; ``gap_bytes``: the unwanted bytes that a run may have in a row."""
     run: list[tuple[Location, int]] = []
     for entry in entries:
         location = entry[0]
@@ -149,7 +149,7 @@ def runs(entries: list[tuple[Location, int]]) -> Iterator[list[tuple[Location, i
             first, last = run[0][0], run[-1][0]
             gap = location.offset - (last.offset + last.size)
             run_bytes = location.offset + location.size - first.offset
-            if location.file != first.file or gap > GAP_BYTES or run_bytes > RUN_BYTES:
+            if location.file != first.file or gap > gap_bytes or run_bytes > RUN_BYTES:
                 yield run
                 run = []
         run.append(entry)

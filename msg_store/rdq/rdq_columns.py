@@ -112,7 +112,7 @@ class ColumnScan(Iterator[RdqColumns]):
         return self.end
 
     def _walk(self, file: File, window_bytes: int, *, with_messages: bool) -> Iterator[RdqColumns]:
-        file_size, at, are_long = file.size(), 0, False
+        file_size, at, are_long, rest = file.size(), 0, not with_messages, b""
         while at + OVERHEAD_BYTES <= file_size:
             if are_long:
                 are_long = False
@@ -120,7 +120,8 @@ class ColumnScan(Iterator[RdqColumns]):
                     yield columns
                     at = int(columns.offsets[-1] + columns.sizes[-1])
                     continue
-            data = file.pread(min(window_bytes, file_size - at), at)
+            data = rest + file.pread(min(window_bytes, file_size - at) - len(rest), at + len(rest))
+            rest = b""
             if len(data) < HEADER.size:
                 break  # the file was cut under the scan
             starts, behind = _find(data)
@@ -128,6 +129,7 @@ class ColumnScan(Iterator[RdqColumns]):
                 yield _columns(data, at, starts, behind)
                 at += behind
                 are_long = not with_messages and behind >= _LONG_BYTES * len(starts)
+                rest = b"" if are_long else data[behind:]
                 continue
             size = _SIZE.unpack_from(data)[0] + UNCOUNTED_BYTES
             if size < OVERHEAD_BYTES or at + size > file_size:
@@ -205,7 +207,8 @@ def _columns(data: bytes, base: int, starts: Longs, behind: int) -> RdqColumns:
 
 def _long_record(file: File, at: int, size: int, begin: bytes, *, with_messages: bool) -> RdqColumns:
     """One that does not fit into the window that begins with it."""
-    data = file.pread(size, at) if with_messages and size <= MOST_RECORD_BYTES else b""
+    is_read = with_messages and size <= MOST_RECORD_BYTES
+    data = begin + file.pread(size - len(begin), at + len(begin)) if is_read else b""
     if len(data) < size:  # not to be read, or the file was cut under the scan
         data = b""
     last = data[-1:] or file.pread(1, at + size - 1)

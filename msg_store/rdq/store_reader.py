@@ -50,6 +50,10 @@ _ID = np.dtype(f"S{MSG_ID_BYTES}")
 AHEAD_BYTES = 4 << 20
 """About how many bytes of records are read before the first of their bodies is returned."""
 
+_GAP_BYTES = 256
+"""The unwanted bytes that are read between two records. With more, whoever reads one queue after the other would read
+a store that many queues share several times."""
+
 
 @attrs.frozen(eq=False, repr=False)
 class _Table:
@@ -186,8 +190,7 @@ class StoreReader:
     def read_uniform(self, msg_ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.uint8] | None:
         """The bodies of many as the rows of a matrix.
 
-        Returns ``None`` if a body is missing or damaged, if their lengths differ, or if they lie so far apart that
-        reading them one by one is better.
+        Returns ``None`` if a body is missing or damaged, or if their lengths differ.
         """
         if not self.contains_each(msg_ids).all() or self._ambiguous:
             return None
@@ -197,18 +200,17 @@ class StoreReader:
         if (sizes != size).any():
             return None
         records = np.empty((len(rows), size), np.uint8)
-        for number in distinct(files).tolist():
-            in_file = files == number
-            low, high = int(offsets[in_file].min()), int(offsets[in_file].max()) + size
-            if high - low > AHEAD_BYTES:
-                return None
-            try:
-                window = np.frombuffer(self._handles.pread(number, high - low, low), np.uint8)
-            except StorageError:
-                return None
-            if len(window) < high - low:
-                return None
-            records[in_file] = np.lib.stride_tricks.sliding_window_view(window, size)[offsets[in_file] - low]
+        try:
+            for number in distinct(files).tolist():
+                in_file = np.flatnonzero(files == number)
+                for part in _neighbours(in_file[np.argsort(offsets[in_file], kind="stable")], offsets, size):
+                    low, high = int(offsets[part[0]]), int(offsets[part[-1]]) + size
+                    window = np.frombuffer(self._handles.pread(number, high - low, low), np.uint8)
+                    if len(window) < high - low:
+                        return None
+                    records[part] = np.lib.stride_tricks.sliding_window_view(window, size)[offsets[part] - low]
+        except StorageError:
+            return None
         header = np.frombuffer(HEADER.pack(size - UNCOUNTED_BYTES, b""), np.uint8)[:-MSG_ID_BYTES]
         ids = np.ascontiguousarray(msg_ids).view(np.uint8).reshape(len(rows), MSG_ID_BYTES)
         start, stop = len(header), HEADER.size
@@ -340,7 +342,7 @@ class StoreReader:
         places = [Location(*place) for place in zip(*columns, strict=True)]
         ids = [msg_id.ljust(MSG_ID_BYTES, b"\0") for msg_id in table.ids[rows].tolist()]
         bodies: list[bytes | WarrenError] = [b""] * len(rows)
-        for run in runs(list(zip(places, order.tolist(), strict=True))):
+        for run in runs(list(zip(places, order.tolist(), strict=True)), _GAP_BYTES):
             number, start, _ = run[0][0]
             path = self._handles.path(number)
             try:
@@ -393,6 +395,12 @@ def _opened(files: FileSystem, path: str, refused: dict[str, StorageError] | Non
         refused[path] = error
         return None
     return handle
+
+
+def _neighbours(rows: npt.NDArray[np.intp], offsets: npt.NDArray[np.int64], size: int) -> list[npt.NDArray[np.intp]]:
+    """Cut rows, which are in the order of their offsets in one file, where the next record is not near."""
+    ends = np.flatnonzero(np.diff(offsets[rows]) > size + _GAP_BYTES) + 1
+    return np.split(rows, ends)
 
 
 def _nothing() -> Ids:

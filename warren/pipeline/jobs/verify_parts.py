@@ -13,9 +13,11 @@ from itertools import islice
 from typing import Any, Final
 
 import attrs
+import numpy as np
 
 from warren.arrow.arrays import Columns, as_batch, schema_of
-from warren.msg_store.rdq.rdq_format import EndReason, Record, decode_record, scan
+from warren.msg_store.rdq.rdq_columns import ColumnScan, RdqColumns
+from warren.msg_store.rdq.rdq_format import EndReason, Record, decode_record
 from warren.pipeline.jobs.parallel import Batches, Numbered, Work
 from warren.pipeline.jobs.vhost_parts import Queues, StoreFiles, place_number, plan_vhost
 from warren.salvage.classic.needed_body import Contents, Reference, bad_record, contents_of, garbage, in_store
@@ -138,15 +140,16 @@ def _store_file_rows(files: ReadOnlyFileSystem, node: Node, work: StoreFiles) ->
         path = below(work.directory, name)
         yield from leftover_file(path)
         with closing(files.open_read(path)) as handle:
-            scanned, hidden = scan(handle, path), None
-            for record in scanned:
+            scanned, hidden = ColumnScan(handle, path, with_messages=work.is_persistent), None
+            for record, message in (row for columns in scanned for row in _rows_of(columns)):
                 if not record.good:
                     hidden = hidden or hidden_in(node, files, path, knows_needs=work.knows_needs)
                     if hidden.explains_breaks:
                         bad = bad_record(path, record.offset, record.msg_id, has_good_copy=False)
                         yield garbage(path, record.offset, bad.detail)
                         continue
-                yield age, path, record, _contents(handle, work, path, record)
+                contents = _contents(handle, work, path, record) if message is None else contents_of(message)
+                yield age, path, record, contents if record.good and work.is_persistent else None
             end = scanned.finish()
             if end.reason is not EndReason.CLEAN:
                 hidden = hidden or hidden_in(node, files, path, knows_needs=work.knows_needs)
@@ -158,6 +161,15 @@ def _store_file_rows(files: ReadOnlyFileSystem, node: Node, work: StoreFiles) ->
             continue
         for finding in file_end(files, path, end):
             yield in_store(finding, is_persistent=work.is_persistent)
+
+
+def _rows_of(columns: RdqColumns) -> Iterator[tuple[Record, bytes | None]]:
+    """Each record, and its message if that was read."""
+    ids = np.ascontiguousarray(columns.msg_ids).view(f"V{columns.msg_ids.shape[1]}").ravel().tolist()
+    rows = zip(columns.offsets.tolist(), columns.sizes.tolist(), ids, columns.good.tolist(), strict=True)
+    spans = zip(columns.message_starts.tolist(), columns.message_sizes.tolist(), strict=True)
+    for row, (start, size) in zip(rows, spans, strict=True):
+        yield Record(*row), columns.data[start : start + size] if columns.has_messages else None
 
 
 def _contents(handle: File, work: StoreFiles, path: str, record: Record) -> Contents | None:
