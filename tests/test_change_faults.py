@@ -152,8 +152,8 @@ def test_an_error_that_is_not_ours_takes_the_change_back_and_reaches_who_asked(e
 
     def work(actor: Any) -> None:
         for name in ("old exchange", "doomed exchange"):
-            actor.definitions.delete_exchange("/", name)
-        actor.definitions.delete_queue("/", "old")
+            actor.definitions.vhost("/").delete_exchange(name)
+        actor.definitions.vhost("/").delete_queue("old")
         actor.definitions.delete_vhost("doomed vhost")
         raise error
 

@@ -118,8 +118,8 @@ def test_names_of_the_nodes_own_are_refused() -> None:
         lambda: definitions.declare_exchange(exchange("amq.mine")),
         lambda: definitions.declare_queue(queue("amq.mine")),
         lambda: definitions.declare_exchange(exchange("")),
-        lambda: definitions.delete_exchange("/", ""),
-        lambda: definitions.delete_exchange("/", "amq.direct"),
+        lambda: definitions.vhost("/").delete_exchange(""),
+        lambda: definitions.vhost("/").delete_exchange("amq.direct"),
     ):
         with pytest.raises(AccessRefusedError):
             declare()
@@ -200,8 +200,8 @@ def test_what_is_not_there_is_not_found() -> None:
         with pytest.raises(NotFoundError):
             look()
     for gone in (
-        definitions.delete_queue("/", "none"),
-        definitions.delete_exchange("/", "none"),
+        definitions.vhost("/").delete_queue("none"),
+        definitions.vhost("/").delete_exchange("none"),
         definitions.delete_vhost("none"),
         definitions.unbind(binding("none", "q")),
         definitions.unbind(binding("amq.direct", "q")),
@@ -220,7 +220,7 @@ def test_a_queue_takes_its_bindings_and_the_exchanges_that_waited_for_them() -> 
     definitions.declare_exchange(exchange("stays", "fanout"))
     for source, destination in (("first", ">second"), ("second", "q"), ("stays", ">first"), ("stays", "q")):
         definitions.bind(binding(source, destination))
-    assert definitions.delete_queue("/", "q") == Removed(("q",), ("second", "first"), 4)
+    assert definitions.vhost("/").delete_queue("q") == Removed(("q",), ("second", "first"), 4)
     assert [x.name for x in definitions.vhost("/").exchanges()] == ["", *BUILTIN_EXCHANGES, "third", "stays"]
     definitions.check_invariants()
 
@@ -248,7 +248,7 @@ def test_a_chain_of_thousands_of_auto_delete_exchanges_goes_at_once() -> None:
         definitions.declare_exchange(exchange(name, auto_delete=True))
     for source, destination in zip(names, [f">{name}" for name in names[1:]] + ["q"], strict=True):
         definitions.bind(binding(source, destination))
-    assert definitions.delete_queue("/", "q").exchanges == tuple(names[::-1])
+    assert definitions.vhost("/").delete_queue("q").exchanges == tuple(names[::-1])
     definitions.check_invariants()
 
 
@@ -259,9 +259,9 @@ def test_an_exchange_in_use_is_kept_if_asked() -> None:
     definitions.bind(binding("x", "q"))
     definitions.bind(binding("amq.fanout", ">x"))
     with pytest.raises(PreconditionFailedError, match="in use"):
-        definitions.delete_exchange("/", "x", if_unused=True)
+        definitions.vhost("/").delete_exchange("x", if_unused=True)
     definitions.unbind(binding("x", "q"))
-    assert definitions.delete_exchange("/", "x", if_unused=True) == Removed(exchanges=("x",), bindings=1)
+    assert definitions.vhost("/").delete_exchange("x", if_unused=True) == Removed(exchanges=("x",), bindings=1)
     assert definitions.vhost("/").bindings() == []
 
 
@@ -269,7 +269,7 @@ def test_an_exchange_bound_to_itself_goes_once() -> None:
     definitions = Definitions()
     definitions.declare_exchange(exchange("x", auto_delete=True))
     definitions.bind(binding("x", ">x"))
-    assert definitions.delete_exchange("/", "x") == Removed(exchanges=("x",), bindings=1)
+    assert definitions.vhost("/").delete_exchange("x") == Removed(exchanges=("x",), bindings=1)
     definitions.check_invariants()
 
 
@@ -427,13 +427,13 @@ STEPS: list[Callable[[Definitions], object]] = [
     lambda d: d.declare_queue(queue("late", arguments={"x-message-ttl": 1})),
     lambda d: d.bind(binding("amq.fanout", "late")),
     lambda d: [d.declare_queue(queue(f"q{number}")) for number in range(10)],
-    lambda d: d.delete_queue("/", "kept"),
-    lambda d: d.delete_exchange("/", "x"),
+    lambda d: d.vhost("/").delete_queue("kept"),
+    lambda d: d.vhost("/").delete_exchange("x"),
     lambda d: d.declare_exchange(exchange("x", "topic")),
     lambda d: d.delete_vhost("shop"),
-    lambda d: [d.delete_queue("/", f"q{number}") for number in range(10)],
+    lambda d: [d.vhost("/").delete_queue(f"q{number}") for number in range(10)],
     lambda d: (d.declare_vhost("shop"), d.declare_queue(queue("q", "shop"))),
-    lambda d: d.delete_exchange("/", "x"),
+    lambda d: d.vhost("/").delete_exchange("x"),
     lambda d: (d.users.add("bob", b"b", ["management"]), d.grant("bob", "shop", Permissions("", "^b", ".*"))),
     lambda d: d.grant_topics("bob", "shop", "amq.topic", TopicPermissions("^b", ".*")),
     lambda d: (d.users.change_password("bob", b"c"), d.users.set_permissions("guest", "/", "", "", "")),
@@ -445,7 +445,7 @@ STEPS: list[Callable[[Definitions], object]] = [
     lambda d: (d.users.delete("bob"), d.parameters.clear_global("g")),
     lambda d: d.set_policy(policy("p", {"max-length": 1})),
     lambda d: (d.set_policy(policy("p", {"max-length": 2})), d.set_policy(policy("o", {"expires": 1}, True))),
-    lambda d: d.clear_policy("policy", "/", "p"),
+    lambda d: d.vhost("/").policies.clear("policy", "p"),
 ]
 STEPS *= 2
 """Changes, each followed by a save."""
@@ -751,9 +751,9 @@ def test_the_disk_agrees_with_memory_after_each_save(changes: list[tuple[Any, ..
                 case ("exchange", name, durable, auto_delete):
                     definitions.declare_exchange(exchange(name, durable=durable, auto_delete=auto_delete))
                 case ("drop queue", name):
-                    definitions.delete_queue("/", name)
+                    definitions.vhost("/").delete_queue(name)
                 case ("drop exchange", name):
-                    definitions.delete_exchange("/", name)
+                    definitions.vhost("/").delete_exchange(name)
                 case ("bind", source, destination, key):
                     definitions.bind(binding(source, destination, key))
                 case ("unbind", source, destination, key):

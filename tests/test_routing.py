@@ -73,7 +73,7 @@ def test_the_default_exchange_leads_to_the_queue_of_that_name() -> None:
     assert node.table.route("", "c") == ()
     node.queue("c")
     assert node.table.route("", "c") == ("c",)
-    node.definitions.delete_queue("/", "c")
+    node.definitions.vhost("/").delete_queue("c")
     assert node.table.route("", "c") == ()
 
 
@@ -419,12 +419,12 @@ def test_routing_agrees_with_the_model_whatever_comes_and_goes(
                 node.queue(what)
                 model.there.add(what)
             case "drop queue":
-                node.definitions.delete_queue("/", what)
+                node.definitions.vhost("/").delete_queue(what)
                 model.drop(what)
             case "exchange":
                 declare(what)
             case _:
-                node.definitions.delete_exchange("/", what)
+                node.definitions.vhost("/").delete_exchange(what)
                 model.drop(">" + what)
         node.definitions.check_invariants()
         for exchange in TYPES:
@@ -529,8 +529,8 @@ def test_the_first_message_lost_by_what_is_declared_anew_is_logged_again(caplog:
         definitions.declare_queue(queue)
         for subject in (exchange, queue) * 2:
             vhost.missing_targets.note_drop(subject, "nowhere", "key")
-        definitions.delete_exchange("/", "e")
-        definitions.delete_queue("/", "q")
+        definitions.vhost("/").delete_exchange("e")
+        definitions.vhost("/").delete_queue("q")
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [str(exchange), str(queue)] * 2
 
 

@@ -372,7 +372,7 @@ class NodeRegistry:
     def delete_stream(self, stream: Stream) -> None:
         """Delete a stream with its bindings and messages; the messages go with their files."""
         declaration = stream.declaration
-        self.definitions.delete_queue(declaration.vhost, declaration.name)
+        self.definitions.vhost(declaration.vhost).delete_queue(declaration.name)
         self._save()
         self.streams.remove(stream)
 
@@ -460,7 +460,7 @@ class NodeRegistry:
         if entry.declaration.durable:
             self._context.remove_tree(running.side_files(entry.declaration))
         del running.queues[name]
-        self.definitions.delete_queue(running.name, name)
+        running.definitions.delete_queue(name)
         return deleted
 
     def declare_exchange(self, declaration: ExchangeDeclaration) -> None:
@@ -474,7 +474,7 @@ class NodeRegistry:
 
     def delete_exchange(self, vhost: str, name: str, *, if_unused: bool = False) -> None:
         """Delete an exchange with its bindings."""
-        self.definitions.delete_exchange(vhost, name, if_unused=if_unused)
+        self.definitions.vhost(vhost).delete_exchange(name, if_unused=if_unused)
         self._save()
 
     def bind(self, binding: Binding, owner: object) -> None:
@@ -510,7 +510,7 @@ class NodeRegistry:
         """Delete a policy; the answer is as for :meth:`set_policy`. Raises :class:`NotFoundError` if it does not
         exist."""
         running = self.vhost(vhost)
-        self.definitions.clear_policy(kind, vhost, name)
+        self.definitions.vhost(vhost).policies.clear(kind, name)
         self._save()
         return self._apply_policies([running])
 

@@ -36,7 +36,7 @@ from warren.actors.engines.declared.permissions import (
     permissions_of,
     topic_permissions_of,
 )
-from warren.actors.engines.declared.policies import Policy, PolicyKind
+from warren.actors.engines.declared.policies import Policy
 from warren.actors.engines.declared.texts import check_short_string, check_utf8, is_text
 from warren.actors.engines.declared.users import Users
 from warren.actors.engines.declared.vhost_definitions import (
@@ -219,17 +219,9 @@ class Definitions:
             declaration = attrs.evolve(declaration, topic=stream_topic(declaration.name, self._random(8)))
         return self.vhost(declaration.vhost).declare_queue(declaration, named_by_node=named_by_node)
 
-    def delete_queue(self, vhost: str, name: str) -> Removed:
-        """Delete a queue, if it exists, with its bindings and their auto-delete exchanges."""
-        return self.vhost(vhost).delete_queue(name)
-
     def declare_exchange(self, declaration: ExchangeDeclaration) -> bool:
         """Declare an exchange; return whether it is new."""
         return self.vhost(declaration.vhost).declare_exchange(declaration)
-
-    def delete_exchange(self, vhost: str, name: str, *, if_unused: bool = False) -> Removed:
-        """Delete an exchange, if it exists, with its bindings and their auto-delete exchanges."""
-        return self.vhost(vhost).delete_exchange(name, if_unused=if_unused)
 
     def bind(self, binding: Binding) -> bool:
         """Declare a binding; return whether it is new."""
@@ -261,10 +253,6 @@ class Definitions:
     def set_policy(self, policy: Policy) -> bool:
         """Set a policy or operator policy; return whether that changed anything."""
         return self.vhost(policy.vhost).policies.put(policy)
-
-    def clear_policy(self, kind: PolicyKind, vhost: str, name: str) -> None:
-        """Raise :class:`NotFoundError` if the policy does not exist."""
-        self.vhost(vhost).policies.clear(kind, name)
 
     # ── on disk ─────────────────────────────────────────────────────────────────────────────────────────────────
 
