@@ -400,7 +400,7 @@ def test_definitions_that_cannot_be_taken_change_nothing(data: Path, tmp_path: P
     ):
         assert said in refused("definitions", data, "--import", "-", stdin=text)
     assert "either --export or --import" in refused("definitions", data, "--import", "-", "--export", "x", stdin=b"")
-    assert "No such file" in refused("definitions", data, "--import", tmp_path / "missing")
+    assert "no such file" in refused("definitions", data, "--import", tmp_path / "missing")
     assert "No such file" in refused("definitions", data, "--export", tmp_path / "missing" / "x")
     assert "no vhost 'x'" in refused("definitions", data, "--vhost", "x")
     assert done("definitions", data) == before

@@ -31,6 +31,7 @@ from tests.support.shovel_tools import (
     shovel_and_die,
 )
 from warren.salvage.archives.archive import unpack
+from warren.salvage.source import open_place
 from warren.shovel.copying import CopySource
 from warren.shovel.errors import RefusedError
 from warren.shovel.letter import Letter
@@ -130,7 +131,10 @@ def test_refused_and_gone_on_with_until_all_is_there(seed: int, tmp_path: Path) 
     fail: Any = pytest.fail
     for _ in range(100):
         progress = Progress.open(RealFileSystem(), state, source="a", destination="b")
-        with CopySource.open(str(MIXED_QUORUM), None, progress, lambda name: name, fail) as source:
+        with (
+            open_place(str(MIXED_QUORUM)) as place,
+            CopySource.open(place, None, progress, lambda name: name, fail) as source,
+        ):
             refused = False
             for queue in source.queues([]):
                 intake = Remembering(draw, draw.choice((0.0, 0.02, 0.2)), 16)

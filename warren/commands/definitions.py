@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -11,13 +12,18 @@ import typer
 
 from warren.actors.engines.declared.definitions_json import Imported
 from warren.commands.opening import definitions_at, opened_node
-from warren.commands.options import EXIT_DAMAGE, STDOUT, AdoptOption, UsageError
+from warren.commands.options import EXIT_DAMAGE, STDOUT, AdoptOption, QuorumOption, UsageError
 from warren.commands.output import FindingReporter, naming_errors, opened, print_json, report_error
 from warren.salvage.names import printable
+from warren.salvage.queue_directory import OnFinding
 
 _ALWAYS: Final = ("vhosts", "policies", "exchanges", "queues", "bindings")
 _SOMETIMES: Final = ("users", "permissions", "topic_permissions", "parameters", "global_parameters")
 """What an import reports as new; the latter only if there was some."""
+_HEAD_BYTES: Final = 512
+"""A tar or zip file has zero bytes in its first block, a JSON text has none."""
+_COMPRESSED: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
+"""How files of gzip, bzip2, xz and zstd begin."""
 
 
 def definitions(
@@ -29,11 +35,25 @@ def definitions(
         str | None, typer.Option("--export", metavar="FILE", help="Write to FILE instead of stdout.")
     ] = None,
     import_from: Annotated[
-        str | None, typer.Option("--import", metavar="FILE", help="Import FILE, completely or not at all; -: stdin.")
+        str | None,
+        typer.Option(
+            "--import",
+            metavar="FILE",
+            help="Import FILE, completely or not at all; -: stdin. Also a stopped RabbitMQ's directory or an archive.",
+        ),
     ] = None,
     vhost: Annotated[
         str | None, typer.Option(help="Only this vhost, as a broker exports one: without the vhost's name.")
     ] = None,
+    for_import: Annotated[
+        bool,
+        typer.Option(
+            "--for-import",
+            help="Export a stopped RabbitMQ's with internal exchanges and with objects in parameters, which its own "
+            "export lacks.",
+        ),
+    ] = False,
+    quorum_as_classic: QuorumOption = False,
     adopt: AdoptOption = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what was imported as JSON. An export is always JSON.")
@@ -47,19 +67,46 @@ def definitions(
     """
     if export is not None and import_from is not None:
         raise UsageError("either --export or --import")
+    findings = FindingReporter()
     if import_from is None:
-        findings = FindingReporter()
-        exported = definitions_at(path, findings, vhost=vhost, adopt=adopt)
+        exported = definitions_at(path, findings, vhost=vhost, adopt=adopt, for_import=for_import)
         with opened(None if export == STDOUT else export, None) as write:
             write(json.dumps(exported, indent=2).encode() + b"\n")
-        findings.rest()
-        if findings.has_damage:
-            raise typer.Exit(EXIT_DAMAGE)
-        return
-    document = _read(import_from)
-    with opened_node(path, adopt=adopt, make=True) as node:
-        imported = node.import_definitions(document, vhost)
-    _say(imported, as_json=as_json)
+    else:
+        document = document_at(import_from, findings, vhost=vhost, quorum_as_classic=quorum_as_classic)
+        with opened_node(path, adopt=adopt, make=True) as node:
+            imported = node.import_definitions(document, vhost)
+        _say(imported, as_json=as_json)
+    findings.rest()
+    if findings.has_damage:
+        raise typer.Exit(EXIT_DAMAGE)
+
+
+def document_at(
+    source: str, report: OnFinding, *, vhost: str | None = None, quorum_as_classic: bool = False
+) -> dict[str, Any]:
+    """Definitions to import: of a JSON file, or of a stopped RabbitMQ (``vhost``: only of this one).
+
+    ``report`` gets what could not be read of a RabbitMQ's.
+    """
+    if source == STDOUT or _is_text(source):
+        document = _read(source)
+    else:
+        document = definitions_at(source, report, vhost=vhost, for_import=True)
+    if not quorum_as_classic:
+        return document
+    from warren.salvage.mnesia.broker_definitions import as_classic
+
+    return as_classic(document)
+
+
+def _is_text(path: str) -> bool:
+    """Whether it is a file of text, and so no archive."""
+    if not os.path.isfile(path):
+        return False
+    with naming_errors(path), open(path, "rb") as file:
+        head = file.read(_HEAD_BYTES)
+    return b"\0" not in head and not any(head.startswith(magic) for magic in _COMPRESSED)
 
 
 def _read(source: str) -> dict[str, Any]:

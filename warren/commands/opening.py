@@ -152,10 +152,13 @@ def _overlaid(path: str) -> Iterator[RunningNode]:
         files.close()
 
 
-def definitions_at(path: str, report: OnFinding, *, vhost: str | None = None, adopt: bool = False) -> dict[str, Any]:
+def definitions_at(
+    path: str, report: OnFinding, *, vhost: str | None = None, adopt: bool = False, for_import: bool = False
+) -> dict[str, Any]:
     """The definitions JSON of a node's directory: warren's, in use or not, or a stopped RabbitMQ's or an archive of it.
 
     ``report`` gets what could not be read of a RabbitMQ's. ``adopt``: those that warren would start with there.
+    ``for_import``: with what a RabbitMQ's own export lacks.
     """
     from warren.salvage.source import is_stream, open_place
 
@@ -166,7 +169,7 @@ def definitions_at(path: str, report: OnFinding, *, vhost: str | None = None, ad
     from warren.salvage.mnesia.broker_definitions import definitions_in, of_vhost
 
     with open_place(path) as place:
-        document = definitions_in(place, report)
+        document = definitions_in(place, report, for_import=for_import)
     return document if vhost is None else of_vhost(document, vhost)
 
 

@@ -6,14 +6,15 @@ import enum
 import gc
 import logging
 import signal
-from typing import Annotated
+from typing import Annotated, Any
 
 import attrs
 import typer
 
+from warren.commands.definitions import document_at
 from warren.commands.opening import check_directory
-from warren.commands.options import AdoptOption, NodePath
-from warren.commands.output import print_json
+from warren.commands.options import AdoptOption, NodePath, QuorumOption
+from warren.commands.output import FindingReporter, print_json
 from warren.handles.node import MEMORY
 from warren.handles.node import open as open_node
 from warren.management.settings import ManagementSettings
@@ -48,9 +49,7 @@ class ServerOptions:
     management_tls: Annotated[
         bool, typer.Option(help="Serve the management API as HTTPS if there is a certificate, else as HTTP.")
     ] = True
-    quorum_as_classic: Annotated[
-        bool, typer.Option("--quorum-as-classic", help="Declare quorum queues as durable classic ones.")
-    ] = False
+    quorum_as_classic: QuorumOption = False
 
     def settings(self) -> ServerSettings:
         """Return the server's settings. Raises :class:`~warren.storage.errors.SettingsError`."""
@@ -85,6 +84,13 @@ def serve(
     *,
     options: ServerOptions,
     config: Annotated[str | None, typer.Option(help="The node's settings, a TOML file.")] = None,
+    definitions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Import RabbitMQ's definitions first: a JSON file, or a stopped RabbitMQ's directory or archive.",
+        ),
+    ] = None,
     adopt: AdoptOption = False,
     log_format: Annotated[
         LogFormat, typer.Option(help="The log on stderr: lines of text, or of JSON objects.")
@@ -103,7 +109,10 @@ def serve(
     ends = {signal.SIGINT, signal.SIGTERM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # of the threads that are started from here on, too
     try:
+        document = _definitions(definitions, options) if definitions is not None else None
         with open_node(path, config, adopt=adopt, share=not in_memory) as node:
+            if document is not None:
+                node.import_definitions(document)
             server = node.serve(settings)
             managed = {} if server.management is None else {"management": server.management.url}
             if as_json:
@@ -115,6 +124,14 @@ def serve(
             signal.sigwait(ends)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _definitions(source: str, options: ServerOptions) -> dict[str, Any]:
+    """The definitions to import; what of a RabbitMQ's could not be read is reported."""
+    findings = FindingReporter()
+    document = document_at(source, findings, quorum_as_classic=options.quorum_as_classic)
+    findings.rest()
+    return document
 
 
 def _log_to_stderr(log_format: LogFormat) -> None:

@@ -57,6 +57,20 @@ class ShovelOptions:
             "--stand-ins/--no-stand-ins", help="Create exchanges that a broker lacks, and delete them at the end."
         ),
     ] = True
+    definitions: Annotated[
+        bool,
+        typer.Option(
+            "--definitions", help="Restore the definitions of a directory first: exchanges, queues, bindings and more."
+        ),
+    ] = False
+    management: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="With --definitions: the HTTP API of the broker DST, http://user:password@host:15672, for users, "
+            "vhosts and policies, too.",
+        ),
+    ] = None
     prefetch: Annotated[int, typer.Option(min=1, max=65535, help="At most N messages in flight.")] = 1000
     input_format: Annotated[Format | None, typer.Option("--format", help=_FORMAT_HELP)] = None
     where: WhereOption = None
@@ -82,6 +96,8 @@ class ShovelOptions:
             limit=self.limit,
             as_published=self.as_published,
             stand_ins=self.stand_ins,
+            definitions=self.definitions,
+            management=self.management,
             window=self.prefetch,
             state=self.state,
             format=self.input_format,
@@ -168,7 +184,7 @@ def _print(account: Account, *, as_json: bool, finished: bool) -> None:
     """The summary on stdout."""
     if as_json:
         print_json(to_json(account, finished=finished))
-    elif account.queues:
+    elif account.queues or account.definitions:
         print_text(_printable(account, finished=finished))
 
 
@@ -183,6 +199,7 @@ def to_json(account: Account, *, finished: bool) -> Json:
         "bytes": sum(moved.payload_bytes for moved in account.queues),
         "problems": account.problems,
         "state": account.state,
+        "definitions": dict(account.definitions),
         "queues": [_queue_to_json(moved) for moved in account.queues],
     }
 
@@ -194,6 +211,9 @@ def _queue_to_json(moved: Moved) -> dict[str, Json]:
 
 
 def _printable(account: Account, *, finished: bool) -> Iterator[RenderableType]:
+    if account.definitions:
+        shown = ", ".join(f"{count:,} {part.replace('_', ' ')}" for part, count in account.definitions.items())
+        yield Text(f"Definitions: {shown}.")
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for name in ("queue", "to"):
         table.add_column(name)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 
 import attrs
@@ -25,8 +25,8 @@ from warren.salvage.names import to_text
 from warren.salvage.queue_directory import Finding, MessageRun, OnFinding, StoredMessage
 from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.quorum.quorum_directory import QuorumDirectory
+from warren.salvage.source import Place
 from warren.salvage.source import Source as OpenSource
-from warren.salvage.source import open_source
 from warren.salvage.vhost import Vhost
 from warren.shovel.errors import ShovelError
 from warren.shovel.letter import Letter, Position, from_term
@@ -47,10 +47,10 @@ class CopySource:
     @classmethod
     @contextmanager
     def open(
-        cls, path: str, vhost: str | None, progress: Progress, rename: Callable[[bytes], bytes], report: OnFinding
+        cls, place: Place, vhost: str | None, progress: Progress, rename: Callable[[bytes], bytes], report: OnFinding
     ) -> Iterator[CopySource]:
-        """The source at ``path``, of its vhosts perhaps one only; ``rename``: a queue's name at the destination."""
-        with open_source(path) as source:
+        """The source at ``place``, of its vhosts perhaps one only; ``rename``: a queue's name at the destination."""
+        with closing(place.queues()) as source:
             yield cls(chosen_vhosts(source, vhost), progress, rename, report)
 
     def queues(self, names: Sequence[bytes]) -> list[SourceQueue]:

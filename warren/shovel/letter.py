@@ -22,7 +22,7 @@ ORIGINAL_EXCHANGE: Final = "x-original-exchange"
 """The header with the original exchange of a message that arrives through another one."""
 
 _U32 = struct.Struct(">I")
-_CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS, _EXPIRATION = 0x8000, 0x4000, 0x2000, 0x0100
+_CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS, _PRIORITY, _EXPIRATION = 0x8000, 0x4000, 0x2000, 0x0800, 0x0100
 
 Position = tuple[int, int]
 """Where a letter is at its source: the part of the queue, and its number in that. Only the source reads it."""
@@ -64,6 +64,16 @@ def headers_of(properties: bytes) -> Table:
         return decode_properties(properties).headers or {}
     except MessageError:
         return {}
+
+
+def priority_of(properties: bytes) -> int:
+    """The priority of a message; 0 if it has none, or if the properties cannot be read."""
+    if not _flags(properties) & _PRIORITY:
+        return 0
+    try:
+        return decode_properties(properties).priority or 0
+    except MessageError:
+        return 0
 
 
 def expiration_ms(properties: bytes) -> int | None:

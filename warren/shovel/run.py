@@ -10,12 +10,14 @@ from contextlib import ExitStack
 
 import attrs
 
-from warren.commands.opening import opened_node
+from warren.commands.opening import definitions_at, opened_node
 from warren.handles.node import Node
+from warren.hosting.data_directory import Kind, kind_of
 from warren.salvage.formats import Format
+from warren.salvage.mnesia.broker_definitions import definitions_in
 from warren.salvage.names import from_text, to_text
 from warren.salvage.queue_directory import Finding
-from warren.salvage.source import STDIN, is_stream
+from warren.salvage.source import STDIN, Place, is_stream, open_place
 from warren.shovel.address import Address, is_broker
 from warren.shovel.broker_destination import BrokerDestination
 from warren.shovel.broker_source import BrokerSource
@@ -51,6 +53,10 @@ class Orders:
     limit: int | None = None
     as_published: bool = False
     stand_ins: bool = True
+    definitions: bool = False
+    """For a directory: restore its definitions first."""
+    management: str | None = None
+    """With ``definitions``: the URL of the destination's HTTP API."""
     window: int = 1000
     state: str | None = None
     format: Format | None = None
@@ -90,6 +96,8 @@ class Account:
     """Path of a copy's progress."""
     problems: int = 0
     """Number of unreadable messages and other damage at the source."""
+    definitions: Mapping[str, int] = attrs.field(factory=dict)
+    """Numbers of restored definitions."""
     queues: list[Moved] = attrs.field(factory=list)
 
     @property
@@ -121,7 +129,11 @@ def shovel(orders: Orders, account: Account, watcher: Watcher) -> None:
         def connect(url: str) -> Connection:
             return places.enter_context(Connection.open(Address.of(url), loop, watcher.notify))
 
-        source = _open_source(orders, account, connect, places, report)
+        def restore(place: Place) -> None:
+            if orders.definitions:
+                account.definitions = _restore(orders, place, connect, watcher.notify, report)
+
+        source = _open_source(orders, account, places, report, connect=connect, restore=restore)
         destination = _open_destination(orders, account, connect, places)
         queues = source.queues([from_text(name) for name in orders.queues])
         _check(orders, queues)
@@ -174,8 +186,16 @@ def _check(orders: Orders, queues: list[SourceQueue]) -> None:
 
 
 def _open_source(
-    orders: Orders, account: Account, connect: Connect, places: ExitStack, report: Callable[[Finding], None]
+    orders: Orders,
+    account: Account,
+    places: ExitStack,
+    report: Callable[[Finding], None],
+    *,
+    connect: Connect,
+    restore: Callable[[Place], None],
 ) -> Source:
+    """``restore`` is called with the place of a directory."""
+    _check_definitions(orders)
     if is_broker(orders.source):
         if orders.vhost is not None:
             raise ShovelError("--vhost is for directories; a broker's vhost is part of its URL")
@@ -187,6 +207,8 @@ def _open_source(
             raise ShovelError("--state is for copies, not for --move")
         if orders.is_of_file:
             raise ShovelError(f"{orders.source}: is a file, which can only be copied; leave out --move")
+        with open_place(orders.source) as place:
+            restore(place)
         names = [from_text(name) for name in orders.queues]
         return places.enter_context(MoveSource.open(orders.source, orders.vhost, names, report))
     if orders.source == STDIN and orders.state is None and not orders.is_of_file:
@@ -215,7 +237,42 @@ def _open_source(
         )
         file = open_export(orders.source, orders.format)
         return FileSource(file, chosen, progress, rename, report)
-    return places.enter_context(CopySource.open(orders.source, orders.vhost, progress, rename, report))
+    place = places.enter_context(open_place(orders.source))
+    restore(place)
+    return places.enter_context(CopySource.open(place, orders.vhost, progress, rename, report))
+
+
+def _check_definitions(orders: Orders) -> None:
+    """Raise :class:`ShovelError` if the options do not go with the definitions of a directory."""
+    if orders.definitions and (is_broker(orders.source) or orders.is_of_file):
+        raise ShovelError(f"--definitions: {_shown(orders.source)} has none; a data directory or an archive of one has")
+    if orders.definitions and orders.rename:
+        raise ShovelError("--definitions restores queues under their own names; leave out --rename")
+    if orders.management is not None and not (orders.definitions and is_broker(orders.destination)):
+        raise ShovelError("--management is for --definitions into a broker")
+
+
+def _restore(
+    orders: Orders,
+    place: Place,
+    connect: Connect,
+    notify: Callable[[str], None],
+    report: Callable[[Finding], None],
+) -> Mapping[str, int]:
+    """Restore the definitions of the source; return how many there are of each kind."""
+    from warren.shovel import restoring
+
+    if place.may_run and kind_of(place.directory) is Kind.NODES:
+        document = definitions_at(place.directory, report)
+    else:
+        document = definitions_in(place, report, for_import=True)
+    if not is_broker(orders.destination):
+        return restoring.into_directory(orders.destination, document, orders.vhost, notify)
+    if orders.management is None:
+        return restoring.by_amqp(connect(orders.destination), document, orders.vhost)
+    target = Address.of(orders.destination).login.vhost
+    only = None if orders.vhost == target else orders.vhost
+    return restoring.by_management(orders.management, document, only, target)
 
 
 def _name(name: str | None) -> bytes | None:

@@ -5,6 +5,10 @@ with their bindings, because their connection is gone; so is an auto-delete exch
 Left out, as in a broker's export: the exchanges ``""``, ``amq.…`` and internal ones, and global parameters whose names
 begin with ``internal``.
 
+Some of that no broker imports again. An operator policy is refused, because objects have become lists of pairs; a
+binding of an internal exchange is dropped, because the exchange is missing. *For an import* objects are objects, and
+internal exchanges are there.
+
 Records of 3.8 to 3.13 have the same first fields; what is missing at the end is what a broker assumes for it.
 """
 
@@ -48,6 +52,8 @@ _QUEUE_TYPES: Final = {
 }
 _TYPE_FIELD: Final = 19
 """Of a queue's record; before 3.8 there was none, and every queue was a classic one."""
+_NOT_OF_CLASSIC: Final = ("x-queue-type", "x-max-age", "x-stream-")
+"""How the names of arguments begin that a classic queue may not have."""
 _OLD_HASHING: Final = "rabbit_password_hashing_md5"
 _INTERNAL_PREFIX: Final = "internal"
 _KHEPRI_STORE: Final = b"rabbitmq_metadata"
@@ -57,7 +63,7 @@ _LINE_CHARACTERS: Final = 76
 _NO_DEFINITIONS: Final = "holds no RabbitMQ data directory with definitions (schema.DAT, LATEST.LOG)"
 
 
-def definitions_in(place: Place, report: OnFinding) -> Json:
+def definitions_in(place: Place, report: OnFinding, *, for_import: bool = False) -> Json:
     """The definitions of the stopped node at a place; ``report`` gets what could not be read.
 
     Raises :class:`DataError` if there is no node, or more than one, or if its definitions are in Khepri.
@@ -65,7 +71,7 @@ def definitions_in(place: Place, report: OnFinding) -> Json:
     directory = place.search(partial(_node_at, place.files), _NO_DEFINITIONS)
     if not has_tables(place.files, directory):
         raise DataError(directory or place.path, None, "its definitions are in Khepri (RabbitMQ 4), which is not read")
-    return read_definitions(place.files, directory, report)
+    return read_definitions(place.files, directory, report, for_import=for_import)
 
 
 def _node_at(files: ReadOnlyFileSystem, directory: str) -> str | None:
@@ -80,7 +86,7 @@ def _node_at(files: ReadOnlyFileSystem, directory: str) -> str | None:
     return directory if has_khepri else None
 
 
-def read_definitions(files: ReadOnlyFileSystem, directory: str, report: OnFinding) -> Json:
+def read_definitions(files: ReadOnlyFileSystem, directory: str, report: OnFinding, *, for_import: bool = False) -> Json:
     """The definitions of the node whose data directory this is; ``report`` gets what could not be read."""
     tables = read_tables(files, directory, _TABLES, report)
 
@@ -97,7 +103,7 @@ def read_definitions(files: ReadOnlyFileSystem, directory: str, report: OnFindin
     exchanges = {exchange.name: exchange for exchange in read(_EXCHANGES, _Exchange.of)}
     queues = {queue.name: queue for queue in read(_QUEUES, _Queue.of)}
     bindings = _restored_bindings(exchanges, queues, read(_BINDINGS, _Binding.of))
-    parameters = read(_PARAMETERS, _parameter)
+    parameters = read(_PARAMETERS, partial(_parameter, for_import=for_import))
     return {
         "rabbit_version": BROKER_VERSION,
         "rabbitmq_version": BROKER_VERSION,
@@ -107,7 +113,11 @@ def read_definitions(files: ReadOnlyFileSystem, directory: str, report: OnFindin
         "topic_permissions": read(_TOPIC_PERMISSIONS, _topic_permission),
         **{part: [value for of, value in parameters if of == part] for part in _PARAMETER_PARTS},
         "queues": [queue.json for queue in queues.values()],
-        "exchanges": [exchange.json for exchange in exchanges.values() if exchange.is_exported],
+        "exchanges": [
+            exchange.json | ({"internal": exchange.is_internal} if for_import else {})
+            for exchange in exchanges.values()
+            if exchange.is_named and (for_import or not exchange.is_internal)
+        ],
         "bindings": [binding.json for binding in bindings],
     }
 
@@ -130,6 +140,18 @@ def of_vhost(document: Json, vhost: str) -> Json:
     return {"rabbit_version": document["rabbit_version"], **parts}
 
 
+def as_classic(document: Json, *, streams: bool = False) -> Json:
+    """Definitions with durable classic queues in place of quorum queues, which warren has not; or also of streams."""
+    kinds = ("quorum", "stream") if streams else ("quorum",)
+    queues = [_as_classic(queue) if queue.get("type") in kinds else queue for queue in document.get("queues", ())]
+    return document | {"queues": queues}
+
+
+def _as_classic(queue: Json) -> Json:
+    arguments = {name: value for name, value in queue["arguments"].items() if not name.startswith(_NOT_OF_CLASSIC)}
+    return queue | {"type": "classic", "arguments": arguments}
+
+
 # ── exchanges, queues, bindings ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -137,16 +159,20 @@ def of_vhost(document: Json, vhost: str) -> Json:
 class _Exchange:
     name: Resource
     auto_delete: bool
-    is_exported: bool
+    is_internal: bool
     json: Json
 
     @classmethod
     def of(cls, record: Record) -> _Exchange:
         _, resource, kind, durable, auto_delete, internal, arguments, *_ = record
         name = _resource(resource)
-        is_exported = not internal and name[2] != "" and not name[2].startswith("amq.")
-        json = {"type": to_json(kind), "arguments": _arguments(arguments)} if is_exported else {}
-        return cls(name, auto_delete is True, is_exported, _described(name, durable, auto_delete) | json)
+        json = _described(name, durable, auto_delete) | {"type": to_json(kind), "arguments": _arguments(arguments)}
+        return cls(name, auto_delete is True, internal is True, json)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a client named it."""
+        return self.name[2] != "" and not self.name[2].startswith("amq.")
 
 
 @attrs.frozen
@@ -246,21 +272,21 @@ def _topic_permission(record: Record) -> Json:
 _PARAMETER_PARTS: Final = ("parameters", "global_parameters", "policies")
 
 
-def _parameter(record: Record) -> tuple[str, Json]:
+def _parameter(record: Record, *, for_import: bool) -> tuple[str, Json]:
     """A parameter, and the part of the definitions that it belongs to; an empty one if it is not exported."""
+    convert = _importable if for_import else to_json
     _, key, value = record
     if isinstance(key, Atom):
-        return "" if key.startswith(_INTERNAL_PREFIX) else "global_parameters", {
-            "name": str(key),
-            "value": to_json(value),
-        }
+        part = "" if key.startswith(_INTERNAL_PREFIX) else "global_parameters"
+        return part, {"name": str(key), "value": convert(value)}
     vhost, component, name = map(_text, key)
+    fields = _pairs(value)
     if component == "policy":
-        policy = _pairs(value)
-        definition = _object(policy.get("definition", []))
-        fields = {field: to_json(policy.get(field, Atom("undefined"))) for field in ("pattern", "apply-to", "priority")}
-        return "policies", {"vhost": vhost, "name": name, **fields, "definition": definition}
-    return "parameters", {"vhost": vhost, "component": component, "name": name, "value": _object(value)}
+        definition = {key: convert(setting) for key, setting in _pairs(fields.get("definition", [])).items()}
+        policy = {field: convert(fields.get(field, Atom("undefined"))) for field in ("pattern", "apply-to", "priority")}
+        return "policies", {"vhost": vhost, "name": name, **policy, "definition": definition}
+    values = {field: convert(setting) for field, setting in fields.items()}
+    return "parameters", {"vhost": vhost, "component": component, "name": name, "value": values}
 
 
 # ── terms as JSON ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -281,6 +307,21 @@ def to_json(term: Term) -> Any:
             return [to_json(element) for element in term]
         case _:
             raise MessageError(f"{term!r:.100} in place of JSON")
+
+
+def _importable(term: Term) -> Any:
+    """A term as the JSON that it was made of: tuples are the pairs of objects."""
+    match term:
+        case "null":
+            return None
+        case Mapping():
+            return {_text(name): _importable(value) for name, value in term.items()}
+        case [*elements] if elements and all(isinstance(element, tuple) and len(element) == 2 for element in elements):
+            return {name: _importable(value) for name, value in _pairs(elements).items()}
+        case list():
+            return [_importable(element) for element in term]
+        case _:
+            return to_json(term)
 
 
 def _arguments(term: Term) -> Json:
@@ -312,10 +353,6 @@ def _utf8(value: bytes) -> str:
         encoded = base64.b64encode(value).decode("ascii")
         lines = (encoded[at : at + _LINE_CHARACTERS] for at in range(0, len(encoded), _LINE_CHARACTERS))
         return "Not UTF-8, base64 is: " + "\n".join(lines)
-
-
-def _object(term: Term) -> Json:
-    return {name: to_json(value) for name, value in _pairs(term).items()}
 
 
 def _pairs(term: Term) -> dict[str, Term]:

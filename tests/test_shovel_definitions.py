@@ -1,0 +1,256 @@
+"""``warren shovel --definitions``, ``warren serve --definitions``: a dead RabbitMQ's definitions at other places."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from tests.support.broker import Broker, requires_broker
+from tests.support.cli_tools import warren
+from tests.support.rabbitmq_golden import DEFINITIONS, QUORUM, archives
+from tests.support.server_tools import Served, served
+from tests.support.shovel_tools import complaint, shovel
+from warren import open as open_node
+from warren.management import ManagementSettings
+from warren.server import ServerSettings
+
+Json = dict[str, Any]
+Key = tuple[str, ...]
+
+KILLED, CHANGED, UNUSED = (
+    next(path for path in archives(DEFINITIONS) if path.name.startswith(number)) for number in ("02-", "03-", "04-")
+)
+MIXED_QUORUM = next(path for path in archives(QUORUM) if path.name.startswith("02-"))
+AS_CLASSIC = ServerSettings(default_queue_type_for_quorum="classic")
+
+
+def for_import(archive: Path) -> Json:
+    result = warren("definitions", archive, "--for-import")
+    document: Json = json.loads(result.stdout)
+    return document
+
+
+def named(document: Json, part: str, *fields: str) -> dict[Key, Json]:
+    """Definitions by their names."""
+    return {tuple(item[field] for field in fields): item for item in document[part]}
+
+
+def as_classic(queues: dict[Key, Json], kinds: tuple[str, ...]) -> dict[Key, Json]:
+    """Their arguments have no others that a classic queue has not."""
+    return {
+        name: queue
+        if queue["type"] not in kinds
+        else queue
+        | {
+            "type": "classic",
+            "arguments": {key: value for key, value in queue["arguments"].items() if key != "x-queue-type"},
+        }
+        for name, queue in queues.items()
+    }
+
+
+def bindings(document: Json) -> set[str]:
+    return {json.dumps(binding, sort_keys=True) for binding in document["bindings"]}
+
+
+def check_all(expected: Json, got: Json, kinds: tuple[str, ...] = ("quorum",)) -> None:
+    """All of a node's definitions are there; queues of these kinds are classic ones."""
+    for part, *fields in (
+        ("users", "name"),
+        ("permissions", "user", "vhost"),
+        ("topic_permissions", "user", "vhost"),
+        ("policies", "vhost", "name"),
+        ("exchanges", "vhost", "name"),
+        ("vhosts", "name"),
+    ):
+        wanted, there = named(expected, part, *fields), named(got, part, *fields)
+        assert wanted.keys() <= there.keys()
+        if part != "vhosts":
+            assert {key: there[key] for key in wanted} == wanted
+    assert (
+        as_classic(named(expected, "queues", "vhost", "name"), kinds).items()
+        <= named(got, "queues", "vhost", "name").items()
+    )
+    assert bindings(expected) <= bindings(got)
+    for key, parameter in named(expected, "parameters", "vhost", "component", "name").items():
+        assert named(got, "parameters", "vhost", "component", "name")[key] == parameter
+
+
+@pytest.mark.parametrize("archive", [KILLED, CHANGED, UNUSED], ids=lambda path: path.name[:2])
+def test_a_directory_gets_everything_with_classic_queues_for_quorum_queues(tmp_path: Path, archive: Path) -> None:
+    summary = shovel(archive, tmp_path / "data", "--definitions", "--state", tmp_path / "state")
+    document = for_import(archive)
+    assert summary["definitions"] == {part: len(document[part]) for part in summary["definitions"]}
+    with open_node(tmp_path / "data") as node:
+        check_all(document, node.definitions(), ("quorum", "stream"))
+    again = shovel(archive, tmp_path / "data", "--definitions", "--state", tmp_path / "state")
+    assert again["definitions"] == summary["definitions"]
+
+
+def test_messages_come_into_the_restored_queues(tmp_path: Path) -> None:
+    with open_node(tmp_path / "node") as node:
+        node.queue("jobs", arguments={"x-max-length": 7}).publish_many([b"1", b"2", b"3"]).wait()
+    summary = shovel(tmp_path / "node", tmp_path / "data", "--definitions")
+    assert summary["messages"] == 3
+    with open_node(tmp_path / "data") as node:
+        assert node.queue("jobs", passive=True).arguments == {"x-max-length": 7}
+        assert [message.body for message in node.queue("jobs", passive=True).get_many(5)] == [b"1", b"2", b"3"]
+
+
+def test_one_vhost_is_restored_alone(tmp_path: Path) -> None:
+    shovel(KILLED, tmp_path / "data", "--definitions", "--vhost", "vh/ö", "--state", tmp_path / "state")
+    with open_node(tmp_path / "data") as node:
+        assert sorted(node.vhosts()) == ["/", "vh/ö"]
+        assert {queue["vhost"] for queue in node.definitions()["queues"]} == {"vh/ö"}
+        assert named(node.definitions(), "users", "name").keys() == {("guest",)}
+
+
+def declared(here: Served) -> Json:
+    document: Json = here.node.definitions()
+    return document
+
+
+def test_a_broker_gets_exchanges_queues_and_bindings_by_amqp(tmp_path: Path) -> None:
+    with served(tmp_path / "data", AS_CLASSIC) as here:
+        summary = shovel(KILLED, here.url, "--definitions", "--vhost", "/", "--state", tmp_path / "state")
+        document = for_import(KILLED)
+        expected = {
+            part: [item for item in document[part] if item["vhost"] == "/"]
+            for part in ("exchanges", "queues", "bindings")
+        }
+        assert summary["definitions"] == {part: len(items) for part, items in expected.items()}
+        got = declared(here)
+        assert named(got, "exchanges", "vhost", "name") == named(expected, "exchanges", "vhost", "name")
+        assert named(got, "queues", "vhost", "name").keys() == named(expected, "queues", "vhost", "name").keys()
+        assert bindings(got) == bindings(expected)
+        assert named(got, "users", "name").keys() == {("guest",)}
+
+
+def test_a_queue_that_exists_with_other_arguments_ends_it(tmp_path: Path) -> None:
+    with served(tmp_path / "data", AS_CLASSIC) as here:
+        here.node.queue("q.0.é", arguments={"x-max-length": 99})
+        said = complaint(KILLED, here.url, "--definitions", "--vhost", "/", "--state", tmp_path / "state")
+        assert "406 PRECONDITION_FAILED" in said
+        assert "q.0" in said
+
+
+def test_a_broker_gets_everything_by_its_http_api(tmp_path: Path) -> None:
+    settings = ServerSettings(management=ManagementSettings(management_tcp_port=0))
+    with served(tmp_path / "data", settings) as here:
+        assert here.server.management is not None
+        url = here.server.management.url.replace("http://", "http://guest:guest@")
+        run = "--definitions", "--management", url, "--state", tmp_path / "state", "--vhost"
+        shovel(CHANGED, here.url, *run, "vh/ö")
+        assert named(declared(here), "users", "name").keys() == {("guest",)}  # a vhost has none
+        assert named(declared(here), "vhosts", "name").keys() == {("/",)}
+        assert declared(here)["queues"]
+        with served(tmp_path / "whole", settings) as other:
+            assert other.server.management is not None
+            whole = other.server.management.url.replace("http://", "http://guest:guest@")
+            shovel(
+                CHANGED, other.url, "--definitions", "--management", whole, "--vhost", "/", "--state", tmp_path / "2"
+            )
+            check_all(for_import(CHANGED), declared(other))
+        said = complaint(KILLED, here.url, *run, "vh/ö")
+        assert "refused the definitions: 400 Bad Request" in said
+        assert "quorum" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["{archive}", "data", "--definitions", "--rename", "a=b"], "under their own names"),
+        (["{archive}", "data", "--management", "http://h"], "--management is for --definitions into a broker"),
+        (["{archive}", "data", "--definitions", "--management", "http://h"], "into a broker"),
+        (["amqp://h/", "data", "--definitions", "--queue", "q"], "--definitions: amqp://guest@h:5672/%2F has none"),
+        (["file.jsonl", "data", "--definitions"], "has none"),
+        (["{archive}", "amqp://127.0.0.1:1/", "--definitions"], "no connection"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else " ".join(value[1:]),
+)
+def test_options_that_do_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file.jsonl").write_text("")
+    assert sentence in complaint(*(argument.replace("{archive}", str(KILLED)) for argument in arguments))
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("ftp://h", "a URL such as http://user:password@host:15672"),
+        ("http://:x", "a URL such as http://user:password@host:15672"),
+        ("http://u:secret@127.0.0.1:1", "http://127.0.0.1:1: no answer"),
+    ],
+)
+def test_the_http_api_of_a_broker_that_is_not_there(tmp_path: Path, url: str, sentence: str) -> None:
+    said = complaint(KILLED, "amqp://127.0.0.1:1/", "--definitions", "--management", url, "--state", tmp_path / "state")
+    assert sentence in said
+    assert "secret" not in said
+
+
+def test_a_server_begins_with_the_definitions_of_a_dead_node(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "warren", "serve", str(tmp_path / "data"), "--port", "0", "--json"]
+    options = ["--definitions", str(KILLED), "--quorum-as-classic"]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        ((_, port),) = json.loads(server.stdout.readline())["addresses"]
+        with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port)) as connection:
+            connection.channel().queue_declare("q.4.é", passive=True)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) == 0
+    with open_node(tmp_path / "data") as node:
+        check_all(for_import(KILLED), node.definitions())
+
+
+def test_definitions_are_imported_from_a_dead_node_or_its_export(tmp_path: Path) -> None:
+    refused = warren("definitions", tmp_path / "data", "--import", KILLED)
+    assert refused.exit_code == 2
+    assert "is of type 'quorum'" in refused.stderr
+    assert warren("definitions", KILLED, "--for-import", "--export", tmp_path / "d.json").exit_code == 0
+    for number, source in enumerate((KILLED, tmp_path / "d.json")):
+        place = tmp_path / f"data{number}"
+        result = warren("definitions", place, "--import", source, "--quorum-as-classic")
+        assert result.exit_code == 0, result.stderr
+        with open_node(place) as node:
+            check_all(for_import(KILLED), node.definitions())
+
+
+@requires_broker
+def test_a_real_broker_gets_everything(tmp_path: Path) -> None:
+    with Broker(tmp_path / "broker", management=True) as broker:
+        broker.start()
+        for archive in (MIXED_QUORUM, KILLED):
+            url = f"http://guest:guest@127.0.0.1:{broker.management_port}"
+            run = "--definitions", "--management", url, "--state", tmp_path / archive.name
+            into = broker.amqp_url if archive == MIXED_QUORUM else broker.amqp_url.replace("%2F", "vh%2F%C3%B6")
+            only = ("--vhost", "vh/ö") if archive == KILLED else ()
+            warren("shovel", archive, into, *run, *only)
+            document = for_import(archive)
+            broker.ctl("export_definitions", str(tmp_path / "got.json"))
+            got = json.loads((tmp_path / "got.json").read_text())
+            queues = named(got, "queues", "vhost", "name")
+            assert named(document, "queues", "vhost", "name").items() <= queues.items()
+            assert bindings(document) <= bindings(got)
+            assert named(document, "users", "name").items() <= named(got, "users", "name").items()
+
+
+@requires_broker
+def test_a_real_broker_gets_exchanges_queues_and_bindings_by_amqp(tmp_path: Path) -> None:
+    with Broker(tmp_path / "broker") as broker:
+        broker.start()
+        shovel(KILLED, broker.amqp_url, "--definitions", "--vhost", "/", "--state", tmp_path / "state")
+        document = for_import(KILLED)
+        broker.ctl("export_definitions", str(tmp_path / "got.json"))
+        got = json.loads((tmp_path / "got.json").read_text())
+        of_vhost = {part: [item for item in document[part] if item["vhost"] == "/"] for part in ("queues", "bindings")}
+        assert named(got, "queues", "vhost", "name") == named(of_vhost, "queues", "vhost", "name")
+        assert bindings(got) == bindings(of_vhost)
