@@ -34,7 +34,7 @@ class TableFormat(enum.StrEnum):
 
 # ── where from ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_PLACES: Final = "A node's data directory, its vhosts or quorum folder, one vhost's or one queue's folder"
+_PLACES: Final = "A node's data directory, its vhosts, quorum or stream folder, one vhost's or one queue's folder"
 
 _ARCHIVES: Final = ", or an archive of one (-: through stdin), or ssh://host/path. Opened read-only."
 
@@ -71,6 +71,9 @@ OffsetOption = Annotated[
 
 AdoptOption = Annotated[
     bool, typer.Option("--adopt", help="Take over the directory of a stopped RabbitMQ, which can have it back.")
+]
+QuorumOption = Annotated[
+    bool, typer.Option("--quorum-as-classic", help="Declare quorum queues as durable classic ones.")
 ]
 SetOption = Annotated[
     list[str] | None,
