@@ -145,11 +145,11 @@ def skip_table(data: bytes, position: int, limit: int) -> int:
         tag_at = position + 1 + data[position]
         if tag_at >= end:
             within(tag_at + 1, end)
-        tag = data[tag_at]
-        if (size := _VALUE_BYTES.get(tag)) is not None:
+        tag, start = data[tag_at], tag_at + 5
+        if tag == _LONG_STRING and start <= end:
+            position = start + _U32.unpack_from(data, tag_at + 1)[0]
+        elif (size := _VALUE_BYTES.get(tag)) is not None:
             position = tag_at + 1 + size
-        elif tag == _LONG_STRING:
-            position = within(tag_at + 5, end) + _U32.unpack_from(data, tag_at + 1)[0]
         else:
             position = _read_value(data, tag_at, end, MAX_DEPTH)[1]
         if position > end:

@@ -32,6 +32,7 @@ from benchmarks.peers.warren_node import WarrenNode
 from benchmarks.peers.watch import Stretch, Watch
 from benchmarks.tape import RecordingFileSystem
 from tests.support.runtime_tools import HandNode, hand_node
+from tests.support.served_works import served_tasks
 from warren.storage.filesystem import FileSystem, RealFileSystem
 
 TABLE: Final = Path(__file__).parent.parent / "data" / "work_counts.json"
@@ -59,6 +60,7 @@ COUNTED: Final = {
     "W5, bodies of 16 KiB": Counted(partial(procedures.fill_and_drain, sizes=(16_384,), batch=100), 400),
     "W7, queues interleaved": Counted(partial(procedures.interleaved, queues=20), 400),
     "W8, fsynced, waiting for each": Counted(procedures.confirmed, 100, Promise.FSYNCED),
+    "S1, served: messages like a task queue's": Counted(served_tasks, 1000),
     "W10, a topic": Counted(partial(procedures.topics, singles=100, finds=50), 1000),
 }
 """By the name of a row."""
