@@ -116,6 +116,11 @@ def rows_of(reader: TopicStreamReader, start: Offsets, end: Offsets) -> list[dic
     return found
 
 
+def queues_of(offsets: Offsets) -> Offsets:
+    """Without the stores' anchors."""
+    return {node: topics for node, topics in offsets.items() if node}
+
+
 def numbers(rows: list[dict[str, Any]]) -> dict[tuple[str, int], list[int]]:
     """By topic and queue: the numbers of the messages, in the order that they came in."""
     found: dict[tuple[str, int], list[int]] = defaultdict(list)
@@ -161,7 +166,7 @@ def test_only_what_is_new_comes_and_nothing_new_is_the_same_offset(store: Store)
     store.append(0, 3)
     store.append(1, 2)
     first = reader.latestOffset(start, ALL)
-    assert first == {store.directory: {"orders": {"0": 3, "1": 2}}}
+    assert queues_of(first) == {store.directory: {"orders": {"0": 3, "1": 2}}}
     assert numbers(rows_of(reader, start, first)) == {("orders", 0): [0, 1, 2], ("orders", 1): [0, 1]}
     assert json.dumps(reader.latestOffset(first, ALL)) == json.dumps(first)
     store.append(1)
@@ -169,7 +174,7 @@ def test_only_what_is_new_comes_and_nothing_new_is_the_same_offset(store: Store)
     second = reader.latestOffset(first, ALL)
     assert numbers(rows_of(reader, first, second)) == {("orders", 1): [2], ("new", 7): [0]}
     assert rows_of(reader, second, second) == []
-    assert reader.reportLatestOffset() == second
+    assert reader.reportLatestOffset() == queues_of(second)
 
 
 def test_only_topics_that_are_named_are_read(store: Store) -> None:
@@ -177,7 +182,7 @@ def test_only_topics_that_are_named_are_read(store: Store) -> None:
         store.append(0, topic=topic)
     reader = reader_of(store.directory, topic="a, c")
     start = reader.initialOffset()
-    assert start == {store.directory: {"a": {"0": 0}, "c": {"0": 0}}}
+    assert queues_of(start) == {store.directory: {"a": {"0": 0}, "c": {"0": 0}}}
     assert set(numbers(rows_of(reader, start, reader.latestOffset(start, ALL)))) == {("a", 0), ("c", 0)}
 
 
@@ -187,7 +192,7 @@ def test_nodes_are_told_apart(tmp_path: Path) -> None:
         store.append(0, number + 1)
     reader = reader_of(str(tmp_path / "*"))
     end = reader.latestOffset(reader.initialOffset(), ALL)
-    assert [list(topics.values()) for topics in end.values()] == [[{"0": 1}], [{"0": 2}]]
+    assert [list(topics.values()) for topics in queues_of(end).values()] == [[{"0": 1}], [{"0": 2}]]
     rows = rows_of(reader, reader.initialOffset(), end)
     assert [row["node"] for row in rows] == [stores[0].directory, stores[1].directory, stores[1].directory]
     with pytest.raises(WarrenError, match="the query's checkpoint has the node elsewhere, which is not loaded now"):
@@ -262,10 +267,16 @@ def timed(store: Store) -> Store:
         ({"startingTimestamp": 1_003_001}, {"0": 4, "1": 2}),
         ({"startingTimestamp": 0}, {"0": 0, "1": 0}),
         ({"startingTimestamp": 2_000_000}, {"0": 10, "1": 5}),
+        ({"startingOffsetsByTimestamp": '{"orders": {"0": 1003000}}'}, {"0": 3, "1": 0}),
+        (
+            {"startingOffsetsByTimestamp": '{"orders": {"1": 1003000}}', "startingTimestamp": 2_000_000},
+            {"0": 10, "1": 2},
+        ),
     ],
 )
 def test_where_a_query_begins(timed: Store, options: dict[str, Any], expected: dict[str, int]) -> None:
-    assert reader_of(timed.directory, **options).initialOffset() == {timed.directory: {"orders": expected}}
+    start = reader_of(timed.directory, **options).initialOffset()
+    assert queues_of(start) == {timed.directory: {"orders": expected}}
 
 
 def test_a_query_cannot_begin_after_the_end_of_a_queue(timed: Store) -> None:
@@ -274,12 +285,27 @@ def test_a_query_cannot_begin_after_the_end_of_a_queue(timed: Store) -> None:
         reader.initialOffset()
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"topic": "order"}, "option topic: there is no topic 'order'; did you mean 'orders'"),
+        ({"topic": "orders,bills"}, "there is no topic 'bills'; there are orders"),
+        ({"startingOffsets": '{"orders": {"2": 1}}'}, "topic orders, queue 2 has no messages, and cannot begin at"),
+        ({"startingOffsets": '{"bills": {"0": 7}}'}, "topic bills, queue 0 has no messages, and cannot begin at"),
+        ({"startingOffsets": '{"/elsewhere": {"orders": {"0": 7}}}'}, "startingOffsets: /elsewhere is not loaded"),
+    ],
+)
+def test_a_query_cannot_begin_with_what_is_not_there(timed: Store, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(WarrenError, match=said):
+        reader_of(timed.directory, **options).initialOffset()
+
+
 def test_where_one_node_of_several_begins(timed: Store, tmp_path: Path) -> None:
     other = str(tmp_path / "copy")
     shutil.copytree(timed.directory, other)
     said = json.dumps({other: {"orders": {"0": 7, "1": -1}}})
     start = reader_of(timed.directory, other, startingOffsets=said).initialOffset()
-    assert start == {timed.directory: {"orders": {"0": 0, "1": 0}}, other: {"orders": {"0": 7, "1": 5}}}
+    assert queues_of(start) == {timed.directory: {"orders": {"0": 0, "1": 0}}, other: {"orders": {"0": 7, "1": 5}}}
 
 
 @pytest.mark.parametrize(
@@ -288,15 +314,25 @@ def test_where_one_node_of_several_begins(timed: Store, tmp_path: Path) -> None:
         ({"endingOffsets": '{"orders": {"0": 4}}'}, {"0": 4, "1": 5}),
         ({"endingOffsets": '{"orders": {"0": 400}}'}, {"0": 10, "1": 5}),
         ({"endingTimestamp": 1_004_000}, {"0": 4, "1": 2}),
+        ({"endingOffsetsByTimestamp": '{"orders": {"0": 1004000, "1": 1004000}}'}, {"0": 4, "1": 2}),
     ],
 )
 def test_where_a_query_ends(timed: Store, options: dict[str, Any], expected: dict[str, int]) -> None:
     reader = reader_of(timed.directory, **options)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ALL)
-    assert end == {timed.directory: {"orders": expected}}
+    assert queues_of(end) == {timed.directory: {"orders": expected}}
     timed.append(0, 1000)
     assert reader.latestOffset(end, ALL)[timed.directory]["orders"]["1"] == expected["1"]
+
+
+def test_the_names_of_kafkas_options_are_known(store: Store) -> None:
+    store.append(0, 9)
+    reader = reader_of(store.directory, maxOffsetsPerTrigger=6, minPartitions=3)
+    end = reader.latestOffset({}, reader.getDefaultReadLimit())
+    assert queues_of(end) == {store.directory: {"orders": {"0": 6}}}
+    assert len(reader.partitions({}, end)) == 3
+    assert numbers(rows_of(reader, {}, end)) == {("orders", 0): list(range(6))}
 
 
 def test_available_now_ends_with_what_was_there_when_it_began(store: Store) -> None:
@@ -404,12 +440,12 @@ def test_an_entry_whose_message_is_torn_is_not_read(store: Store) -> None:
         log.truncate(4096)
     reader = reader_of(store.directory)
     end = reader.latestOffset({}, ALL)
-    assert end == {store.directory: {"orders": {"0": 7}}}
+    assert queues_of(end) == {store.directory: {"orders": {"0": 7}}}
     store.open()
     store.append(0, 5)
     assert store.store.queues["orders", 0].max_offset == 12
     later = reader.latestOffset(end, ALL)
-    assert later == {store.directory: {"orders": {"0": 12}}}
+    assert queues_of(later) == {store.directory: {"orders": {"0": 12}}}
     assert numbers(rows_of(reader, end, later)) == {("orders", 0): [7, 8, 9, 10, 11]}
     assert [row["body"] for row in rows_of(reader, end, later)] == [f"orders:0:{n}".encode() for n in range(10, 15)]
 
@@ -422,7 +458,7 @@ def test_behind_a_body_that_is_damaged_nothing_is_read_and_recovery_cuts_there(s
         log.seek(int(entry["physical_offset"]) + 90)
         log.write(b"?")
     reader = reader_of(store.directory)
-    assert reader.latestOffset({}, ALL) == {store.directory: {"orders": {"0": 3}}}
+    assert queues_of(reader.latestOffset({}, ALL)) == {store.directory: {"orders": {"0": 3}}}
     store.open()
     assert store.store.queues["orders", 0].max_offset == 3
     store.append(0, 1)
@@ -464,7 +500,7 @@ def test_an_old_entry_behind_the_end_of_a_queue_is_none(store: Store) -> None:
         queue.seek(5 * ENTRY_BYTES)
         queue.write(other)
     reader = reader_of(store.directory)
-    assert reader.latestOffset({}, ALL) == {store.directory: {"orders": {"0": 5, "1": 5}}}
+    assert queues_of(reader.latestOffset({}, ALL)) == {store.directory: {"orders": {"0": 5, "1": 5}}}
 
 
 def test_a_crash_of_the_writer_takes_nothing_back(store: Store) -> None:
@@ -547,6 +583,47 @@ def test_a_topic_that_was_made_again_is_read_from_its_first_message(
     assert numbers(rows_of(lax, offset, lax.latestOffset(offset, ALL))) == {("orders", 0): [3, 4]}
 
 
+@pytest.mark.parametrize("count", [1, 10, 12])
+def test_another_store_in_the_place_of_one_is_noticed_whatever_it_holds(store: Store, count: int) -> None:
+    store.append(0, 10)
+    start = reader_of(store.directory).latestOffset({}, ALL)
+    planned = {**start, store.directory: {"orders": {"0": 11}}}
+    store.now_ms += 5
+    made_again(store, count)
+    strict = reader_of(store.directory)
+    for question in (lambda: strict.latestOffset(start, ALL), lambda: strict.partitions(start, planned)):
+        with pytest.raises(WarrenError, match="holds another store than the one that the query has read so far"):
+            question()
+    lax = reader_of(store.directory, failOnDataLoss="false")
+    end = lax.latestOffset(start, ALL)
+    both = {("orders", queue_id): list(range(count)) for queue_id in range(2)}
+    assert numbers(rows_of(lax, start, end)) == numbers(rows_of(lax, start, end)) == both
+    assert lax.latestOffset(end, ALL) == end
+    store.append(1, 2)
+    assert numbers(rows_of(strict, end, strict.latestOffset(end, ALL))) == {("orders", 1): [count, count + 1]}
+
+
+def test_a_checkpoint_without_anchors_goes_on(store: Store) -> None:
+    store.append(0, 3)
+    reader = reader_of(store.directory)
+    old = {store.directory: {"orders": {"0": 2}}}
+    end = reader.latestOffset(old, ALL)
+    assert numbers(rows_of(reader, old, end)) == {("orders", 0): [2]}
+    assert end[""] == {store.directory: {"0": 1_000_000}}
+
+
+def test_messages_that_expired_say_nothing_of_their_store(store: Store) -> None:
+    store.append(0, 100)
+    reader = reader_of(store.directory)
+    start = reader.latestOffset({}, ALL)
+    expire(store)
+    assert reader.latestOffset(start, ALL) == start
+    store.append(0, 1)
+    end = reader.latestOffset(start, ALL)
+    assert numbers(rows_of(reader, start, end)) == {("orders", 0): [100]}
+    assert set(start[""][store.directory]) == {"0"} != set(end[""][store.directory])
+
+
 def test_what_is_handed_out_is_synced_before(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     real = os.fsync
@@ -601,7 +678,7 @@ def test_messages_that_expired_unread_stop_the_query(store: Store) -> None:
     assert numbers(rows_of(lax, start, end)) == {("orders", 0): list(range(first, 100))}
     assert lax.partitions(start, {store.directory: {"orders": {"0": first}}}) == []
     fresh = reader_of(store.directory)
-    assert fresh.initialOffset() == {store.directory: {"orders": {"0": first}}}
+    assert queues_of(fresh.initialOffset()) == {store.directory: {"orders": {"0": first}}}
 
 
 def test_messages_that_expire_between_plan_and_reading(store: Store) -> None:
@@ -662,12 +739,24 @@ def test_a_file_that_expires_under_a_look_or_a_task(store: Store, monkeypatch: p
             {"startingTimestamp": "1", "startingOffsets": "latest"},
             "options startingOffsets and startingTimestamp: only",
         ),
+        ({"maxOffsetsPerTriger": "5"}, "unknown; did you mean 'maxOffsetsPerTrigger'.* known are topic, maxRecordsPer"),
+        ({"table": "records", "startingOfsets": "5"}, "unknown; did you mean 'startingOffsets'"),
+        ({"maxOffsetsPerTrigger": "5", "maxRecordsPerTrigger": "5"}, "only one of them"),
+        ({"subscribe": "orders"}, "option subscribe is Kafka's: the option topic has the names of topics"),
+        ({"startingOffsetsByTimestamp": "5"}, "option startingOffsetsByTimestamp is '5', not JSON as"),
+        ({"startingOffsetsByTimestamp": "{}", "startingOffsets": "latest"}, "only one of them"),
         ({"failOnDataLoss": "no"}, "option failOnDataLoss is 'no', not true or false"),
     ],
 )
 def test_options_that_cannot_be(tmp_path: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(WarrenError, match=said):
         reader_of(str(tmp_path), **options)
+
+
+def test_a_stream_that_names_its_table_is_told_of_the_streams_options(tmp_path: Path) -> None:
+    source = WarrenSource({"table": "records", "path": str(tmp_path), "startingofsets": "latest"})
+    with pytest.raises(WarrenError, match="option 'startingofsets': unknown; did you mean 'startingOffsets'"):
+        source.schema()
 
 
 def test_a_directory_without_topics_cannot_be_streamed(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from warren.actors.engines.topics.store_files import ABORT, CHECKPOINT, CONSUME_
 from warren.actors.engines.topics.store_recovery import first_torn, reading_start, refuse_unknown_format
 from warren.actors.engines.topics.topic_store import commit_log_directory
 from warren.msg_store.commit_log.commit_log import CommitLog
-from warren.msg_store.commit_log.commit_log_format import Blank
+from warren.msg_store.commit_log.commit_log_format import STORE_TIMESTAMP_STOP, Blank
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES, are_good, is_filler
@@ -52,6 +52,9 @@ from warren.storage.lock_file import LOCK_FILE
 from warren.storage.mapped_files import MappedFiles, parse_file_name
 from warren.storage.topic_settings import ROCKETMQ_4_9, TopicSettings
 from warren.tables.places import Node
+
+Anchor = dict[str, int]
+"""The physical offset of one message, as text, and when it was stored, in milliseconds."""
 
 _NOT_READ: Final = "a stream would miss what follows; `warren topic scan --salvage` reads it"
 
@@ -72,6 +75,21 @@ class View:
     def first(self, key: QueueKey) -> int:
         """The number of the first message of a queue that the CommitLog still has."""
         return self.queues[key].first_offset(self.log.min_offset)
+
+    def anchor(self) -> Anchor:
+        """A message that tells this store from others: the first of the CommitLog; empty if there is none."""
+        first = self.log.min_offset
+        timestamp_ms = self.log.store_timestamp_of(first, STORE_TIMESTAMP_STOP)
+        return {} if timestamp_ms is None else {str(first): timestamp_ms}
+
+    def contradicts(self, anchor: Anchor) -> bool:
+        """Whether another message lies where a store with this anchor has its own. What has expired says nothing."""
+        log = self.log
+        return bool(log.mapped.bases) and any(
+            int(physical_offset) >= log.min_offset
+            and log.store_timestamp_of(int(physical_offset), STORE_TIMESTAMP_STOP) != timestamp_ms
+            for physical_offset, timestamp_ms in anchor.items()
+        )
 
     def at_time(self, key: QueueKey, timestamp_ms: int) -> int:
         """The number of the first message of a queue that was stored at this time or later; else the queue's end."""

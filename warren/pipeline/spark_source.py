@@ -30,13 +30,13 @@ from pyspark.sql.types import StructType
 
 from warren.arrow.arrays import as_batch
 from warren.pipeline.spark_schemas import RECORDS, as_spark
-from warren.pipeline.stream_options import StreamOptions
+from warren.pipeline.stream_options import STREAM_OPTIONS, StreamOptions
 from warren.pipeline.stream_reader import TopicStreamReader
 from warren.pipeline.topic_writer import TopicStreamWriter, TopicWriter, WriteOptions
 from warren.tables.filters import Bounds, Pushdown
 from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import find_nodes
-from warren.tables.read_options import ReadOptions
+from warren.tables.read_options import READ_OPTIONS, OptionTexts, ReadOptions
 from warren.tables.table import SCHEMAS, Table, plan, table_named
 
 
@@ -48,8 +48,12 @@ class WarrenSource(DataSource):
         return "warren"
 
     def schema(self) -> StructType:
-        is_stream = "table" not in self.options  # or the option is missing, which the reader reports
-        return RECORDS if is_stream else as_spark(self._table().schema)
+        if "table" not in self.options:  # a stream, or the option is missing, which the reader reports
+            return RECORDS
+        if self.options["table"] == "records":  # perhaps a stream, too
+            OptionTexts.of(self.options).check_known((*READ_OPTIONS, *STREAM_OPTIONS))
+            return RECORDS
+        return as_spark(self._table().schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return TableReader(self._table(), ReadOptions.of(self.options), schema)

@@ -21,16 +21,29 @@ LATEST: Final = -1
 Numbers = Mapping[str, Mapping[int, int]]
 """By topic and queue id: the number of a message in its queue."""
 
-_OWN: Final = (
+STREAM_OPTIONS: Final = (
     "topic",
     "maxRecordsPerTrigger",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
     "startingOffsets",
+    "startingOffsetsByTimestamp",
     "startingTimestamp",
     "endingOffsets",
+    "endingOffsetsByTimestamp",
     "endingTimestamp",
     "failOnDataLoss",
     "sync",
 )
+"""Those that Spark's Kafka source has, too, mean the same here."""
+
+_OF_KAFKA: Final = {
+    "subscribe": "the option topic has the names of topics",
+    "subscribepattern": "without the option topic all topics are read; filter by the column topic",
+    "assign": "the option topic has the names of topics; filter by the column queue_id",
+    "kafka.bootstrap.servers": "the path to load is that of a store",
+}
+"""Kafka's options that have another form here."""
 
 
 @attrs.frozen(kw_only=True)
@@ -42,6 +55,8 @@ class Position:
     everywhere: Numbers = attrs.Factory(dict)
     """For all nodes."""
     by_node: Mapping[str, Numbers] = attrs.Factory(dict)
+    times: Numbers = attrs.Factory(dict)
+    """For all nodes, milliseconds in place of numbers."""
 
     def number(self, node: str, topic: str, queue_id: int) -> int | None:
         """Return the number given for a queue; ``None`` if there is no such number."""
@@ -58,6 +73,8 @@ class StreamOptions:
     """``None``: all topics, including future ones."""
     max_records: int | None = None
     """The most records of one micro-batch."""
+    min_partitions: int | None = None
+    """About the least number of tasks for one micro-batch of a node."""
     starting: Position
     ending: Position
     fail_on_data_loss: bool = True
@@ -68,20 +85,30 @@ class StreamOptions:
     def of(cls, options: Mapping[str, str]) -> Self:
         """Parse options. Raises :class:`PipelineError` for an unknown option or an invalid value."""
         all_options = OptionTexts.of(options)
-        all_options.check_known((*_OWN, *READ_OPTIONS))
+        for name in _OF_KAFKA.keys() & all_options.texts.keys():
+            raise PipelineError(f"option {name} is Kafka's: {_OF_KAFKA[name]}")
+        all_options.check_known((*STREAM_OPTIONS, *READ_OPTIONS))
         texts = {"table": "records", "partition_bytes": str(DEFAULT_PARTITION_BYTES), **all_options.texts}
-        own_options = OptionTexts({name: texts.pop(name) for name in map(str.lower, _OWN) if name in texts})
+        own_options = OptionTexts({name: texts.pop(name) for name in map(str.lower, STREAM_OPTIONS) if name in texts})
         if texts["table"] != "records":
             raise PipelineError(f"option table is {texts['table']!r}: a stream has the table records")
         return cls(
             read=ReadOptions.of(texts),
             topics=_topics(own_options.texts.get("topic")),
-            max_records=own_options.count("maxRecordsPerTrigger"),
+            max_records=_max_records(own_options),
+            min_partitions=own_options.count("minPartitions"),
             starting=_position(own_options, "starting", "earliest"),
             ending=_position(own_options, "ending", "never"),
             fail_on_data_loss=own_options.yes_or_no("failOnDataLoss"),
             sync=own_options.yes_or_no("sync"),
         )
+
+
+def _max_records(options: OptionTexts) -> int | None:
+    ours, kafkas = options.count("maxRecordsPerTrigger"), options.count("maxOffsetsPerTrigger")
+    if ours is not None and kafkas is not None:
+        raise PipelineError("options maxRecordsPerTrigger and maxOffsetsPerTrigger: only one of them")
+    return kafkas if ours is None else ours
 
 
 def _topics(text: str | None) -> tuple[str, ...] | None:
@@ -96,11 +123,12 @@ def _topics(text: str | None) -> tuple[str, ...] | None:
 def _position(options: OptionTexts, which: str, word: Literal["earliest", "never"]) -> Position:
     timestamp = options.count(f"{which}Timestamp", 0)
     name = f"{which}Offsets"
-    text = options.texts.get(name.lower())
+    text, times = options.texts.get(name.lower()), options.texts.get(f"{name}ByTimestamp".lower())
+    if text is not None and (timestamp is not None or times is not None):
+        other = f"{which}Timestamp" if times is None else f"{name}ByTimestamp"
+        raise PipelineError(f"options {name} and {other}: only one of them")
     if text is None:
-        return Position(word=word, timestamp_ms=timestamp)
-    if timestamp is not None:
-        raise PipelineError(f"options {name} and {which}Timestamp: only one of them")
+        return Position(word=word, timestamp_ms=timestamp, times=_times(f"{name}ByTimestamp", times))
     words = ("earliest", "latest") if which == "starting" else ("latest",)
     if text.lower() in words:
         return Position(word="earliest" if text.lower() == "earliest" else "latest")
@@ -113,11 +141,24 @@ def _position(options: OptionTexts, which: str, word: Literal["earliest", "never
     if (numbers := _numbers(offsets, allowed)) is not None:
         return Position(word=word, everywhere=numbers)
     if isinstance(offsets, dict):
-        by_node = {node: _numbers(node_offsets, allowed) for node, node_offsets in offsets.items()}
+        # Offsets of a query's progress have the stores' anchors under an empty name.
+        by_node = {node: _numbers(node_offsets, allowed) for node, node_offsets in offsets.items() if node}
         valid = {node: numbers for node, numbers in by_node.items() if numbers is not None}
         if len(valid) == len(by_node):
             return Position(word=word, by_node=valid)
     raise PipelineError(message)
+
+
+def _times(name: str, text: str | None) -> Numbers:
+    times: Numbers | None = {}
+    if text is not None:
+        try:
+            times = _numbers(json.loads(text), ())
+        except (ValueError, RecursionError):
+            times = None
+    if times is None:
+        raise PipelineError(f'option {name} is {text!r}, not JSON as {{"topic": {{"0": 1700000000000}}}}')
+    return times
 
 
 def _numbers(offsets: object, allowed: Collection[int]) -> Numbers | None:

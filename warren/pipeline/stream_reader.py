@@ -3,7 +3,8 @@
 *Where a query is* is a number for each node, topic and queue: that of the next message. Spark keeps it in the query's
 checkpoint as JSON, ``{node: {topic: {queue: number}}}``. A queue that is not in it begins with its first message. So a
 micro-batch is a range of offsets of each queue, the same whenever it is asked for again. A sink that writes each batch
-once has each message once.
+once has each message once. Below an empty name are the *anchors*, ``{node: {physical offset: time}}``: one message of
+each store, by which another store in its place is noticed, whatever number of messages that has.
 
 *How far it may go* is defined in :mod:`warren.pipeline.live_store`. The maximum of a batch (``maxRecordsPerTrigger``)
 is shared evenly over the queues, and what one does not need goes to the others.
@@ -12,24 +13,22 @@ is shared evenly over the queues, and what one does not need goes to the others.
 each queue the messages that lie in its part of the log, reads that part once, and its rows are in physical order, which
 keeps each queue's.
 
-*Messages that expired* before they were read stop the query, or are passed over (``failOnDataLoss``). So does a queue
-that ends before the place where the query is: its topic was deleted and made again, or it lost messages. With
-``failOnDataLoss=false`` such a queue is read from its first message; the offset of the batch is then lower than the one
-before it. First, though, the query waits, because a node that crashed rebuilds the entries of its queues.
+*Messages that expired* before they were read stop the query, or are passed over (``failOnDataLoss``). So do another
+store in a store's place, and a queue that ends before the place where the query is: its topic was deleted and made
+again, or it lost messages. With ``failOnDataLoss=false`` such a queue is read from its first message; the offset of the
+batch may then be lower than the one before it. For a queue that ends early the query waits first, up to a minute,
+because a node that crashed rebuilds the entries of its queues.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import attrs
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -38,54 +37,29 @@ from pyspark.sql.types import StructType
 
 from warren.actors.engines.topics.queue_rows import QueueKey
 from warren.arrow.arrays import as_batch
-from warren.pipeline.live_store import LiveStore, View, place_of
+from warren.pipeline.live_store import Anchor, LiveStore, View
 from warren.pipeline.stream_options import EARLIEST, LATEST, Position, StreamOptions
 from warren.pipeline.stream_rows import read_rows
-from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES
-from warren.storage.errors import DataError, StorageError
+from warren.pipeline.stream_tasks import OffsetRange, StreamTask, cut, places
+from warren.storage.errors import DataError, StorageError, did_you_mean
 from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Node, find_nodes
 
 Offsets = dict[str, dict[str, dict[str, int]]]
 """By node, topic and queue id: the number of the next message."""
 
+_ANCHORS: Final = ""
+"""The place of the anchors among the nodes; no node has this name."""
+
 QueuePlace = tuple[str, str, str]
 """A node, a topic and a queue id."""
 
 _Result = TypeVar("_Result")
 
-LEAST_TASK_BYTES: Final = 4 << 20
-_TASKS: Final = 16
-"""The most parts into which a small batch is cut."""
 _LOOKS: Final = 3
 _POLL_S: Final = 0.05
 PATIENCE_S: Final = 60.0
 """How long a batch waits for entries that were there before; the recovery of a large store takes a while."""
-
-
-@attrs.frozen
-class OffsetRange:
-    """Messages of a queue that follow one another: those from ``begin`` on, before ``stop``."""
-
-    topic: str
-    queue_id: int
-    begin: int
-    stop: int
-
-    @property
-    def key(self) -> QueueKey:
-        return self.topic, self.queue_id
-
-    def __str__(self) -> str:
-        return f"topic {self.topic}, queue {self.queue_id}, messages {self.begin} to {self.stop - 1}"
-
-
-@attrs.frozen
-class StreamTask:
-    """What one task reads."""
-
-    node: Node
-    ranges: tuple[OffsetRange, ...]
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -104,18 +78,50 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _initial(self) -> Offsets:
         offsets: Offsets = {}
+        starting = self._options.starting
         for name, store in self._nodes().items():
             offsets[name] = {}
             with store.view(self._options.topics) as view:
                 for key, ends in sorted(store.ends_of(view).items()):
-                    number = _placed(self._options.starting, name, key, ends, view)
+                    number = _placed(starting, name, key, ends, view)
                     if number is not None and number > ends[1]:
                         raise PipelineError(
                             f"option startingOffsets: {name}: topic {key[0]}, queue {key[1]} ends at message {ends[1]},"
                             f" before {number}"
                         )
                     offsets[name].setdefault(key[0], {})[str(key[1])] = ends[0] if number is None else number
-        return offsets
+        self._check_names(offsets)
+        return self._anchored(offsets)
+
+    def _check_names(self, offsets: Offsets) -> None:
+        """Raise :class:`PipelineError` for a topic, queue or node that is named, and that is not there.
+
+        Where no node has a topic yet, any may come.
+        """
+        topics = sorted({topic for queues in offsets.values() for topic in queues})
+        for topic in self._options.topics or ():
+            if topic not in topics and (others := self._all_topics()):
+                near = did_you_mean(topic, others) or ";"
+                raise PipelineError(f"option topic: there is no topic {topic!r}{near} there are {', '.join(others)}")
+        starting = self._options.starting
+        for node in starting.by_node:
+            if node not in offsets:
+                raise PipelineError(f"option startingOffsets: {node} is not loaded")
+        for name, queues in offsets.items():
+            for topic, numbers in starting.by_node.get(name, starting.everywhere).items():
+                for queue_id, number in numbers.items():
+                    if number > 0 and str(queue_id) not in queues.get(topic, {}):
+                        raise PipelineError(
+                            f"option startingOffsets: {name}: topic {topic}, queue {queue_id} has no messages, and "
+                            f"cannot begin at message {number}"
+                        )
+
+    def _all_topics(self) -> list[str]:
+        topics = set[str]()
+        for store in self._nodes().values():
+            with store.view() as view:
+                topics |= {topic for topic, _ in view.queues}
+        return sorted(topics)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         max_records = self._options.max_records
@@ -139,7 +145,34 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = begin
         for (node, topic, queue), count in waiting.items():
             end.setdefault(node, {}).setdefault(topic, {})[queue] = _number(begin, node, topic, queue) + count
-        return end
+        return start if end == start else self._anchored(end)
+
+    def _anchored(self, offsets: Offsets) -> Offsets:
+        """Add the stores' anchors."""
+        anchors: dict[str, Anchor] = {}
+        for name, store in self._nodes().items():
+            with store.view(()) as view:
+                if anchor := view.anchor():
+                    anchors[name] = anchor
+        rest = {name: topics for name, topics in offsets.items() if name != _ANCHORS}
+        return {**rest, _ANCHORS: anchors} if anchors else rest
+
+    def _replaced(self, start: Offsets) -> set[str]:
+        """Return the nodes whose stores are others than those with the anchors of ``start``.
+
+        Raises :class:`PipelineError` if there is one and ``failOnDataLoss`` is set.
+        """
+        replaced = set[str]()
+        for name, anchor in start.get(_ANCHORS, {}).items():
+            if name in self._nodes():
+                with self._nodes()[name].view(()) as view:
+                    replaced |= {name} if view.contradicts(anchor) else set()
+        if replaced and self._options.fail_on_data_loss:
+            raise PipelineError(
+                f"{min(replaced)}: holds another store than the one that the query has read so far; with "
+                "failOnDataLoss=false the stream continues with the first message of this one"
+            )
+        return replaced
 
     def _seen(self, start: Offsets) -> tuple[Offsets, list[QueuePlace]]:
         """Return up to where messages are available, and the queues that end before the query's place in them.
@@ -148,9 +181,15 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         still ends early then and ``failOnDataLoss`` is set.
         """
         deadline = time.monotonic() + PATIENCE_S
+        replaced = _insisting(functools.partial(self._replaced, start))
+        afresh = [place for place in self._queues_of(start) if place[0] in replaced]
         while True:
             available, ends = _insisting(self._look)
-            early = [place for place in self._queues_of(start) if _number(start, *place) > _number(ends, *place)]
+            early = [
+                place
+                for place in self._queues_of(start)
+                if place[0] not in replaced and _number(start, *place) > _number(ends, *place)
+            ]
             if not early or time.monotonic() > deadline:
                 break
             time.sleep(_POLL_S)
@@ -161,7 +200,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"queue ends at {_number(ends, *place)}: the topic was created again, or lost messages; with "
                 "failOnDataLoss=false the stream continues with the queue's first message"
             )
-        return available, early
+        return available, afresh + early
 
     def _queues_of(self, offsets: Offsets) -> Iterator[QueuePlace]:
         """The queues in ``offsets`` whose nodes and topics this query reads."""
@@ -212,15 +251,18 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ── tasks ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        stores = self._nodes()
+        stores, replaced = self._nodes(), _insisting(functools.partial(self._replaced, start))
         tasks: list[StreamTask] = []
         for name, topics in end.items():
+            if name == _ANCHORS:
+                continue
             if name in stores:
+                before = {} if name in replaced else start
                 ranges = [
                     OffsetRange(topic, int(queue), begin if begin < stop else 0, stop)
                     for topic, queues in topics.items()
                     for queue, stop in queues.items()
-                    if (begin := _number(start, name, topic, queue)) != stop and stop
+                    if (begin := _number(before, name, topic, queue)) != stop and stop
                 ]
                 tasks += _insisting(functools.partial(self._tasks, stores[name], ranges))
             elif self._options.fail_on_data_loss:
@@ -235,7 +277,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         with _waited_for(store, ranges, may_be_gone=not self._options.fail_on_data_loss) as view:
             remaining = [part for span in ranges if (part := self._there(store.node, view, span)) is not None]
-            return list(_cut(store.node, view, remaining, self._options.read.partition_bytes))
+            options = self._options
+            return list(cut(store.node, view, remaining, options.read.partition_bytes, options.min_partitions))
 
     def _there(self, node: Node, view: View, span: OffsetRange) -> OffsetRange | None:
         """Return what has not expired. Raises :class:`PipelineError` if some has and ``failOnDataLoss`` is set."""
@@ -255,7 +298,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options, arrow = self._options, to_arrow_schema(self._schema, timezone="UTC")
         store = LiveStore(task.node, dict(options.read.settings), sync=False)
         with _waited_for(store, task.ranges) as view:
-            positions, sizes = _places(view, task.ranges)
+            positions, sizes = places(view, task.ranges)
             retained = positions >= view.log.min_offset
             lost = sum(span.stop - span.begin for span in task.ranges) - int(retained.sum())
             if lost and options.fail_on_data_loss:
@@ -285,8 +328,9 @@ def _number(offsets: Offsets, node: str, topic: str, queue: str) -> int:
 
 def _placed(position: Position, node: str, key: QueueKey, ends: tuple[int, int], view: View) -> int | None:
     """Return the number of a position in a queue; ``None`` if the position does not give one."""
-    if position.timestamp_ms is not None:
-        return min(view.at_time(key, position.timestamp_ms), ends[1])
+    timestamp_ms = position.times.get(key[0], {}).get(key[1], position.timestamp_ms)
+    if timestamp_ms is not None:
+        return min(view.at_time(key, timestamp_ms), ends[1])
     number = position.number(node, *key)
     if number is None:
         number = {"earliest": EARLIEST, "latest": LATEST, "never": None}[position.word]
@@ -334,37 +378,3 @@ def _waited_for(store: LiveStore, ranges: Sequence[OffsetRange], *, may_be_gone:
 def _is_there(view: View, span: OffsetRange) -> bool:
     queue = view.queues.get(span.key)
     return queue is not None and queue.max_offset >= span.stop
-
-
-def _cut(node: Node, view: View, ranges: list[OffsetRange], partition_bytes: int) -> Iterator[StreamTask]:
-    """Yield tasks, each with a part of the CommitLog."""
-    if not ranges:
-        return
-    starts = [place_of(view.queues[span.key], span.begin)[0] for span in ranges]
-    stops = [place_of(view.queues[span.key], span.stop - 1)[0] + 1 for span in ranges]
-    low, high = min(starts), max(stops)
-    step = min(partition_bytes, max(LEAST_TASK_BYTES, -(-(high - low) // _TASKS)))
-    cursors = [span.begin for span in ranges]
-    for bound in range(low + step, high + step, step):
-        parts = []
-        for at, span in enumerate(ranges):
-            queue = view.queues[span.key]
-            stop = bisect_left(range(cursors[at], span.stop), bound, key=lambda number: place_of(queue, number)[0])
-            if stop:
-                parts.append(attrs.evolve(span, begin=cursors[at], stop=cursors[at] + stop))
-                cursors[at] += stop
-        if parts:
-            yield StreamTask(node, tuple(parts))
-
-
-def _places(view: View, ranges: Sequence[OffsetRange]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return physical offsets and sizes of the messages, ascending."""
-    entries = []
-    for span in ranges:
-        queue = view.queues[span.key]
-        begin = min(max(span.begin, queue.mapped.min_offset // ENTRY_BYTES), span.stop)  # files of entries expire, too
-        entries.append(queue.entries(begin, span.stop - begin))
-    positions = np.concatenate([part["physical_offset"].astype(np.int64) for part in entries])
-    sizes = np.concatenate([part["size"].astype(np.int64) for part in entries])
-    order = np.argsort(positions, kind="stable")
-    return positions[order], sizes[order]
