@@ -58,6 +58,11 @@ def test_a_log_cut_at_any_byte_has_the_items_before_and_one_finding(terms: list[
         assert [(finding.kind, finding.offset) for finding in findings] == torn
 
 
+def test_a_magic_in_a_torn_item_begins_no_other() -> None:
+    got, findings = read(log([[b"bWLA", 0, 0]])[:-1])
+    assert (got, [(finding.kind, finding.offset) for finding in findings]) == ([], [("torn log", 8)])
+
+
 @given(
     before=st.lists(TERMS, max_size=3),
     after=st.lists(TERMS, min_size=1, max_size=3),

@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import Result
 
 from tests.support import cli_tools
 from tests.support.rabbitmq_golden import DEFINITIONS, archives, manifest_of, name_of
 from warren.salvage.archives.archive import unpack
+from warren.salvage.mnesia.broker_definitions import read_definitions
+from warren.salvage.queue_directory import Finding
+from warren.salvage.read_only import ReadOnlyFileSystem
+from warren.storage.memory import MemoryFileSystem
 
 Json = dict[str, Any]
 
@@ -128,6 +134,51 @@ def test_of_several_nodes_one_has_to_be_named(killed: Path) -> None:
     shutil.copytree(killed, killed.parent / "other")
     said = warren("definitions", killed.parent, exit_code=2).stderr
     assert "holds the directories of 2 nodes (node, other)" in said
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], Json]:
+    """Mnesia's files of a node that was killed, and its definitions."""
+    (path,) = (path for path in archives(DEFINITIONS) if path.name.startswith("03-"))
+    place = tmp_path_factory.mktemp("sound")
+    unpack(str(path), str(place))
+    files = {file.name: file.read_bytes() for file in (place / "node").iterdir() if file.is_file()}
+    return files, definitions_in_memory(files)[0]
+
+
+def definitions_in_memory(contents: dict[str, bytes]) -> tuple[Json, list[Finding]]:
+    files, findings = MemoryFileSystem(), list[Finding]()
+    files.make_directories("node")
+    for name, data in contents.items():
+        file = files.open_append(f"node/{name}")
+        file.append(data)
+        file.close()
+    return read_definitions(ReadOnlyFileSystem(files), "node", findings.append), findings
+
+
+@given(
+    name=st.sampled_from(["LATEST.LOG", "LATEST.LOG", "rabbit_durable_queue.DCL", "schema.DAT", "DECISION_TAB.LOG"]),
+    place=st.floats(0, 1),
+    size=st.integers(1, 2000),
+    how=st.sampled_from(["zeros", "ones", "gone", "cut"]),
+)
+def test_damage_anywhere_is_told_if_a_definition_is_missing(
+    sound: tuple[dict[str, bytes], Json], name: str, place: float, size: int, how: str
+) -> None:
+    contents, expected = sound
+    data = contents[name]
+    at = int(place * len(data))
+    filling = {"zeros": bytes(size), "ones": b"\xff" * size}.get(how, b"")
+    rest = b"" if how == "cut" else data[at + size :]
+    document, findings = definitions_in_memory(contents | {name: (data[:at] + filling + rest)[: len(data)]})
+    assert json.dumps(document)
+    if any(len(document[part]) < len(items) for part, items in expected.items() if isinstance(items, list)):
+        assert findings or (how == "cut" and at_the_end_of_an_item(data, at))
+
+
+def at_the_end_of_an_item(data: bytes, at: int) -> bool:
+    """Where a log may end without a trace of what came after it."""
+    return data[at + 4 : at + 8] == b"bWLA"
 
 
 def test_nothing_in_the_directory_changes(killed: Path) -> None:

@@ -85,7 +85,7 @@ def read(contents: dict[str, bytes]) -> tuple[list[Row], list[Finding]]:
 
 
 def schema() -> bytes:
-    return dets([(Atom("schema"), TAB, [])])
+    return dets([(Atom("schema"), Atom(name), []) for name in ("tab", "another")])
 
 
 def dets(terms: Iterable[Term]) -> bytes:
@@ -181,6 +181,15 @@ def test_what_is_no_change_is_reported_and_the_rest_is_applied() -> None:
         ("unreadable change", "node/tab.DCL"),
         ("unreadable change", "node/tab.DCL"),
     ]
+
+
+def test_a_change_of_a_table_that_does_not_exist_is_reported() -> None:
+    created: Term = Atom("op"), Atom("create_table"), [(Atom("name"), Atom("new"))]
+    changes = [operation(("write", 1, 1), Atom(name)) for name in ("new", "t\0b")]
+    commit: Term = Atom("commit"), Atom("n"), Atom("presume_commit"), [], changes, [], [], [created]
+    got, findings = read({"tab.DCD": log([]), "LATEST.LOG": log([commit]), "schema.DAT": schema()})
+    assert got == []
+    assert [finding.detail for finding in findings] == ["of a table Atom('t\\x00b'), which does not exist"]
 
 
 def test_a_transaction_that_other_nodes_decide_is_reported() -> None:

@@ -140,10 +140,9 @@ def of_vhost(document: Json, vhost: str) -> Json:
     return {"rabbit_version": document["rabbit_version"], **parts}
 
 
-def as_classic(document: Json, *, streams: bool = False) -> Json:
-    """Definitions with durable classic queues in place of quorum queues, which warren has not; or also of streams."""
-    kinds = ("quorum", "stream") if streams else ("quorum",)
-    queues = [_as_classic(queue) if queue.get("type") in kinds else queue for queue in document.get("queues", ())]
+def without_streams(document: Json) -> Json:
+    """Definitions with durable classic queues in place of streams."""
+    queues = [_as_classic(queue) if queue.get("type") == "stream" else queue for queue in document.get("queues", ())]
     return document | {"queues": queues}
 
 

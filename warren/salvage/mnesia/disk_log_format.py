@@ -47,10 +47,9 @@ def read_items(data: bytes, path: str, report: OnFinding) -> Iterator[tuple[int,
         try:
             term = decode(data[start:end])
         except TermError as error:
-            if not _is_item(data, end):  # a magic in the middle of other bytes
+            if position != gap or not _is_item(data, end):  # a magic in the middle of other bytes
                 position = _next_candidate(data, position)
                 continue
-            _report_gap(path, gap, position, report)
             report(Finding("unreadable log item", "damage", path, position, str(error)))
         else:
             _report_gap(path, gap, position, report)

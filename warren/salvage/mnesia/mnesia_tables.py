@@ -21,7 +21,8 @@ Temporary files (``*.TMP``) become valid when they are renamed; before that noth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final, TypeAlias
 
 import attrs
@@ -67,11 +68,13 @@ class _Node:
     report: OnFinding
     outcomes: dict[bytes, str] = attrs.field(factory=dict)
     """By encoded transaction id."""
+    known: set[str] | None = None
+    """The names of all tables; ``None`` if the schema cannot be read."""
 
     def load(self) -> None:
-        known = self._schema()
+        self.known = self._schema()
         for name in self.tables:
-            self._load_table(name, is_expected=known is None or name in known)
+            self._load_table(name)
         logs = [(path, items) for path, items in ((name, self._items(name)) for name in (_PREVIOUS, _LATEST)) if items]
         for _, items in ((_DECISIONS, self._items(_DECISIONS)), *logs):
             self._note_decisions(item for _, item in items)
@@ -112,21 +115,20 @@ class _Node:
         return objects
 
     def _schema(self) -> set[str] | None:
-        """The names of all tables; ``None`` if the schema cannot be read."""
         objects = self._objects(SCHEMA_FILE)
         if objects is None:
             return None
         return {str(row[1]) for row in objects if isinstance(row, tuple) and len(row) == 3 and isinstance(row[1], Atom)}
 
-    def _load_table(self, name: str, *, is_expected: bool) -> None:
+    def _load_table(self, name: str) -> None:
         dump, changes, table = f"{name}.DCD", f"{name}.DCL", f"{name}.DAT"
         if self.files.exists(below(self.directory, dump)):
             for offset, record in self._items(dump):
-                self._put(name, record, dump, offset)
+                self._put(name, record, name=dump, offset=offset)
         elif self.files.exists(below(self.directory, table)):
             for record in self._objects(table) or ():
-                self._put(name, record, table, None)
-        elif is_expected:
+                self._put(name, record, name=table, offset=None)
+        elif self.known is None or name in self.known:
             self._damage("missing table", dump, None, "the schema has it, and there is no file of it")
         for offset, change in self._items(changes):
             self._apply(change, changes, offset)
@@ -174,31 +176,46 @@ class _Node:
 
     def _apply(self, change: Term, name: str, offset: int) -> None:
         match change:
-            case ((str(table), _), _, _) if table not in self.tables:
-                return
-            case ((str(table), _), record, "write"):
-                for written in record if isinstance(record, list) else [record]:
-                    self._put(table, written, name, offset)
-            case ((str(table), key), _, "delete"):
-                self.tables[table].pop(encode(key), None)
-            case ((str(table), key), record, "delete_object"):
-                stored = self.tables[table].get(encode(key))
-                objects = record if isinstance(record, list) else [record]
-                if stored is not None and encode(stored) in map(encode, objects):
-                    del self.tables[table][encode(key)]
-            case ((str(table), _), _, "clear_table"):
-                self.tables[table].clear()
+            case ((str(table), key), record, str(what)) if table in self.tables:
+                if not self._change(table, key, record, what, partial(self._put, table, name=name, offset=offset)):
+                    self._damage("unreadable change", name, offset, f"{change!r:.100}")
+            case ((str(table), _), _, _):
+                if table in self.tables:
+                    self._damage("unreadable change", name, offset, f"{change!r:.100}")
+                elif self.known is not None and table not in self.known:
+                    self._damage("unreadable change", name, offset, f"of a table {table!r:.100}, which does not exist")
             case ("op", "rec", _, inner):
                 self._apply(inner, name, offset)
             case ("op", "clear_table" | "delete_table", [*properties]):
                 for table in _named(properties):
                     self.tables.get(table, {}).clear()
+            case ("op", "create_table", [*properties]) if self.known is not None:
+                self.known.update(_named(properties))
             case ("op", *_) | ("log_header", *_):
                 pass  # a table's properties
             case _:
                 self._damage("unreadable change", name, offset, f"{change!r:.100}")
 
-    def _put(self, table: str, record: Term, name: str, offset: int | None) -> None:
+    def _change(self, table: str, key: Term, record: Term, what: str, put: Callable[[Term], None]) -> bool:
+        """Change a table; return whether that change is known."""
+        records = record if isinstance(record, list) else [record]
+        match what:
+            case "write":
+                for written in records:
+                    put(written)
+            case "delete":
+                self.tables[table].pop(encode(key), None)
+            case "delete_object":
+                stored = self.tables[table].get(encode(key))
+                if stored is not None and encode(stored) in map(encode, records):
+                    del self.tables[table][encode(key)]
+            case "clear_table":
+                self.tables[table].clear()
+            case _:
+                return False
+        return True
+
+    def _put(self, table: str, record: Term, *, name: str, offset: int | None) -> None:
         match record:
             case ("log_header", str(kind), *_) if kind in _LOG_KINDS:
                 pass
