@@ -30,7 +30,7 @@ from typer.testing import Result
 from tests.support.cli_tools import warren
 from tests.support.disk_fault_tools import RefusingFileSystem
 from tests.support.effort import EFFORT, new_seed, times
-from tests.support.rabbitmq_golden import PROJECT
+from tests.support.rabbitmq_golden import PROJECT, STREAMS
 from tests.support.tried import Count, Tried
 from warren.queue_index.index import index_v2_format as v2
 from warren.queue_index.index.index_v2_format import Entries
@@ -55,6 +55,7 @@ QUORUM = (
     "06-crash-delivery-limit",
     "09-crash-restart-clean",
 )
+STREAM_NODES = ("01-clean-small", "02-crash-small", "04-clean-retention", "08-crash-unicode-restarted")
 TOPICS = ("basic-clean", "crash-recovery", "ipv6-txn-batch-edge")
 KINDS = ("truncate", "rename", "delete", "overwrite", "flip", "refuse")
 PLACES = ("password", "loop", "nowhere", "fifo", "device", "directory", "hole", "insert", "cut out", "swap")
@@ -64,6 +65,7 @@ GONE = ("rename", "delete", "password", "loop", "nowhere", "fifo", "device", "di
 LINKS = {"password": "/etc/passwd", "loop": ".", "nowhere": "nobody", "device": "/dev/zero"}
 LOGS = (".wal", ".segment")
 QUORUM_FILES = (*LOGS, "snapshot.dat", "config")
+STREAM_FILES = (".segment", ".index")
 INDEXES = (".idx", ".jif", ".qi", ".qs", ".rdq", "recovery.dets", ".queue_name", ".vhost", ".config")
 
 
@@ -187,6 +189,7 @@ def check(
     is_clean = "clean" in archive.name
     suffixes = tuple("0123456789") if is_topic else indexes
     root = next(place.rglob("commitlog")) if is_topic else place
+    root = next(place.rglob("stream")) if indexes is STREAM_FILES else root
     spoilt, sound = spoil(chance, root, kind, suffixes, is_clean=is_clean)
     if kind == "refuse":
         monkeypatch.setattr(RefusingFileSystem, "refused", str(spoilt))
@@ -215,6 +218,9 @@ def check(
         saved = {body for *_, body in messages(warren(*command, place, "--orphans"))}
         assert len({body for *_, body in missing} - saved) <= few - here, said
     cut = kind == "truncate" and spoilt.suffix in LOGS  # perhaps between two records
+    cut = cut or (
+        kind in ("hole", "cut out", "insert") and spoilt.suffix == ".segment" and indexes is STREAM_FILES
+    )  # at its end
     back = Counter(body for *_, body in found.elements()) - Counter(body for *_, body in expected.elements())
     is_moved = kind in ("insert", "cut out")  # which entries after it settle what cannot be known
     if indexes is QUORUM_FILES and back and not cut and not (is_moved and result.exit_code == 1):
@@ -251,6 +257,15 @@ def test_quorum_queues_lose_nothing_without_a_word(
     check(archive, seed, tmp_path / "node", monkeypatch, ("export",), indexes=QUORUM_FILES)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", STREAM_NODES)
+def test_streams_lose_nothing_without_a_word(
+    name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = GOLDEN / STREAMS / f"{name}.tar.gz"
+    check(archive, seed, tmp_path / "node", monkeypatch, ("export",), indexes=STREAM_FILES)
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", TOPICS)
 def test_topics_lose_nothing_without_a_word(
@@ -263,6 +278,7 @@ def test_topics_lose_nothing_without_a_word(
 EVERY = [
     *((GOLDEN / f"{name}.tar.gz", ("export",), INDEXES) for name in CLASSIC),
     *((GOLDEN / "rabbitmq-3.10.8-quorum" / f"{name}.tar.gz", ("export",), QUORUM_FILES) for name in QUORUM),
+    *((GOLDEN / STREAMS / f"{name}.tar.gz", ("export",), STREAM_FILES) for name in STREAM_NODES),
     *((GOLDEN / "rocketmq" / f"{name}.tar.gz", ("topic", "scan", "--salvage"), INDEXES) for name in TOPICS),
 ]
 

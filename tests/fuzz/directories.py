@@ -20,7 +20,7 @@ from typing import Final
 
 from tests.fuzz import seeds
 from tests.fuzz.target import Target
-from tests.support.rabbitmq_golden import GOLDEN
+from tests.support.rabbitmq_golden import GOLDEN, STREAMS
 from warren.commands.inspect import inspect
 from warren.commands.verify import verify
 from warren.salvage.export import Selection, export_source
@@ -31,11 +31,12 @@ KINDS: Final = {
     "v1": GOLDEN / "10-crash-restart-clean.tar.gz",
     "v2": GOLDEN / "rabbitmq-3.10.8-cqv2" / "13-crash-restart-clean.tar.gz",
     "quorum": GOLDEN / "rabbitmq-3.10.8-quorum" / "09-crash-restart-clean.tar.gz",
+    "streams": GOLDEN / STREAMS / "02-crash-small.tar.gz",
     "rocketmq": GOLDEN / "rocketmq" / "basic-clean.tar.gz",
 }
 """One directory of each kind, a small one."""
 
-ROOTS = {"v1": "vhosts", "v2": "vhosts", "quorum": "node", "rocketmq": "store"}
+ROOTS = {"v1": "vhosts", "v2": "vhosts", "quorum": "node", "streams": "node", "rocketmq": "store"}
 MOST_MEMORY_BYTES: Final = 768 << 20
 HANGS_AFTER_S: Final = 120
 """Holes take no time; reading 6 GB of zeros once takes a few seconds, and is no hang."""
@@ -90,6 +91,7 @@ _FILES: Final = {
     "v1": (seeds.V1, "vhosts", (".queue_name", ".config", "0.idx", "journal.jif", "0.rdq", "recovery.dets")),
     "v2": (seeds.V2, "vhosts", (".queue_name", "1.qi", "1.qs", "0.rdq", "recovery.dets")),
     "quorum": (seeds.QUORUM, "node", ("config", "00000001.segment", "00000002.wal", "meta.dets", "names.dets")),
+    "streams": (seeds.STREAMS, "node", ("stream/*/*.segment", "stream/*/*.index", "LATEST.LOG")),
     "topics": (
         seeds.TOPICS,
         "store",

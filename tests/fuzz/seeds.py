@@ -16,6 +16,7 @@ V1: Final = "10-crash-restart-clean"
 V2: Final = "rabbitmq-3.10.8-cqv2/13-crash-restart-clean"
 QUORUM: Final = "rabbitmq-3.10.8-quorum/09-crash-restart-clean"
 QUORUM_SNAPSHOT: Final = "rabbitmq-3.10.8-quorum/03-clean-wal-segments-snapshot"
+STREAMS: Final = "rabbitmq-3.10.8-streams/02-crash-small"
 TOPICS: Final = "rocketmq/basic-clean"
 
 MEMORY_DIRECTORY: Final = "/dev/shm" if os.path.isdir("/dev/shm") else None

@@ -50,6 +50,8 @@ INDEX_RECORD: Final = np.dtype(
 Index = npt.NDArray[np.void]
 """Rows of these."""
 
+_OFFSETS: Final = 1 << 63
+"""No offset is higher: columns could not hold it."""
 _NAME_DIGITS: Final = 20
 _MAGIC: Final = 0x50
 _CHUNK = struct.Struct(">BBHIqQQIIIB3x")
@@ -102,7 +104,7 @@ def file_offset(name: str, suffix: str) -> int | None:
     """The offset that a file of a stream is named after; ``None`` if ``name`` is not such a name."""
     digits = name.removesuffix(suffix)
     is_name = len(digits) == _NAME_DIGITS and digits.isascii() and digits.isdigit() and name != digits
-    return int(digits) if is_name else None
+    return int(digits) if is_name and int(digits) < _OFFSETS else None
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -123,7 +125,7 @@ def parse_chunk_header(data: bytes) -> ChunkHeader | None:
     magic, *fields = _CHUNK.unpack(data)
     header = ChunkHeader(*fields)
     is_header = magic == _MAGIC and header.type in _TYPES and header.record_count and header.data_bytes
-    return header if is_header else None
+    return header if is_header and header.next_offset < _OFFSETS else None
 
 
 def parse_entries(data: bytes) -> Iterator[bytes | SubBatch]:

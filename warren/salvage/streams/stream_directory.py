@@ -29,6 +29,7 @@ from warren.salvage.queue_directory import (
     SegmentColumns,
     StoredMessage,
     Summary,
+    UnindexedMessage,
     damage_by,
 )
 from warren.salvage.queue_reader import QueueDirectory
@@ -148,6 +149,15 @@ class StreamDirectory(QueueDirectory):
             rows.append(_Row.of(message))
         if rows:
             yield _columns(rows)
+
+    def unindexed_messages(self) -> Iterator[UnindexedMessage]:
+        log = StreamLog.open(self.files, self.path)
+        for segment in log.segments:
+            for chunk in log.unindexed(segment):
+                for message in self._messages_in(chunk):
+                    if isinstance(message, StreamMessage):
+                        encoded = encode_without_id(message.envelope, message.body)
+                        yield UnindexedMessage(encoded, chunk.path, chunk.position)
 
     def own_findings(self) -> Iterator[Finding | Reference]:
         log = StreamLog.open(self.files, self.path)

@@ -9,12 +9,11 @@
 and cuts both files off after it. Segments after it go; so do chunks that have no index record, whole or not. The
 checksum covers the entries only: a chunk whose trailer is cut short counts.
 
-*The beginning* is the first index. Retention deletes a segment's index, then the segment: a segment before the first
-index is left over.
+*The beginning* is the first segment; retention deletes whole ones.
 
 In between a broker's consumers stop at the first chunk that is damaged, or that does not begin at the offset at which
 the one before it ends. Here the rest follows: from where the chunk ends according to its own header, or from the next
-index record with a sound chunk. Segments without an index that come after the first index are read, too.
+index record with a sound chunk. Segments without an index are read, too.
 """
 
 from __future__ import annotations
@@ -114,10 +113,7 @@ class StreamLog:
         indexes = {offset for name in names if (offset := file_offset(name, INDEX_SUFFIX)) is not None}
         log._strange_names(names, segments, indexes)
         for offset in sorted(segments):
-            if indexes and offset < min(indexes):
-                detail = "it has no index: retention deleted the index, and was cut short"
-                log._add("leftover segment", "leftover", log._file(offset, SEGMENT_SUFFIX), None, detail)
-            elif (segment := log._segment(offset, has_index=offset in indexes)) is not None:
+            if (segment := log._segment(offset, has_index=offset in indexes)) is not None:
                 log.segments.append(segment)
         log._find_end()
         return log
@@ -190,38 +186,41 @@ class StreamLog:
                         return position + chunk.header.size
         return None
 
+    def unindexed(self, segment: Segment) -> Iterator[Chunk]:
+        """The sound chunks after the end of a segment, which have no index record."""
+        if segment.end is None or segment.size <= segment.end:
+            return
+        with closing(self.files.open_read(segment.path)) as file:
+            position = segment.end
+            while isinstance(chunk := chunk_at(file, segment.path, position), Chunk):
+                yield chunk
+                position += chunk.header.size
+
     def _cut(self, number: int, end: int) -> None:
         """Cut a segment off, and say what is cut off."""
         segment = self.segments[number] = attrs.evolve(self.segments[number], end=end)
-        if segment.size <= end:
-            return
-        with closing(self.files.open_read(segment.path)) as file:
-            position, count = end, 0
-            while isinstance(chunk := chunk_at(file, segment.path, position), Chunk):
-                position, count = position + chunk.header.size, count + 1
-            if count:
-                self._unindexed(segment, end, count, is_last=segment.size <= position)
-            if position < segment.size:
-                self._rest(file, segment, position, chunk)
-
-    def _unindexed(self, segment: Segment, position: int, count: int, *, is_last: bool) -> None:
-        """Report whole chunks without an index record: of a crash between two writes there is one."""
-        if count == 1 and is_last:
-            detail = "a whole chunk without an index record; a broker drops it"
-            self._add("leftover chunk", "leftover", segment.path, position, detail)
-        else:
-            detail = f"none for {count:,} whole chunks from {position:,} on in the segment; a broker drops them"
+        position, count = end, 0
+        for chunk in self.unindexed(segment):
+            position, count = position + chunk.header.size, count + 1
+        if count:
+            detail = f"none for {count:,} whole chunks from {end:,} on in the segment; a broker drops them"
             self._add("missing index records", "damage", segment.index_path, None, detail)
+        if position < segment.size:
+            self._rest(segment, position)
 
-    def _rest(self, file: File, segment: Segment, position: int, chunk: BadChunk) -> None:
+    def _rest(self, segment: Segment, position: int) -> None:
         """Report the bytes after the last whole chunk."""
-        detail = f"{segment.size - position:,} bytes after the last chunk: {chunk.reason}"
-        end, size = position, segment.size
-        if chunk.header is not None:
-            end = position + chunk.header.data_start + chunk.header.data_bytes
-        if not has_bytes_behind(file, (end if position < end < size else size) - _ZEROS):
+        size, written = segment.size, segment.size
+        with closing(self.files.open_read(segment.path)) as file:
+            chunk = chunk_at(file, segment.path, position)
+            if isinstance(chunk, BadChunk) and chunk.header is not None:
+                written = position + chunk.header.data_start + chunk.header.data_bytes
+            is_zeros = not has_bytes_behind(file, max(min(written, size) - _ZEROS, 0))
+        reason = chunk.reason if isinstance(chunk, BadChunk) else "a chunk"
+        detail = f"{size - position:,} bytes after the last chunk: {reason}"
+        if is_zeros:
             self._add("leftover zeros", "leftover", segment.path, position, detail)
-        elif position < end <= size:
+        elif written <= size and size - position >= CHUNK_HEADER_BYTES:
             self._add(DAMAGED_CHUNK, "damage", segment.path, position, f"{detail}; a broker drops them")
         else:
             self._add("leftover of a write", "leftover", segment.path, position, detail)
