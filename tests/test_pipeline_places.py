@@ -19,6 +19,7 @@ from moto.server import ThreadedMotoServer
 
 from tests.support.pipeline_tools import GOLDEN, Row, rabbitmq_node, read_rows, rocketmq_node
 from warren.pipeline.jobs.running import load
+from warren.pipeline.spark_source import WarrenSource
 from warren.storage.errors import DataError, StorageError, WarrenError
 from warren.tables import arrow_files
 from warren.tables.arrow_files import BLOCK_BYTES, ArrowFileSystem
@@ -185,6 +186,25 @@ def test_a_directory_with_neither_kind_is_named(table: str, fleet: Path) -> None
         read_rows(table, f"{fleet}/empty")
 
 
+def test_what_is_no_brokers_is_skipped_and_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a-note").mkdir()
+    queues, topics, note = rabbitmq_node(QUEUES), rocketmq_node(TOPICS), f"{tmp_path}/a-note"
+    assert read_rows("queues", queues, topics, note, skip_others="true") == read_rows("queues", queues)
+    assert [record.getMessage().split(": ")[1] for record in caplog.records] == [topics, note]
+    rows = read_rows("findings", queues, note, skip_others="true")
+    assert rows[:-1] == read_rows("findings", queues)
+    assert (rows[-1]["node"], rows[-1]["kind"], rows[-1]["severity"]) == (note, "skipped directory", "unread")
+    with pytest.raises(WarrenError, match=f"{note}: is no RabbitMQ data directory"):
+        read_rows("queues", queues, note)
+
+
+def test_a_path_that_is_not_there_fails_at_load(tmp_path: Path) -> None:
+    for table in ("queues", "records"):
+        for path, said in ((f"{tmp_path}/none", "no such directory"), (f"{tmp_path}/none-*", "nothing matches")):
+            with pytest.raises(WarrenError, match=said):
+                WarrenSource({"table": table, "path": path}).schema()
+
+
 # ── an object store ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -251,7 +271,8 @@ def test_what_opens_a_store_is_no_part_of_a_name(s3: S3, monkeypatch: pytest.Mon
     ("path", "said"),
     [
         (remote("broker-9"), "no such directory"),
-        ("s3://no-such-bucket/broker", "no such directory"),
+        ("s3://no-such-bucket/broker", "no such bucket"),
+        ("s3://no-such-bucket/broker-*", "no such bucket"),
         (remote("broker-9*"), "nothing matches"),
         (remote("broker-2/config"), "is no RabbitMQ data directory"),
         (remote("broker-2/checkpoint"), "an archive, which Spark cannot read in parts"),

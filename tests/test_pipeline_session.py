@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.pipeline_tools import RABBITMQ, rabbitmq_node
+from tests.support.pipeline_tools import RABBITMQ, rabbitmq_node, read_rows
 from warren import pipeline
 from warren.pipeline import MissingSparkError, PipelineError, part
 from warren.pipeline.java import find_java, java_home, process_folder
@@ -312,3 +312,32 @@ def test_a_session_of_the_users_own_has_warren_in_its_workers_though_no_environm
 )
 def test_a_local_master_says_its_cores(master: str, cores: int) -> None:
     assert _cores(master) == cores
+
+
+_CONNECTED = """
+import sys
+from pyspark.sql import SparkSession
+from warren import pipeline
+
+spark = SparkSession.builder.remote("local[1]").getOrCreate()
+pipeline.register(spark)
+frame = spark.read.format("warren").option("table", "messages").load(sys.argv[1])
+print(frame.groupBy("queue").count().orderBy("queue").collect()[0], type(spark).__module__)
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_session_of_spark_connect_reads_tables(tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="pyspark[connect] is not installed")
+    path = rabbitmq_node(RABBITMQ[0])
+    first = min({row["queue"] for row in read_rows("messages", path)})
+    environment = {**os.environ, "JAVA_HOME": java_home(), "PYSPARK_PYTHON": sys.executable}
+    command = [sys.executable, "-c", _CONNECTED, path]
+    ran = subprocess.run(
+        command, env=environment, cwd=PROJECT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip().endswith("pyspark.sql.connect.session")
+    assert f"Row(queue='{first}'" in ran.stdout

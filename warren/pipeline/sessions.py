@@ -91,13 +91,20 @@ def active_session() -> SparkSession | None:
 def register(spark: SparkSession) -> None:
     """Let the session read and write ``format("warren")``, its filters handed down to the files.
 
-    With a local master its workers run this Python, which has warren, unless the user has chosen one.
+    With a local master its workers run this Python, which has warren, unless the user has chosen one. A session of
+    Spark Connect has no context here: its server's Python must have warren.
     """
     spark.conf.set(PUSHDOWN, "true")
-    context = spark.sparkContext
-    if _is_local(context.master) and not _has_python(context):
-        context.pythonExec = sys.executable
+    if not is_connected(spark):
+        context = spark.sparkContext
+        if _is_local(context.master) and not _has_python(context):
+            context.pythonExec = sys.executable
     spark.dataSource.register(WarrenSource)
+
+
+def is_connected(spark: SparkSession) -> bool:
+    """Whether it is a session of Spark Connect, whose Spark runs elsewhere."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def _is_local(master: str | None) -> bool:

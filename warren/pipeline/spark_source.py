@@ -35,7 +35,7 @@ from warren.pipeline.stream_reader import TopicStreamReader
 from warren.pipeline.topic_writer import TopicStreamWriter, TopicWriter, WriteOptions
 from warren.tables.filters import Bounds, Pushdown
 from warren.tables.pipeline_errors import PipelineError
-from warren.tables.places import find_nodes
+from warren.tables.places import check_paths, find_nodes
 from warren.tables.read_options import READ_OPTIONS, OptionTexts, ReadOptions
 from warren.tables.table import SCHEMAS, Table, plan, table_named
 
@@ -51,7 +51,9 @@ class WarrenSource(DataSource):
         if "table" not in self.options:  # a stream, or the option is missing, which the reader reports
             return RECORDS
         if self.options["table"] == "records":  # perhaps a stream, too
-            OptionTexts.of(self.options).check_known((*READ_OPTIONS, *STREAM_OPTIONS))
+            texts = OptionTexts.of(self.options)
+            texts.check_known((*READ_OPTIONS, *STREAM_OPTIONS))
+            check_paths(ReadOptions.paths_of(texts))
             return RECORDS
         return as_spark(self._table().schema)
 
@@ -73,6 +75,7 @@ class WarrenSource(DataSource):
         if options.table not in SCHEMAS:
             problem = f"there is no table {options.table!r}" if options.table else "which table: option table"
             raise PipelineError(f"{problem}; there are {', '.join(sorted(SCHEMAS))}")
+        check_paths(options.paths)
         return table_named(options.table)
 
 

@@ -154,6 +154,13 @@ class ArrowFileSystem(UnchangingFileSystem):
         info = self._info(path)
         return info is not None and info.is_directory
 
+    def has_bucket(self) -> bool:
+        """Whether the bucket is there (or the system's root)."""
+        import pyarrow.fs
+
+        (info,) = self._ask(self._bucket, lambda system, at: system.get_file_info([at or "/"]))
+        return bool(info.type != pyarrow.fs.FileType.NotFound)
+
     def size(self, path: str) -> int:
         return self._existing_info(path).size
 

@@ -51,8 +51,11 @@ def finding_columns(findings: Sequence[Finding]) -> dict[str, list[Any]]:
     return {**texts, "offset": [finding.offset for finding in findings]}
 
 
-def findings(node: Node, work: VhostPlace | str, options: ReadOptions) -> Iterator[Finding]:
-    """The findings of a vhost, or of the topic store in a directory."""
+def findings(node: Node, work: VhostPlace | str | Finding, options: ReadOptions) -> Iterator[Finding]:
+    """The findings of a vhost, or of the topic store in a directory, or the one about the directory itself."""
+    if isinstance(work, Finding):
+        yield work
+        return
     files = node.place().files
     if isinstance(work, str):
         settings, _, _ = infer(files, work, options.settings)

@@ -157,6 +157,13 @@ def find_nodes(paths: Sequence[str], *, may_run: bool = False, archives: ExitSta
     return list(nodes.values())
 
 
+def check_paths(paths: Sequence[str]) -> None:
+    """Raise what :func:`find_nodes` raises for a path of this machine that names nothing; look at no other path."""
+    for path in filter(_is_local, paths):
+        for _ in _local(path, None):
+            break
+
+
 def _is_local(path: str) -> bool:
     scheme, separator, _ = path.partition("://")
     return not separator or scheme == "file" or not scheme.isalnum()
@@ -195,14 +202,15 @@ def _remote(pattern: Address) -> Iterator[Node]:
     if has_magic(pattern.shown) and not _is_there(pattern):
         addresses = matches(pattern)
         if not addresses:
-            raise StorageError(f"{pattern.shown}: nothing matches")
+            has_bucket = ArrowFileSystem(pattern.secret).has_bucket()
+            raise StorageError(f"{pattern.shown}: {'nothing matches' if has_bucket else 'no such bucket'}")
     for remote in addresses:
         directory = remote.shown.rstrip("/")
         files = ArrowFileSystem(remote.secret)
         if not files.is_directory(directory):
             if files.exists(directory):
                 raise DataError(remote.shown, None, _ARCHIVE)
-            raise StorageError(f"{remote.shown}: no such directory")
+            raise StorageError(f"{remote.shown}: no such {'directory' if files.has_bucket() else 'bucket'}")
         yield Node(remote.shown, directory, remote.secret)
 
 

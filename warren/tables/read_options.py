@@ -12,7 +12,18 @@ from warren.storage.errors import did_you_mean
 from warren.tables.pipeline_errors import PipelineError
 
 DEFAULT_PARTITION_BYTES: Final = 128 << 20
-READ_OPTIONS: Final = ("batch_bytes", "bodies", "mode", "partition_bytes", "path", "paths", "set", "survey", "table")
+READ_OPTIONS: Final = (
+    "batch_bytes",
+    "bodies",
+    "mode",
+    "partition_bytes",
+    "path",
+    "paths",
+    "set",
+    "skip_others",
+    "survey",
+    "table",
+)
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 Mode = Literal["permissive", "failfast"]
@@ -56,9 +67,9 @@ class OptionTexts:
             raise PipelineError(f"option {name} is {text!r}, no number of bytes as 134217728 or 128m")
         return int(digits) * _UNITS[unit]
 
-    def yes_or_no(self, name: str) -> bool:
-        """True if it is not given."""
-        text = self.texts.get(name.lower(), "true").lower()
+    def yes_or_no(self, name: str, *, default: bool = True) -> bool:
+        """Whether it is true."""
+        text = self.texts.get(name.lower(), str(default)).lower()
         if text not in ("true", "false"):
             raise PipelineError(f"option {name} is {text!r}, not true or false")
         return text == "true"
@@ -78,11 +89,19 @@ class ReadOptions:
     """``failfast``: damage stops the job. Else rows go on after it, and the table ``findings`` says what was lost."""
     bodies: bool = True
     """Whether columns of bodies are filled, or null."""
+    skip_others: bool = False
+    """Whether directories that have no such table, or that no broker wrote, are left out, and reported."""
     settings: Mapping[str, str] = attrs.Factory(dict)
     """A RocketMQ's settings that its files do not tell, as ``--set`` has them: option ``set``, ``name=value`` with
     commas between."""
     survey: str = ""
     """What is known of RocketMQ stores already, or a file that says it: see :mod:`warren.tables.survey`."""
+
+    @staticmethod
+    def paths_of(options: OptionTexts) -> tuple[str, ...]:
+        """The paths to load."""
+        texts = options.texts
+        return tuple(json.loads(texts["paths"])) if "paths" in texts else (texts["path"],) if "path" in texts else ()
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
@@ -90,7 +109,7 @@ class ReadOptions:
         option_texts = OptionTexts.of(options)
         option_texts.check_known(READ_OPTIONS)
         texts = option_texts.texts
-        paths = tuple(json.loads(texts["paths"])) if "paths" in texts else (texts["path"],) if "path" in texts else ()
+        paths = cls.paths_of(option_texts)
         if not paths:
             raise PipelineError("no path to load")
         mode = texts.get("mode", "permissive").lower()
@@ -103,6 +122,7 @@ class ReadOptions:
             batch_bytes=option_texts.byte_count("batch_bytes", 8 << 20),
             mode=cast(Mode, mode),
             bodies=option_texts.yes_or_no("bodies"),
+            skip_others=option_texts.yes_or_no("skip_others", default=False),
             settings=_settings(texts.get("set", "")),
             survey=texts.get("survey", ""),
         )

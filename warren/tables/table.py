@@ -9,6 +9,7 @@ A table's columns are known before; the module that reads it is imported when it
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -16,11 +17,15 @@ import attrs
 import pyarrow as pa
 
 from warren.arrow.arrays import Columns, Rows
+from warren.salvage.queue_directory import Finding
+from warren.storage.errors import DataError
 from warren.tables import schemas
 from warren.tables.filters import Pushdown
 from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Kind, Node, NodeContents
 from warren.tables.read_options import ReadOptions
+
+_log: Final = logging.getLogger(__name__)
 
 
 @attrs.frozen
@@ -54,14 +59,30 @@ class Table:
 
 
 def plan(table: Table, nodes: Iterable[Node], options: ReadOptions, pushdown: Pushdown) -> Iterator[Task]:
-    """The nodes' tasks; raises :class:`PipelineError` if one is of a kind that has no such table."""
+    """The nodes' tasks; raises :class:`PipelineError` if one is of a kind that has no such table.
+
+    With ``skip_others`` such a node, or a directory that no broker wrote, is logged, and a row of the table findings.
+    """
     for node in nodes:
-        contents = node.contents()
-        if not contents.kinds & table.kinds:
-            kind = "a topic store" if table.kinds.name == "QUEUES" else "a directory of queues"
-            raise PipelineError(f"{node.name}: is {kind}, which has no table {table.name}")
+        try:
+            contents = _contents(table, node)
+        except (DataError, PipelineError) as error:
+            if not options.skip_others:
+                raise
+            _log.warning("skipped: %s", error)
+            if table.name == "findings":
+                yield Task(node, Finding("skipped directory", "unread", node.name, None, str(error)))
+            continue
         if pushdown.allows("node", node.name):
             yield from table.plan(contents, options, pushdown)
+
+
+def _contents(table: Table, node: Node) -> NodeContents:
+    contents = node.contents()
+    if not contents.kinds & table.kinds:
+        kind = "a topic store" if table.kinds.name == "QUEUES" else "a directory of queues"
+        raise PipelineError(f"{node.name}: is {kind}, which has no table {table.name}")
+    return contents
 
 
 # ── the tables by their names ────────────────────────────────────────────────────────────────────────────────────────
