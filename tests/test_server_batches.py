@@ -1,4 +1,4 @@
-"""Publishes that differ and come together: how a server divides them into batches, and that nobody can tell."""
+"""Publishes that differ and come together: how a server divides them into batches, which no client can observe."""
 
 from __future__ import annotations
 

@@ -339,7 +339,7 @@ class ChannelPublisher:
         self._addresses[key] = address
 
     def _exchange(self, name: str) -> ExchangeDeclaration:
-        """Return an exchange. Forgets checked addresses if somebody's rights have changed."""
+        """Return an exchange. Forget checked addresses if a user's rights have changed."""
         if self._rights != self._users.version:
             self._rights = self._users.version
             self._addresses.clear()
