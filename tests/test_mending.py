@@ -23,6 +23,7 @@ from warren.queue_index.message.message_format import Envelope
 from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
 from warren.verbs import selecting
+from warren.verbs.mending_verbs import MendingVerbs
 from warren.verbs.selecting import IDS
 from warren.verbs.steps import run
 
@@ -362,7 +363,7 @@ def test_a_move_takes_a_page_of_memory_at_a_time(scene: HandNode) -> None:
     for _ in range(40):
         queue.publish_many([bytes(1 << 20)])
     turns = queue._verbs.actor.turn_count
-    walk = queue._verbs.moving("other", None, None, None)
+    walk = MendingVerbs(queue._verbs).moving("other", None, None, None)
     while run(walk.step()):
         pass
     assert (walk.looked, walk.chosen, walk.done) == (40, 40, 40)
@@ -416,7 +417,7 @@ def test_a_message_whose_properties_nobody_can_read_stays_and_can_be_removed(sce
 def test_messages_that_are_published_during_a_walk_are_none_of_its_business(scene: HandNode) -> None:
     queue = scene.node.queue("q")
     queue.publish_many([b"%d" % n for n in range(300)])
-    walk = queue._verbs.removing(lambda _: True, None, None)
+    walk = MendingVerbs(queue._verbs).removing(lambda _: True, None, None)
     assert run(walk.step())
     queue.publish_many([b"late"] * 300)
     while run(walk.step()):

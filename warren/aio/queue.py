@@ -20,6 +20,7 @@ from warren.storage.call_arguments import checked
 from warren.values.messages import QueuePublishArguments, delayed_messages
 from warren.verbs.consumer_verbs import ConsumeArguments, spread
 from warren.verbs.instrumentation import called
+from warren.verbs.mending_verbs import MendingVerbs
 from warren.verbs.queue_host import Got
 from warren.verbs.queue_verbs import QueueHandle, QueueVerbs
 from warren.verbs.selecting import PAGE, BrowsedDelivery, Where
@@ -100,9 +101,9 @@ class Queue(QueueHandle):
             limit = None if limit is None else limit - len(page)
 
     take = awaited(QueueVerbs.take, _delivery)
-    move = awaited(QueueVerbs.move)
-    remove = awaited(QueueVerbs.remove)
-    requeue_dead_letters = awaited(QueueVerbs.requeue_dead_letters)
+    move = awaited(MendingVerbs.move, of=MendingVerbs)
+    remove = awaited(MendingVerbs.remove, of=MendingVerbs)
+    requeue_dead_letters = awaited(MendingVerbs.requeue_dead_letters, of=MendingVerbs)
 
     @checked
     async def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> AsyncGenerator[BrowsedDelivery, None]:

@@ -33,6 +33,7 @@ from warren.commands.output import print_json, report_error
 from warren.handles.queue import Queue
 from warren.salvage.names import printable
 from warren.salvage.progress_bars import counting_bar
+from warren.verbs.mending_verbs import MendingVerbs
 from warren.verbs.selecting import Walk, target_of
 from warren.verbs.steps import run
 
@@ -138,8 +139,8 @@ def move(
         raise UsageError("--routing-key needs --exchange")
     target = target_of(to if exchange is None else (exchange, routing_key))
     with options.opened_queue(path, queue) as handle:
-        verbs = handle._verbs
-        run(verbs.host.move([], target))  # raises what is wrong with it, for a dry run too
+        verbs = MendingVerbs(handle._verbs)
+        run(handle._verbs.host.move([], target))  # raises what is wrong with it, for a dry run too
         choice.carry_out(handle, "moved", partial(verbs.moving, target), verbs.counting, as_json=as_json)
 
 
@@ -158,7 +159,7 @@ def remove(
     if not (yes or choice.dry_run or sys.stdin.isatty()):
         raise UsageError("this deletes messages permanently: confirm with --yes, or look with --dry-run")
     with options.opened_queue(path, queue) as handle:
-        verbs = handle._verbs
+        verbs = MendingVerbs(handle._verbs)
         if not (yes or choice.dry_run):
             matching = verbs.counting(choice.where, choice.id or None, choice.limit)
             _walk(handle, matching, "found")
@@ -174,7 +175,7 @@ def requeue(
     Messages whose queue is gone go through the exchange that they came by; if that leads nowhere, they stay.
     """
     with options.opened_queue(path, queue) as handle:
-        verbs = handle._verbs
+        verbs = MendingVerbs(handle._verbs)
         choice.carry_out(handle, "requeued", verbs.requeueing, verbs.counting_dead, as_json=as_json)
 
 

@@ -15,6 +15,7 @@ from warren.storage.call_arguments import check_flag, check_timeout, check_wait,
 from warren.values.messages import OF_FEW, QueuePublishArguments, as_body, delayed_messages
 from warren.verbs.consumer_verbs import ConsumeArguments, spread
 from warren.verbs.instrumentation import HOOK, called
+from warren.verbs.mending_verbs import MendingVerbs
 from warren.verbs.queue_host import Got, Join
 from warren.verbs.queue_verbs import QueueHandle, QueueVerbs
 from warren.verbs.selecting import PAGE, BrowsedDelivery, Where
@@ -141,9 +142,9 @@ class Queue(QueueHandle):
             limit = None if limit is None else limit - len(page)
 
     take = blocking(QueueVerbs.take, delivery_of)
-    move = blocking(QueueVerbs.move)
-    remove = blocking(QueueVerbs.remove)
-    requeue_dead_letters = blocking(QueueVerbs.requeue_dead_letters)
+    move = blocking(MendingVerbs.move, of=MendingVerbs)
+    remove = blocking(MendingVerbs.remove, of=MendingVerbs)
+    requeue_dead_letters = blocking(MendingVerbs.requeue_dead_letters, of=MendingVerbs)
 
     @checked
     def tail(self, last: int = 10, *, timeout: float | None = 0.0) -> Iterator[BrowsedDelivery]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 
 import attrs
 
 from warren.actors.engines.errors import ArgumentsError
 from warren.actors.engines.queue.consumers import Consumer as ConsumerDeclaration
-from warren.actors.queue.inspecting import chosen_ids
+from warren.actors.queue.inspecting import BrowsedMessage, browsed_page, chosen_ids, ends_of, is_whole
+from warren.actors.queue.queue_actor import QueueActor
+from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Confirm, CountDown
+from warren.queue_index.index.directory import MAX_SEQ_ID
 from warren.values.messages import (
     KEY_ARGUMENTS,
     LATER,
@@ -21,21 +24,56 @@ from warren.values.messages import (
     as_body,
 )
 from warren.verbs.consumer_verbs import ConsumeArguments, ConsumerVerbs, ack_timeout_ms
-from warren.verbs.mending_verbs import MendingVerbs
-from warren.verbs.operation import operation
+from warren.verbs.operation import Operation, Performer, local, operation
 from warren.verbs.publishing import AsTheyWere, settled_confirm
-from warren.verbs.queue_host import Got
+from warren.verbs.queue_host import Got, LocalQueue, QueueHost
+from warren.verbs.selecting import (
+    PAGE,
+    BrowsedDelivery,
+    Done,
+    Place,
+    Selected,
+    Where,
+    browsed_of,
+    browsed_to_plain,
+    matching,
+    selected_of,
+)
 from warren.verbs.steps import NamedHandle, Steps, call
 
 if TYPE_CHECKING:
     from warren.values.scheduling import Scheduled
     from warren.verbs.tail_verbs import TailVerbs
 
+T = TypeVar("T")
 _numbers: Final = itertools.count(1)
 
 
-class QueueVerbs(MendingVerbs):
-    """The verbs of one queue."""
+class QueueVerbs(Performer):
+    """The verbs of one queue. Those that walk through it are :class:`~warren.verbs.mending_verbs.MendingVerbs`."""
+
+    def __init__(self, host: QueueHost) -> None:
+        self.host = host
+
+    def __str__(self) -> str:
+        return repr(self.host.entry.declaration.name)
+
+    def perform(self, operation: Operation[T]) -> Steps[T]:
+        return self.host.perform(self, operation)
+
+    @property
+    def entry(self) -> QueueEntry:
+        return self.host.entry
+
+    @property
+    def local(self) -> LocalQueue:
+        """The queue in this process, which performs the operations."""
+        return local(self.host, LocalQueue)
+
+    @property
+    def actor(self) -> QueueActor:
+        """The queue's current actor; raises the reason if the queue has no actor."""
+        return self.local.actor
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -188,6 +226,60 @@ class QueueVerbs(MendingVerbs):
     def tail(self) -> TailVerbs:
         """Return the verbs of a tail, which has not begun."""
         return self.host.tail()
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @operation("queue", encode=browsed_to_plain, decode=browsed_of)
+    def page(self, count: int, after: Place | None) -> Steps[list[BrowsedMessage]]:
+        """Look at messages after a place."""
+        actor = self.actor
+        page: list[BrowsedMessage] = yield call(actor, lambda: browsed_page(actor.queue_turn, count, after))
+        return page
+
+    def browse_page(
+        self, where: Where | None, count: int, after: Place | None
+    ) -> Steps[tuple[list[BrowsedDelivery], Place | None]]:
+        """Return the selected messages of a page, and the place after which the next page begins; ``None`` for the last
+        page."""
+        page = yield from self.page(count, after)
+        selected = yield from matching(where, [*map(BrowsedDelivery, page)])
+        return selected, (page[-1].level, page[-1].browsed.seq_id) if is_whole(page, count) else None
+
+    @operation("queue")
+    def ends(self) -> Steps[dict[int, int]]:
+        """Return, by level, the end of the queue: the place after its last message."""
+        actor = self.actor
+        ends: dict[int, int] = yield call(actor, lambda: ends_of(actor.process))
+        return ends
+
+    @operation("queue", decode=selected_of)
+    def select(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]:
+        """Return the selected messages of a page that are ready and before the ends."""
+        return self.selecting(where, after, ends)
+
+    def selecting(self, where: Where | None, after: Place | None, ends: dict[int, int]) -> Steps[Selected]:
+        """Do it here: a function as ``where`` is called in this process, whichever hosts the node."""
+        page = yield from self.page(PAGE, after)
+        inside = [message for message in page if message.browsed.seq_id < ends.get(message.level, 0)]
+        ready = [BrowsedDelivery(message) for message in inside if not message.browsed.unacked]
+        ids = [message.id for message in (yield from matching(where, ready))]
+        if not is_whole(page, PAGE):
+            return Selected(ids, len(inside), None)
+        level, seq_id = page[-1].level, page[-1].browsed.seq_id
+        return Selected(ids, len(inside), (level, seq_id if seq_id < ends.get(level, 0) else MAX_SEQ_ID))
+
+    @operation("queue", decode=tuple)
+    def remove_ids(self, ids: list[str]) -> Steps[Done]:
+        """Delete those that are ready."""
+        actor, chosen = self.actor, chosen_ids(ids)
+        removed: int = yield call(actor, lambda: actor.queue_turn.remove(chosen))
+        return removed, ""
+
+    @operation("queue", flushes=True)
+    def sync(self) -> Steps[None]:
+        """Wait until all earlier publishes and acks are safe."""
+        actor = self.actor
+        yield call(actor, actor.sync)
 
     # ── the whole queue ─────────────────────────────────────────────────────────────────────────────────────────
 

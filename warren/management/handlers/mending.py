@@ -16,6 +16,7 @@ from warren.management.http import ANSWER_BYTES, bad_request, integer, not_found
 from warren.queue_index.properties import Properties, decode_properties
 from warren.storage.errors import InvalidValueError, MessageError
 from warren.values.messages import ReceivedMessage
+from warren.verbs.mending_verbs import MendingVerbs
 from warren.verbs.queue_host import LocalQueue
 from warren.verbs.queue_verbs import QueueVerbs
 from warren.verbs.selecting import PAGE, BrowsedDelivery, NotMovedError, Place, Walk
@@ -160,7 +161,7 @@ async def move(call: Call) -> Any:
         exchange, routing_key = "", str(to)
     call.check(vhost, "exchange", exchange, "write")
     call.check_topic(vhost, exchange, routing_key, "write")
-    walk = await _walked(call, lambda: verbs.moving((exchange, routing_key), *_which(body)))
+    walk = await _walked(call, lambda: MendingVerbs(verbs).moving((exchange, routing_key), *_which(body)))
     if walk.done:
         call.managed.clients.traffic.publish(vhost, exchange, walk.done, 1)
     return {"moved": walk.done}
@@ -175,7 +176,7 @@ async def remove(call: Call) -> Any:
     where, ids, count = _which(body)
     if where is None and ids is None:
         raise bad_request("which messages: where or ids; DELETE …/contents deletes all")
-    walk = await _walked(call, lambda: verbs.removing(where, ids, count))
+    walk = await _walked(call, lambda: MendingVerbs(verbs).removing(where, ids, count))
     return {"removed": walk.done}
 
 
@@ -186,7 +187,7 @@ async def requeue(call: Call) -> Any:
     """
     verbs, body = _readable(call, "requeueing"), await call.body()
     call.check(verbs.entry.declaration.vhost, "exchange", "", "write")
-    walk = await _walked(call, lambda: verbs.requeueing(*_which(body)))
+    walk = await _walked(call, lambda: MendingVerbs(verbs).requeueing(*_which(body)))
     return {"requeued": walk.done, "stayed": walk.chosen - walk.done}
 
 
