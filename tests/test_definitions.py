@@ -872,11 +872,20 @@ def test_one_vhosts_definitions_say_no_vhost_and_go_into_any() -> None:
     assert definitions.export_definitions("copy") == document
 
 
-@pytest.mark.parametrize("how", [{"type": "quorum"}, {"type": "mirrored"}, {"arguments": {"x-queue-type": "quorum"}}])
-def test_queues_that_are_not_classic_are_refused(how: dict[str, Any]) -> None:
+@pytest.mark.parametrize("how", [{"type": "mirrored"}, {"arguments": {"x-queue-type": "mirrored"}}])
+def test_queues_of_an_unknown_type_are_refused(how: dict[str, Any]) -> None:
     item = {"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}} | how
-    with pytest.raises(DefinitionsError, match=r"'q' in vhost '/' is of type '(quorum|mirrored)'; only classic"):
+    with pytest.raises(DefinitionsError, match="'q' in vhost '/' is of type 'mirrored'; a queue is classic"):
         Definitions().import_definitions({"queues": [item]})
+
+
+@pytest.mark.parametrize("how", [{"type": "quorum"}, {"arguments": {"x-queue-type": "quorum"}}])
+def test_quorum_queues_are_imported_and_exported_as_such(how: dict[str, Any]) -> None:
+    item = {"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}} | how
+    definitions = Definitions()
+    definitions.import_definitions({"queues": [item]})
+    (exported,) = definitions.export_definitions()["queues"]
+    assert exported == item | {"type": "quorum", "arguments": {"x-queue-type": "quorum"}}
 
 
 def test_an_import_is_all_or_nothing_and_lists_what_is_in_the_way() -> None:
@@ -892,7 +901,7 @@ def test_an_import_is_all_or_nothing_and_lists_what_is_in_the_way() -> None:
             plain | {"name": "orders"},
             plain | {"name": "twice"},
             plain | {"name": "twice", "arguments": {"x-max-length": 1}},
-            plain | {"name": "q", "type": "quorum"},
+            plain | {"name": "q", "type": "mirrored"},
             plain | {"name": "short", "arguments": {"x-max-length": "short"}},
             plain | {"name": "lost", "vhost": "nowhere"},
             plain | {"name": ""},
@@ -912,7 +921,7 @@ def test_an_import_is_all_or_nothing_and_lists_what_is_in_the_way() -> None:
         "a JSON object, not 7",
         "'durable' for queue 'orders'",
         "'x-max-length' for queue 'twice'",
-        "'q' in vhost '/' is of type 'quorum'",
+        "'q' in vhost '/' is of type 'mirrored'",
         "queue 'short'",
         "queue 'lost' in vhost 'nowhere': there is no such vhost",
         "a queue needs a name",
@@ -1127,7 +1136,7 @@ def test_a_long_import_lets_others_declare_between_its_slices() -> None:
 
 def test_a_long_import_with_a_problem_at_its_end_declares_nothing() -> None:
     scene = hand_node()
-    wrong = {"vhost": "/", "name": "wrong", "durable": True, "arguments": {}, "type": "quorum"}
+    wrong = {"vhost": "/", "name": "wrong", "durable": True, "arguments": {}, "type": "mirrored"}
     with pytest.raises(DefinitionsError, match="'wrong'"):
         scene.node.import_definitions({"queues": [*LONG["queues"], wrong]})
     assert names_of(scene.node) == set()

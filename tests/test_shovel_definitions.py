@@ -28,7 +28,6 @@ KILLED, CHANGED, UNUSED = (
     next(path for path in archives(DEFINITIONS) if path.name.startswith(number)) for number in ("02-", "03-", "04-")
 )
 MIXED_QUORUM = next(path for path in archives(QUORUM) if path.name.startswith("02-"))
-AS_CLASSIC = ServerSettings(default_queue_type_for_quorum="classic")
 
 
 def for_import(archive: Path) -> Json:
@@ -60,7 +59,7 @@ def bindings(document: Json) -> set[str]:
     return {json.dumps(binding, sort_keys=True) for binding in document["bindings"]}
 
 
-def check_all(expected: Json, got: Json, kinds: tuple[str, ...] = ("quorum",)) -> None:
+def check_all(expected: Json, got: Json, kinds: tuple[str, ...] = ()) -> None:
     """All of a node's definitions are there; queues of these kinds are classic ones."""
     for part, *fields in (
         ("users", "name"),
@@ -84,12 +83,12 @@ def check_all(expected: Json, got: Json, kinds: tuple[str, ...] = ("quorum",)) -
 
 
 @pytest.mark.parametrize("archive", [KILLED, CHANGED, UNUSED], ids=lambda path: path.name[:2])
-def test_a_directory_gets_everything_with_classic_queues_for_quorum_queues(tmp_path: Path, archive: Path) -> None:
+def test_a_directory_gets_everything_with_classic_queues_for_streams(tmp_path: Path, archive: Path) -> None:
     summary = shovel(archive, tmp_path / "data", "--definitions", "--state", tmp_path / "state")
     document = for_import(archive)
     assert summary["definitions"] == {part: len(document[part]) for part in summary["definitions"]}
     with open_node(tmp_path / "data") as node:
-        check_all(document, node.definitions(), ("quorum", "stream"))
+        check_all(document, node.definitions(), ("stream",))
     again = shovel(archive, tmp_path / "data", "--definitions", "--state", tmp_path / "state")
     assert again["definitions"] == summary["definitions"]
 
@@ -118,7 +117,7 @@ def declared(here: Served) -> Json:
 
 
 def test_a_broker_gets_exchanges_queues_and_bindings_by_amqp(tmp_path: Path) -> None:
-    with served(tmp_path / "data", AS_CLASSIC) as here:
+    with served(tmp_path / "data") as here:
         summary = shovel(KILLED, here.url, "--definitions", "--vhost", "/", "--state", tmp_path / "state")
         document = for_import(KILLED)
         expected = {
@@ -134,7 +133,7 @@ def test_a_broker_gets_exchanges_queues_and_bindings_by_amqp(tmp_path: Path) -> 
 
 
 def test_a_queue_that_exists_with_other_arguments_ends_it(tmp_path: Path) -> None:
-    with served(tmp_path / "data", AS_CLASSIC) as here:
+    with served(tmp_path / "data") as here:
         here.node.queue("q.0.é", arguments={"x-max-length": 99})
         said = complaint(KILLED, here.url, "--definitions", "--vhost", "/", "--state", tmp_path / "state")
         assert "406 PRECONDITION_FAILED" in said
@@ -160,7 +159,7 @@ def test_a_broker_gets_everything_by_its_http_api(tmp_path: Path) -> None:
             check_all(for_import(CHANGED), declared(other))
         said = complaint(KILLED, here.url, *run, "vh/ö")
         assert "refused the definitions: 400 Bad Request" in said
-        assert "quorum" in said
+        assert "inequivalent arg 'x-queue-mode' for queue 'q.3.é'" in said
 
 
 @pytest.mark.parametrize(
@@ -199,7 +198,7 @@ def test_the_http_api_of_a_broker_that_is_not_there(tmp_path: Path, url: str, se
 
 def test_a_server_begins_with_the_definitions_of_a_dead_node(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "warren", "serve", str(tmp_path / "data"), "--port", "0", "--json"]
-    options = ["--definitions", str(KILLED), "--quorum-as-classic"]
+    options = ["--definitions", str(KILLED)]
     with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         ((_, port),) = json.loads(server.stdout.readline())["addresses"]
@@ -212,13 +211,10 @@ def test_a_server_begins_with_the_definitions_of_a_dead_node(tmp_path: Path) -> 
 
 
 def test_definitions_are_imported_from_a_dead_node_or_its_export(tmp_path: Path) -> None:
-    refused = warren("definitions", tmp_path / "data", "--import", KILLED)
-    assert refused.exit_code == 2
-    assert "is of type 'quorum'" in refused.stderr
     assert warren("definitions", KILLED, "--for-import", "--export", tmp_path / "d.json").exit_code == 0
     for number, source in enumerate((KILLED, tmp_path / "d.json")):
         place = tmp_path / f"data{number}"
-        result = warren("definitions", place, "--import", source, "--quorum-as-classic")
+        result = warren("definitions", place, "--import", source)
         assert result.exit_code == 0, result.stderr
         with open_node(place) as node:
             check_all(for_import(KILLED), node.definitions())

@@ -159,6 +159,7 @@ class UniquePublisher:
             raise MessageError(f"{self._actor.describe()} rejects messages with keys: {self._error}")
         process = self._actor.process
         level = process.backing.level_of(priority)
+        envelope = process.context.as_stored(envelope)
         safe_anyway = not (envelope.persistent and process.backing.durable)
         fresh, duplicates, awaited, levels = self._sort_out(keys)
         together = process.context.takes_all and expiration_ms is None

@@ -89,10 +89,11 @@ def counted_contents_of(fetched: FetchedAgain) -> Iterator[Content | None]:
     """The same, each with a header that says how often it came back."""
     for index, count in enumerate(fetched.delivery_counts):
         for content in contents_of(fetched.part(index, 1)):
-            yield content if content is None or not count else _with_count(content, count)
+            yield content if content is None or not count else with_count(content, count)
 
 
-def _with_count(content: Content, count: int) -> Content:
+def with_count(content: Content, count: int) -> Content:
+    """Return a single message with a header that says how often it came back."""
     properties = decode_properties(content.properties[0])
     headers = {**(properties.headers or {}), DELIVERY_COUNT: LongInteger(count)}
     return attrs.evolve(content, properties=[encode_properties(attrs.evolve(properties, headers=headers))])

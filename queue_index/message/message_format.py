@@ -175,6 +175,11 @@ class Envelope:
         empty_head = b"".join([*parts, _counted(self.properties), _TO_FRAGMENTS])
         return Template(empty_head=empty_head, head=empty_head + _ONE_ELEMENT, tail=_TAIL, end=end)
 
+    @functools.cached_property
+    def made_persistent(self) -> Envelope:
+        """The envelope of the same messages, stored as persistent ones whatever their properties say."""
+        return self if self.persistent else attrs.evolve(self, persistent=True)
+
     def with_content(self, content: bytes) -> tuple[Envelope, bytes]:
         """The envelope and the body of a message by itself, of an envelope of contents."""
         envelope = Envelope(self.vhost, self.exchange, self.routing_keys, properties_in(content), self.persistent)

@@ -104,6 +104,7 @@ class Broker:
     Integers and truth values are written as such, strings as the Erlang they are. ``raft``: settings of that name in
     rabbitmq.conf (``wal_max_size_bytes``). Both may be changed between starts. ``conf``: further lines of
     rabbitmq.conf, by key (``listeners.ssl.1``). ``management``: with RabbitMQ's plugins for that and for Prometheus.
+    ``plugins``: further ones that come with RabbitMQ.
     """
 
     def __init__(
@@ -113,8 +114,10 @@ class Broker:
         conf: Mapping[str, str] | None = None,
         *,
         management: bool = False,
+        plugins: Iterable[str] = (),
     ) -> None:
         self.base_directory = base_directory.resolve()
+        self.plugins = tuple(plugins)
         self.management = management
         self.settings = dict(settings or {})
         self.raft: dict[str, int] = {}
@@ -381,12 +384,11 @@ class Broker:
         (base / "rabbitmq.conf").write_text(lines)
         terms = ", ".join(f"{{{key}, {_erlang(value)}}}" for key, value in self.settings.items())
         (base / "advanced.config").write_text(f"[{{rabbit, [{terms}]}}].\n")
-        (base / "enabled_plugins").write_text(
-            "[rabbitmq_management, rabbitmq_prometheus].\n" if self.management else "[].\n"
-        )
+        enabled = (*(("rabbitmq_management", "rabbitmq_prometheus") if self.management else ()), *self.plugins)
+        (base / "enabled_plugins").write_text(f"[{', '.join(enabled)}].\n")
         # Without the system's resolver: that one is a program of its own, which outlives a killed virtual machine.
         (base / "inetrc").write_text('{lookup, [file]}.\n{host, {127,0,0,1}, ["localhost"]}.\n')
-        _link_server(self._server, _MANAGEMENT_PLUGINS if self.management else ())
+        _link_server(self._server, (*(_MANAGEMENT_PLUGINS if self.management else ()), *self.plugins))
 
     def _environment(self) -> dict[str, str]:
         base, port = self.base_directory, self.amqp_port

@@ -12,7 +12,7 @@ import typer
 
 from warren.actors.engines.declared.definitions_json import Imported
 from warren.commands.opening import definitions_at, opened_node
-from warren.commands.options import EXIT_DAMAGE, STDOUT, AdoptOption, QuorumOption, UsageError
+from warren.commands.options import EXIT_DAMAGE, STDOUT, AdoptOption, UsageError
 from warren.commands.output import FindingReporter, naming_errors, opened, print_json, report_error
 from warren.salvage.names import printable
 from warren.salvage.queue_directory import OnFinding
@@ -53,7 +53,6 @@ def definitions(
             "export lacks.",
         ),
     ] = False,
-    quorum_as_classic: QuorumOption = False,
     adopt: AdoptOption = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what was imported as JSON. An export is always JSON.")
@@ -73,7 +72,7 @@ def definitions(
         with opened(None if export == STDOUT else export, None) as write:
             write(json.dumps(exported, indent=2).encode() + b"\n")
     else:
-        document = document_at(import_from, findings, vhost=vhost, quorum_as_classic=quorum_as_classic)
+        document = document_at(import_from, findings, vhost=vhost)
         with opened_node(path, adopt=adopt, make=True) as node:
             imported = node.import_definitions(document, vhost)
         _say(imported, as_json=as_json)
@@ -82,22 +81,14 @@ def definitions(
         raise typer.Exit(EXIT_DAMAGE)
 
 
-def document_at(
-    source: str, report: OnFinding, *, vhost: str | None = None, quorum_as_classic: bool = False
-) -> dict[str, Any]:
+def document_at(source: str, report: OnFinding, *, vhost: str | None = None) -> dict[str, Any]:
     """Definitions to import: of a JSON file, or of a stopped RabbitMQ (``vhost``: only of this one).
 
     ``report`` gets what could not be read of a RabbitMQ's.
     """
     if source == STDOUT or _is_text(source):
-        document = _read(source)
-    else:
-        document = definitions_at(source, report, vhost=vhost, for_import=True)
-    if not quorum_as_classic:
-        return document
-    from warren.salvage.mnesia.broker_definitions import as_classic
-
-    return as_classic(document)
+        return _read(source)
+    return definitions_at(source, report, vhost=vhost, for_import=True)
 
 
 def _is_text(path: str) -> bool:

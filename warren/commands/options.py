@@ -72,9 +72,6 @@ OffsetOption = Annotated[
 AdoptOption = Annotated[
     bool, typer.Option("--adopt", help="Take over the directory of a stopped RabbitMQ, which can have it back.")
 ]
-QuorumOption = Annotated[
-    bool, typer.Option("--quorum-as-classic", help="Declare quorum queues as durable classic ones.")
-]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -13,7 +13,7 @@ import typer
 
 from warren.commands.definitions import document_at
 from warren.commands.opening import check_directory
-from warren.commands.options import AdoptOption, NodePath, QuorumOption
+from warren.commands.options import AdoptOption, NodePath
 from warren.commands.output import FindingReporter, print_json
 from warren.handles.node import MEMORY
 from warren.handles.node import open as open_node
@@ -49,7 +49,6 @@ class ServerOptions:
     management_tls: Annotated[
         bool, typer.Option(help="Serve the management API as HTTPS if there is a certificate, else as HTTP.")
     ] = True
-    quorum_as_classic: QuorumOption = False
 
     def settings(self) -> ServerSettings:
         """Return the server's settings. Raises :class:`~warren.storage.errors.SettingsError`."""
@@ -64,7 +63,6 @@ class ServerOptions:
             listeners_tcp=tuple(self.listener or ()),
             tls_port=None if tls is None else self.tls_port,
             tls=tls,
-            default_queue_type_for_quorum="classic" if self.quorum_as_classic else None,
             management=self._management(tls if self.management_tls else None),
         )
 
@@ -109,7 +107,7 @@ def serve(
     ends = {signal.SIGINT, signal.SIGTERM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # of the threads that are started from here on, too
     try:
-        document = _definitions(definitions, options) if definitions is not None else None
+        document = _definitions(definitions) if definitions is not None else None
         with open_node(path, config, adopt=adopt, share=not in_memory) as node:
             if document is not None:
                 node.import_definitions(document)
@@ -126,10 +124,10 @@ def serve(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _definitions(source: str, options: ServerOptions) -> dict[str, Any]:
+def _definitions(source: str) -> dict[str, Any]:
     """The definitions to import; what of a RabbitMQ's could not be read is reported."""
     findings = FindingReporter()
-    document = document_at(source, findings, quorum_as_classic=options.quorum_as_classic)
+    document = document_at(source, findings)
     findings.rest()
     return document
 

@@ -48,6 +48,11 @@ _STATS: Final = (
 _DISK: Final = ("disk_reads", "disk_writes")
 _OF_STREAMS: Final = ("consumers", "policy", "operator_policy", "effective_policy_definition")
 """What a stream reports."""
+_NOT_OF_QUORUM: Final = (
+    "backing_queue_status", "exclusive_consumer_tag", "head_message_timestamp", "message_bytes_paged_out",
+    "messages_paged_out", "messages_ready_ram", "messages_unacknowledged_ram", "recoverable_slaves",
+)  # fmt: skip
+"""What RabbitMQ does not report of a quorum queue."""
 
 Document = dict[str, Any]
 
@@ -189,6 +194,8 @@ class Samples:
             "state": "running",
             "type": declaration.queue_type,
         }  # fmt: skip
+        if declaration.is_quorum:
+            document = _of_quorum(document) | _members(declaration, self.node_name)
         if any(counted.values()):
             document["message_stats"] = rates_of(counted, rates)
         return QueueSample(row, document, counted)
@@ -196,9 +203,23 @@ class Samples:
 
 def declared(declaration: QueueDeclaration, node: str) -> Document:
     """What is known of a queue without asking it."""
-    members = {"members": [node], "online": [node]} if declaration.is_stream else {}
+    members = _members(declaration, node)
     columns = declaration.columns() | {"node": node, "state": "live", "type": declaration.queue_type}
     return members | dict(sorted(columns.items()))
+
+
+def _of_quorum(document: Document) -> Document:
+    """A queue's document under the names that a quorum queue's has."""
+    active = document.pop("single_active_consumer_tag")
+    shown = {name: value for name, value in document.items() if name not in _NOT_OF_QUORUM}
+    return shown | {"message_bytes_dlx": 0, "messages_dlx": 0, "single_active_consumer_ctag": active}
+
+
+def _members(declaration: QueueDeclaration, node: str) -> Document:
+    """The members of a queue that could have several."""
+    if not (declaration.is_stream or declaration.is_quorum):
+        return {}
+    return {"members": [node], "online": [node]} | ({"leader": node} if declaration.is_quorum else {})
 
 
 def _message_stats(counts: Mapping[str, int]) -> dict[str, int]:

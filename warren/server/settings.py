@@ -97,9 +97,6 @@ class ServerSettings:
     directory: str | None = None
     """A data directory with a socket for processes of its user (:mod:`warren.server.directory_socket`); ``None``:
     none."""
-    default_queue_type_for_quorum: str | None = None
-    """``"classic"``: a queue declared with ``x-queue-type: quorum`` becomes a durable classic one; ``None``: it is
-    refused."""
     management: ManagementSettings | None = None
     """If set, the management API and its page are served, too."""
 

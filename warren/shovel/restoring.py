@@ -3,8 +3,7 @@
 ======================  ==========================================================================================
 the destination is      it gets
 ======================  ==========================================================================================
-a warren directory      everything; quorum queues and streams become durable classic queues, which hold messages
-                        of any kind of queue
+a warren directory      everything; streams become durable classic queues, which hold messages of any kind of queue
 a broker, by its HTTP   everything, as the broker imports definitions
 API
 a broker, by AMQP only  exchanges, queues and bindings of one vhost, in the vhost of the URL
@@ -27,7 +26,7 @@ from urllib.parse import quote, unquote, urlsplit
 from pamqp import commands as c
 
 from warren.commands.opening import opened_node
-from warren.salvage.mnesia.broker_definitions import as_classic, of_vhost
+from warren.salvage.mnesia.broker_definitions import of_vhost, without_streams
 from warren.shovel.connection import Connection
 from warren.shovel.errors import ChannelRefusedError, ShovelError
 
@@ -58,7 +57,7 @@ def into_directory(path: str, document: Json, vhost: str | None, notify: Callabl
         if vhost is not None:
             document = of_vhost(document, vhost)
             node.vhost(vhost)  # creates it
-        imported = node.import_definitions(as_classic(document, streams=True), vhost)
+        imported = node.import_definitions(without_streams(document), vhost)
     for sentence in imported.skipped:
         notify(f"skipped: {sentence}")
     return counts(document)

@@ -1,10 +1,11 @@
 """QueueDeclaration: a queue's name, kind and ``x-`` arguments, checked.
 
-A declaration is a value, of a classic queue or of a stream (:mod:`warren.actors.engines.declared.stream_arguments`). A
-classic queue's arguments have RabbitMQ's names. Known arguments are checked when the declaration is created
-(:class:`~warren.actors.engines.errors.ArgumentsError`), arguments of other kinds of queue are refused, and unknown ones
-are stored without effect. :class:`~warren.actors.engines.declared.queue_arguments.QueueArguments` is the part that an
-engine uses.
+A declaration is a value, of a classic queue, a quorum queue or a stream
+(:mod:`warren.actors.engines.declared.stream_arguments`). A quorum queue is stored as a classic queue is; it differs in
+what it may be declared with, and in what clients see of it. Arguments have RabbitMQ's names. Known arguments are
+checked when the declaration is created (:class:`~warren.actors.engines.errors.ArgumentsError`), arguments of other
+kinds of queue are refused, and unknown ones are stored without effect.
+:class:`~warren.actors.engines.declared.queue_arguments.QueueArguments` is the part that an engine uses.
 
 Two declarations of one queue are *equivalent* if durable, auto_delete, exclusive and all known arguments are the same.
 """
@@ -19,8 +20,15 @@ from typing import Any, Final
 
 import attrs
 
-from warren.actors.engines.declared.queue_arguments import MAX_PERIOD_MS, QueueArguments
-from warren.actors.engines.declared.stream_arguments import STREAM, STREAM_CHECKS, check_new, check_values
+from warren.actors.engines.declared.queue_arguments import MAX_PERIOD_MS, QUORUM, QueueArguments
+from warren.actors.engines.declared.stream_arguments import (
+    LEADER_LOCATORS,
+    STREAM,
+    STREAM_CHECKS,
+    check_new,
+    check_properties,
+    check_values,
+)
 from warren.actors.engines.declared.texts import (
     MAX_SHORT_STRING_BYTES,
     VOID,
@@ -119,7 +127,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "x-queue-mode": _one_of("default", "lazy", otherwise="\"unsupported queue mode '{}'\""),
     "x-queue-version": _version,
     "x-single-active-consumer": _truth,
-    "x-queue-type": _one_of("classic", otherwise="\"unsupported queue type '{}'\""),
+    "x-queue-type": _one_of("classic", QUORUM, otherwise="\"unsupported queue type '{}'\""),
     "x-queue-master-locator": lambda _: None,
     "x-consumer-timeout": _expires,
     "x-delivery-limit": _count,
@@ -133,6 +141,27 @@ _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
 }
 """The arguments of a classic queue, in the order in which a redeclaration is compared. The last eight are not
 RabbitMQ's for classic queues: they come from its other queues, from later versions, or from LavinMQ."""
+
+_OWN: Final = ("x-consumer-timeout", *(name for name in _CHECKS if name.startswith("x-delayed-retry-")),
+               "x-message-deduplication", "x-cache-ttl")  # fmt: skip
+_QUORUM_CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
+    **{name: _CHECKS[name] for name in ("x-dead-letter-exchange", "x-dead-letter-routing-key")},
+    "x-dead-letter-strategy": _one_of("at-most-once", "at-least-once", otherwise="invalid_dlx_strategy"),
+    **{name: _CHECKS[name] for name in ("x-expires", "x-max-length", "x-max-length-bytes")},
+    "x-max-in-memory-length": _count,
+    "x-max-in-memory-bytes": _count,
+    **{name: _CHECKS[name] for name in ("x-overflow", "x-single-active-consumer", "x-queue-type")},
+    "x-quorum-initial-group-size": _multiplier,
+    "x-delivery-limit": lambda _: None,
+    "x-message-ttl": _period,
+    "x-queue-leader-locator": _one_of(*LEADER_LOCATORS, otherwise="invalid_queue_locator_arg"),
+    **{name: _CHECKS[name] for name in _OWN},
+}
+"""The arguments of a quorum queue, in the order in which a redeclaration is compared. A delivery limit may be anything,
+as for RabbitMQ 3.10; only a number limits."""
+_NOT_OF_QUORUM: Final = frozenset((*_CHECKS, *_FOREIGN)) - _QUORUM_CHECKS.keys()
+_WITHOUT_EFFECT: Final = ("x-quorum-target-group-size",)
+"""Arguments of RabbitMQ 4 that mean nothing on one machine."""
 
 
 def _frozen(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -173,17 +202,19 @@ class QueueDeclaration(QueueArguments):
         exchange = self.arguments.get("x-dead-letter-exchange", "")
         if not isinstance(exchange, str):
             raise ArgumentsError(f"invalid type '{type_name(exchange)}' for arg 'x-dead-letter-exchange' in {self}")
-        for name in ("x-queue-type", *_CHECKS):
+        checks = self._checks
+        for name in dict.fromkeys(("x-queue-type", "x-expires", "x-message-ttl", *checks)):
             if name not in self.arguments:
                 continue
-            wrong = _CHECKS[name](self.arguments[name])
+            wrong = checks[name](self.arguments[name])
             if wrong is None and name == "x-dead-letter-routing-key" and "x-dead-letter-exchange" not in self.arguments:
                 wrong = "routing_key_but_no_dlx_defined"
             if wrong is not None:
                 raise ArgumentsError(f"invalid arg '{name}' for {self}: {wrong}")
+        foreign = _NOT_OF_QUORUM if self.is_quorum else _FOREIGN
         for name in self.arguments:
-            if name in _FOREIGN:
-                raise ArgumentsError(f"invalid arg '{name}' for {self} of queue type rabbit_classic_queue")
+            if name in foreign:
+                raise ArgumentsError(f"invalid arg '{name}' for {self} of queue type rabbit_{self.queue_type}_queue")
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost}'"
@@ -191,7 +222,7 @@ class QueueDeclaration(QueueArguments):
     @property
     def unknown_arguments(self) -> list[str]:
         """The unknown arguments, each with a similar known name, if there is one."""
-        names = (*_CHECKS, *_FOREIGN, *STREAM_CHECKS)
+        names = (*_CHECKS, *_FOREIGN, *STREAM_CHECKS, *_WITHOUT_EFFECT)
         return [f"{shown(name)}{did_you_mean(name, names)}" for name in self.arguments if name not in names]
 
     @property
@@ -201,7 +232,11 @@ class QueueDeclaration(QueueArguments):
 
     @property
     def queue_type(self) -> str:
-        return STREAM if self.is_stream else "classic"
+        return STREAM if self.is_stream else QUORUM if self.is_quorum else "classic"
+
+    @property
+    def _checks(self) -> Mapping[str, Callable[[Any], str | None]]:
+        return STREAM_CHECKS if self.is_stream else _QUORUM_CHECKS if self.is_quorum else _CHECKS
 
     def columns(self) -> dict[str, Any]:
         """What is shown of it, under RabbitMQ's names."""
@@ -215,15 +250,12 @@ class QueueDeclaration(QueueArguments):
         }
 
     def check_new(self) -> None:
-        """Raise :class:`ArgumentsError` if only an existing queue may have these arguments."""
+        """Raise :class:`ArgumentsError` if only an existing queue may have these arguments and properties."""
+        properties = {"durable": self.durable, "exclusive": self.exclusive, "auto_delete": self.auto_delete}
         if self.is_stream:
-            check_new(
-                self,
-                self.arguments,
-                durable=self.durable,
-                exclusive=self.exclusive,
-                auto_delete=self.auto_delete,
-            )
+            check_new(self, self.arguments, **properties)
+        elif self.is_quorum:
+            check_properties(self, **properties)
 
     # ── again, and in files ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -253,7 +285,7 @@ class QueueDeclaration(QueueArguments):
         for name, flag in (("durable", durable), ("auto_delete", auto_delete)):
             if flag != getattr(self, name):
                 yield name, getattr(self, name), flag
-        for name in STREAM_CHECKS if self.is_stream else _CHECKS:
+        for name in self._checks:
             current, received = argument(self.arguments, name), argument(arguments, name)
             if (_type_class(current), current) == (_type_class(received), received):
                 continue

@@ -332,7 +332,7 @@ class Definitions:
 
         Each step reads or declares at most :data:`SLICE` definitions, and yields what it declared. Before anything is
         declared, raises :class:`DefinitionsError`, which lists all problems: a queue or an exchange that exists with
-        other properties, a quorum queue, a definition of an unknown vhost.
+        other properties, a definition of an unknown vhost.
         """
         from warren.actors.engines.declared.definitions_json import DefinitionsError, Imported, Plan
 

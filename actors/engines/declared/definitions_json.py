@@ -10,7 +10,7 @@ that users know that these have no effect.
 
 *Skipped*, as by a broker: queues and exchanges whose names begin with ``amq.``, and bindings with a missing end. (A
 broker's own exports have such bindings: it omits internal exchanges, but not their bindings.)
-*Refused*: quorum queues, because their guarantees are not those of any queue here.
+A quorum queue is one in all that clients see; it is stored as a classic queue is.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from warren.actors.engines.declared.changes import ChangeNotes
 from warren.actors.engines.declared.exchanges import DEFAULT_EXCHANGE, RESERVED_PREFIX, Binding, ExchangeDeclaration
 from warren.actors.engines.declared.parameters import Parameters
 from warren.actors.engines.declared.policies import Policy
+from warren.actors.engines.declared.queue_arguments import QUORUM
 from warren.actors.engines.declared.stream_arguments import STREAM
 from warren.actors.engines.declared.texts import check_short_string, check_utf8
 from warren.actors.engines.declared.users import Users
@@ -324,11 +325,11 @@ class Plan:
         kind = definition.get("type") or "classic"
         if isinstance(arguments, Mapping) and kind == "classic":
             kind = arguments.get("x-queue-type", "classic")
-        if kind == STREAM and isinstance(arguments, Mapping):
-            arguments = {**arguments, "x-queue-type": STREAM}
+        if kind in (QUORUM, STREAM) and isinstance(arguments, Mapping):
+            arguments = {**arguments, "x-queue-type": kind}
         elif kind != "classic":
             raise ArgumentsError(
-                f"{_called(definition)} is of type {kind!r:.100}; only classic queues and streams can be had"
+                f"{_called(definition)} is of type {kind!r:.100}; a queue is classic, a quorum queue or a stream"
             )
         definition.pop("topic", None)  # each stream has its own
         queue = QueueDeclaration.from_json({"auto_delete": False} | definition | {"arguments": arguments})

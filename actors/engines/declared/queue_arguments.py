@@ -12,10 +12,13 @@ from typing import Any, Final, Literal, cast
 
 import attrs
 
+from warren.queue_index.message.amqp_tables import is_integer
+
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 QueueMode = Literal["default", "lazy"]
 DelayedRetryType = Literal["disabled", "all", "failed", "returned"]
 
+QUORUM: Final = "quorum"
 MAX_PERIOD_MS: Final = 315_360_000_000
 """Ten years: the longest that a TTL, an expiration or ``x-expires`` may be."""
 
@@ -43,6 +46,11 @@ class QueueArguments:
     arguments: Mapping[str, Any]
 
     @property
+    def is_quorum(self) -> bool:
+        """Whether clients see a quorum queue."""
+        return self.arguments.get("x-queue-type") == QUORUM
+
+    @property
     def message_ttl_ms(self) -> int | None:
         """How long a message may wait for a consumer."""
         return self.arguments.get("x-message-ttl")
@@ -64,8 +72,10 @@ class QueueArguments:
 
     @property
     def overflow(self) -> Overflow:
-        """What happens to a message that exceeds a limit."""
-        return cast(Overflow, self.arguments.get("x-overflow", "drop-head"))
+        """What happens to a message that exceeds a limit. A quorum queue takes ``reject-publish-dlx`` for
+        ``drop-head``."""
+        overflow = cast(Overflow, self.arguments.get("x-overflow", "drop-head"))
+        return "drop-head" if self.is_quorum and overflow == "reject-publish-dlx" else overflow
 
     @property
     def dead_letter_exchange(self) -> str | None:
@@ -90,7 +100,8 @@ class QueueArguments:
     @property
     def delivery_limit(self) -> int | None:
         """How often a message may come back before it dies. ``None``: without a limit."""
-        return self.arguments.get("x-delivery-limit")
+        limit: Any = self.arguments.get("x-delivery-limit")
+        return limit if is_integer(limit) and limit >= 0 else None
 
     @property
     def delayed_retry_type(self) -> DelayedRetryType:
@@ -120,7 +131,7 @@ class QueueArguments:
     @property
     def tells_delivery_count(self) -> bool:
         """Whether a message's headers say how often it came back, as with quorum queues."""
-        return self.delivery_limit is not None or self.delayed_retry_min_ms is not None
+        return self.is_quorum or self.delivery_limit is not None or self.delayed_retry_min_ms is not None
 
     @property
     def consumer_timeout_ms(self) -> int | None:
@@ -172,6 +183,8 @@ def effective(declared: QueueArguments, definition: Mapping[str, Any]) -> QueueA
         name = f"x-{setting}"
         if setting in definition:
             declared_value, value = declared.arguments.get(name), definition[setting]
+            if name == "x-delivery-limit":
+                declared_value = declared.delivery_limit
             if name in _PERIODS:
                 value = min(value, MAX_PERIOD_MS)
             arguments[name] = (

@@ -21,7 +21,7 @@ MAX_SEGMENT_SIZE_BYTES: Final = 3_000_000_000
 
 _PERIOD: Final = re.compile("([0-9]+)([YMDhms])", re.ASCII)
 _SECONDS: Final = {"Y": 365 * 86400, "M": 30 * 86400, "D": 86400, "h": 3600, "m": 60, "s": 1}
-_LEADER_LOCATORS: Final = frozenset({"client-local", "balanced", "random", "least-leaders"})
+LEADER_LOCATORS: Final = ("client-local", "balanced", "random", "least-leaders")
 
 FOREIGN_ARGUMENTS: Final = frozenset(
     {
@@ -67,7 +67,7 @@ def _age(value: Any) -> str | None:
 def _leader_locator(value: Any) -> str | None:
     if not isinstance(value, str):
         return f"{{unacceptable_type,{type_name(value)}}}"
-    return None if value in _LEADER_LOCATORS else "invalid_queue_locator_arg"
+    return None if value in LEADER_LOCATORS else "invalid_queue_locator_arg"
 
 
 STREAM_CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
@@ -101,15 +101,20 @@ def check_new(
     for name in arguments:
         if name in FOREIGN_ARGUMENTS:
             raise ArgumentsError(f"invalid arg '{name}' for {stream} of queue type rabbit_stream_queue")
+    check_properties(stream, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
+    if arguments.get("x-stream-max-segment-size-bytes", 0) > MAX_SEGMENT_SIZE_BYTES:
+        raise ArgumentsError("Exceeded max value for x-stream-max-segment-size-bytes")
+
+
+def check_properties(queue: object, *, durable: bool, exclusive: bool, auto_delete: bool) -> None:
+    """Raise :class:`ArgumentsError` if no stream and no quorum queue can have these properties."""
     for wrong, property_name in (
         (auto_delete, "auto-delete"),
         (exclusive, "exclusive-owner"),
         (not durable, "non-durable"),
     ):
         if wrong:
-            raise ArgumentsError(f"invalid property '{property_name}' for {stream}")
-    if arguments.get("x-stream-max-segment-size-bytes", 0) > MAX_SEGMENT_SIZE_BYTES:
-        raise ArgumentsError("Exceeded max value for x-stream-max-segment-size-bytes")
+            raise ArgumentsError(f"invalid property '{property_name}' for {queue}")
 
 
 # ── how long messages stay ───────────────────────────────────────────────────────────────────────────────────────────

@@ -18,6 +18,7 @@ from warren.actors.engines.queue.effects import DeadLetterBatch, Effects
 
 if TYPE_CHECKING:
     from warren.actors.engines.queue.queue_log import QueueLog
+    from warren.queue_index.message.message_format import Envelope
     from warren.storage.record_log import RecordLog
 
 WallClock = Callable[[], int]
@@ -67,6 +68,10 @@ class QueueContext:
         self.used_at_us = self.wall_clock()
         if self.log is not None:
             self.log.begin()
+
+    def as_stored(self, envelope: Envelope) -> Envelope:
+        """The envelope that arriving messages are stored with: a quorum queue keeps transient messages, too."""
+        return envelope if envelope.persistent or not self.arguments.is_quorum else envelope.made_persistent
 
     def touch(self) -> None:
         """Note that the queue was used: it was declared again, or its status was read."""

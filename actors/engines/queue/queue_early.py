@@ -47,11 +47,12 @@ class QueueEarly:
         The queue must not be used in between. Raises what a sync raises.
         """
         single = self._context.backing.single
-        return single is not None and single.write_ahead(envelope, msg_ids, bodies)
+        return single is not None and single.write_ahead(self._context.as_stored(envelope), msg_ids, bodies)
 
     def enter_written(self, envelope: Envelope, early: DeliveredEarly | None) -> None:
         """Take in what was written ahead, all with this envelope. ``early``: the first messages, if delivered."""
         context = self._context
+        envelope = context.as_stored(envelope)
         queue = context.backing.level(0)
         bytes_before = queue.state.bytes
         seq_ids = queue.enter_written(envelope)
@@ -90,6 +91,7 @@ class QueueEarly:
         publish.
         """
         context = self._context
+        envelope = context.as_stored(envelope)
         queue, bodies = context.backing.level(0), early.bodies
         stretches = _stretches([body is None for body in bodies], of=False)
         confirm = token is not None and bool(stretches) and envelope.persistent and context.backing.durable

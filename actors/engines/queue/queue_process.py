@@ -145,6 +145,7 @@ class QueueProcess:
         :attr:`deliveries` gives them to consumers later. But if the queue has limits, or messages expire, those for
         which consumers have room are delivered here.
         """
+        envelope = self.context.as_stored(envelope)
         if not self.context.is_plain or expiration_ms is not None:
             log = self.context.log
             with nullcontext() if log is None else log.publishing(envelope, msg_ids, bodies):

@@ -197,7 +197,9 @@ class ChannelConsumers:
     async def _consume_queue(
         self, entry: QueueEntry, tag: str, method: c.Basic.Consume, arguments: dict[str, Any]
     ) -> None:
-        channel, actor = self._channel, entry.actor
+        channel, actor, is_quorum = self._channel, entry.actor, entry.declaration.is_quorum
+        if is_quorum and self._settlements.together.limit:
+            raise Refusal(NOT_IMPLEMENTED, f"{entry.declaration} does not support global qos")
         through = self._settlements.through_for(actor)
         credit: Any = arguments.pop(CREDIT, None) if channel.connection.is_owner else None
         consumer_name = f"{channel.connection.name}.{channel.number}.{tag}"
@@ -206,7 +208,7 @@ class ChannelConsumers:
             tag=consumer_name,
             **self._limits(self.prefetch, method.no_ack),
             acks_unseen=method.no_ack,
-            exclusive=method.exclusive,
+            exclusive=method.exclusive and not is_quorum,  # RabbitMQ's quorum queues ignore it
             priority=_priority(entry.declaration, arguments),
             arguments=arguments,
             ack_timeout_ms=_ack_timeout_ms(entry.declaration, arguments),
@@ -458,11 +460,13 @@ class ChannelConsumers:
 
 
 def _priority(queue: QueueDeclaration, arguments: dict[str, Any]) -> int:
-    """Return the consumer's priority. Raises :class:`Refusal` for arguments invalid with a classic queue."""
-    if "x-stream-offset" in arguments:
-        raise Refusal(
-            PRECONDITION_FAILED, f"invalid arg 'x-stream-offset' for {queue} of queue type rabbit_classic_queue"
-        )
+    """Return the consumer's priority. Raises :class:`Refusal` for arguments invalid with this type of queue."""
+    for foreign in ("x-stream-offset", "x-cancel-on-ha-failover") if queue.is_quorum else ("x-stream-offset",):
+        if foreign in arguments:
+            raise Refusal(
+                PRECONDITION_FAILED,
+                f"invalid arg '{foreign}' for {queue} of queue type rabbit_{queue.queue_type}_queue",
+            )
     problem = ""
     priority: int = arguments.get("x-priority", 0)
     name, cancels = "x-priority", arguments.get("x-cancel-on-ha-failover", False)

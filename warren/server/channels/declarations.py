@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
 from pamqp import commands as c
 from pamqp.base import Frame as Method
 
@@ -16,6 +17,7 @@ from warren.actors.engines.declared.exchanges import (
     Binding,
     ExchangeDeclaration,
 )
+from warren.actors.engines.declared.queue_arguments import QUORUM
 from warren.actors.engines.declared.stream_arguments import STREAM
 from warren.actors.node.node_registry import NodeRegistry
 from warren.actors.queue.queue_entry import QueueEntry
@@ -25,7 +27,14 @@ from warren.amqp.methods import method_of
 from warren.server.channels.channel_link import ChannelLink
 from warren.server.channels.direct_reply import check_declared
 from warren.server.channels.streams import find_stream, refuse_stream
-from warren.server.replies import ACCESS_REFUSED, COMMAND_INVALID, PRECONDITION_FAILED, RESOURCE_LOCKED, Refusal
+from warren.server.replies import (
+    ACCESS_REFUSED,
+    COMMAND_INVALID,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    RESOURCE_LOCKED,
+    Refusal,
+)
 from warren.server.reply_addresses import is_reply_queue
 from warren.verbs.steps import call
 
@@ -109,27 +118,29 @@ async def declare_queue(channel: ChannelLink, method: c.Queue.Declare) -> Method
 
 async def _declare(channel: ChannelLink, name: str, method: c.Queue.Declare) -> QueueEntry | Stream:
     arguments = dict(method.arguments or {})
-    is_stream = arguments.get("x-queue-type") == STREAM
-    if not name and is_stream:
-        raise Refusal(PRECONDITION_FAILED, "Cannot declare a server-named queue for type rabbit_stream_queue")
+    kind: Any = arguments.get("x-queue-type")
+    is_stream = kind == STREAM
+    if not name and kind in (QUORUM, STREAM):
+        raise Refusal(PRECONDITION_FAILED, f"Cannot declare a server-named queue for type rabbit_{kind}_queue")
     if not name:
         name = channel.node.new_queue_name()
     elif name.startswith(RESERVED_PREFIX):
         raise Refusal(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
     channel.check("queue", name, "configure")
-    existing = find_stream(channel, name)
-    if existing is not None or (is_stream and _exists(channel, name)):
-        _check_equivalent((existing or find_queue(channel, name)).declaration, method, arguments)
-    if not is_stream:
-        _check_classic(channel, name, method, arguments)
-    declaration = QueueDeclaration(
-        vhost=channel.vhost,
-        name=name,
-        durable=method.durable and not method.exclusive,
-        exclusive=method.exclusive,
-        auto_delete=method.auto_delete,
-        arguments=arguments,
-    )
+    if (existing := _existing(channel, name)) is not None:
+        _check_equivalent(existing, method, arguments)
+        declaration = attrs.evolve(existing, topic="")  # arguments that are not compared may be anything
+    else:
+        if not is_stream:
+            _check_new_queue(channel, name, arguments)
+        declaration = QueueDeclaration(
+            vhost=channel.vhost,
+            name=name,
+            durable=method.durable and not method.exclusive,
+            exclusive=method.exclusive,
+            auto_delete=method.auto_delete,
+            arguments=arguments,
+        )
 
     def declare(registry: NodeRegistry) -> QueueEntry | Stream:
         if is_stream:
@@ -140,26 +151,19 @@ async def _declare(channel: ChannelLink, name: str, method: c.Queue.Declare) -> 
     return entry
 
 
-def _check_classic(channel: ChannelLink, name: str, method: c.Queue.Declare, arguments: dict[str, Any]) -> None:
-    """Check the declaration of a classic queue, or of a quorum queue that becomes a classic one."""
-    kind = arguments.get("x-queue-type")
-    if kind == "quorum" and channel.server.settings.default_queue_type_for_quorum == "classic":
-        arguments["x-queue-type"], method.durable = "classic", True
-    elif kind == "quorum":
-        raise Refusal(
-            PRECONDITION_FAILED, f"queue '{name}' in vhost '{channel.vhost}': there are no {kind} queues here"
-        )
-    if _exists(channel, name):
-        _check_equivalent(find_queue(channel, name).declaration, method, arguments)
-    else:
-        channel.node.registry.check_queue_limit(channel.vhost, name)
-        if isinstance(exchange := arguments.get("x-dead-letter-exchange"), str):
-            channel.check("queue", name, "read")
-            channel.check("exchange", exchange, "write")
+def _check_new_queue(channel: ChannelLink, name: str, arguments: Mapping[str, Any]) -> None:
+    channel.node.registry.check_queue_limit(channel.vhost, name)
+    if isinstance(exchange := arguments.get("x-dead-letter-exchange"), str):
+        channel.check("queue", name, "read")
+        channel.check("exchange", exchange, "write")
 
 
-def _exists(channel: ChannelLink, name: str) -> bool:
-    return name in channel.node.vhost(channel.vhost).queues
+def _existing(channel: ChannelLink, name: str) -> QueueDeclaration | None:
+    """Return the queue or stream of this name. Raises :class:`ResourceLockedError`."""
+    if (stream := find_stream(channel, name)) is not None:
+        return stream.declaration
+    exists = name in channel.node.vhost(channel.vhost).queues
+    return find_queue(channel, name).declaration if exists else None
 
 
 def _check_equivalent(existing: QueueDeclaration, method: c.Queue.Declare, arguments: Mapping[str, Any]) -> None:
@@ -188,12 +192,26 @@ async def _counts(channel: ChannelLink, entry: QueueEntry | Stream) -> tuple[int
 async def delete_queue(channel: ChannelLink, method: c.Queue.Delete) -> Method:
     name = channel.queue_name(_declared_name(method.queue))
     channel.check("queue", name, "configure")
+    _check_deletion(channel, name, method)
     deleted: int = await channel.change(
         lambda registry: registry.delete_queue(
             channel.vhost, name, owner=channel.connection, if_empty=method.if_empty, if_unused=method.if_unused
         )
     )
     return method_of(c.Queue.DeleteOk, message_count=deleted)
+
+
+def _check_deletion(channel: ChannelLink, name: str, method: c.Queue.Delete) -> None:
+    entry = channel.node.vhost(channel.vhost).queues.get(name)
+    if entry is None or not entry.declaration.is_quorum:
+        return
+    for asked, flag in ((method.if_unused, "if-unused"), (method.if_empty, "if-empty")):
+        if asked:
+            raise Refusal(
+                NOT_IMPLEMENTED,
+                f"cannot delete {entry.declaration}. queue.delete operations with {flag} flag set are not supported "
+                "by quorum queues",
+            )
 
 
 async def purge_queue(channel: ChannelLink, method: c.Queue.Purge) -> Method:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pamqp import commands as c
@@ -15,7 +15,7 @@ from warren.aio import bridge
 from warren.amqp.methods import method_of, text_of
 from warren.client.calls import packed
 from warren.handles.channel import Channel
-from warren.queue_index.message.contents import Content, contents_of, counted_contents_of
+from warren.queue_index.message.contents import Content, contents_of, counted_contents_of, with_count
 from warren.queue_index.queue.fetching import Fetched, FetchedAgain
 from warren.server.channels.channel_link import ChannelLink, Work
 from warren.server.channels.declarations import find_queue
@@ -29,6 +29,11 @@ def contents_for(channel: ChannelLink, fetched: Fetched) -> Iterator[Content | N
     if isinstance(fetched, FetchedAgain) and (fetched.tells_count or channel.connection.is_owner):
         return counted_contents_of(fetched)
     return contents_of(fetched)
+
+
+def counts_of(fetched: Fetched) -> Sequence[int]:
+    """Return how often each message came back; nothing if none did."""
+    return fetched.delivery_counts if isinstance(fetched, FetchedAgain) else ()
 
 
 class ChannelGets:
@@ -64,7 +69,10 @@ class ChannelGets:
             tag = unacked.give(OF_GET, delivered.tags, through) if required else unacked.pass_by(delivered.count)
             if channel.traffic is not None:
                 channel.traffic.get(no_ack=method.no_ack, redelivered=delivered.fetched.redelivered)
-            for content in contents_for(self._channel, delivered.fetched):
+            # a first delivery's count is told with a get, and not to a consumer, as by RabbitMQ
+            tells_zero = through.actor.declaration.is_quorum and not any(counts_of(delivered.fetched))
+            for fetched in contents_for(self._channel, delivered.fetched):
+                content = with_count(fetched, 0) if tells_zero and fetched is not None else fetched
                 if content is not None and channel.may_send:
                     answer = method_of(
                         c.Basic.GetOk,
