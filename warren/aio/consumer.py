@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
-from warren.actors.runtime.pooled_actor import WrongProcessError
 from warren.aio.bridge import awaited, run
 from warren.handles.channel import DeliveredMessage, DeliveryVerbs, SettlingChannel
 from warren.storage.call_arguments import check_flag, checked
@@ -38,16 +37,11 @@ class Delivery(DeliveredMessage):
 
     async def ack(self, *, multiple: bool = False) -> None:
         """Ack the message: it is deleted. ``multiple``: and all that this channel delivered before it."""
-        if multiple is not False or self._settled or HOOK.instrumentation is not None:
+        if multiple is not False or HOOK.instrumentation is not None:
             check_flag(multiple, "multiple")
             await run(called(self._verbs.ack, multiple=multiple))
-        else:  # the most frequent case
-            self._settled = True
-            try:
-                self._channel.settle("ack", self.delivery_tag)
-            except WrongProcessError:
-                self._settled = False
-                raise
+        elif self.mark_settled():
+            self._channel.settle("ack", self.delivery_tag)
 
     nack = awaited(DeliveryVerbs.nack)
     retry = awaited(DeliveryVerbs.retry)

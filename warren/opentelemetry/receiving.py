@@ -1,4 +1,4 @@
-"""Receiving and settling: the spans of the verbs that hand messages to a program, and of those that settle them.
+"""Receiving and settling: the spans of the verbs that hand messages to a program, and of the verbs that settle them.
 
 A receiving span is made when a message is handed to the program, not when it reaches the process, which prefetches. A
 request that returns no message makes no span.
@@ -90,7 +90,7 @@ RECEIVING: Final[dict[Callable[..., Any], Describe]] = {
 
 _OUTCOMES: Final = {"ack": "ack", "requeue": "nack", "reject": "reject", "failed": "reject"}
 Start = Callable[[Tracer, Any, Any], Span | None]
-"""Takes an object with verbs, and the arguments of the call; returns the span, or ``None`` if there is none."""
+"""Takes an object with verbs, and the arguments of the call; returns the span, or ``None`` for no span."""
 
 
 def settled(start: Start, tracer: Tracer, verb: Any, args: Any, kwargs: Any) -> Steps[Any]:

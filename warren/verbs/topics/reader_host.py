@@ -95,7 +95,7 @@ class ReaderHost(Protocol):
         """Run steps; raise after ``timeout`` seconds (``None``: never), as soon as the host does not answer."""
 
     def check_heard(self, waited_s: float | None) -> None:
-        """Raise why nothing was read for so long if the reason may be that the host does not answer."""
+        """Raise the error for a read that got nothing for ``waited_s`` if the reason may be that the host is silent."""
 
 
 @attrs.frozen(eq=False)
