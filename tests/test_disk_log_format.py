@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
-from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.disk_log_tools import CLOSED, OPEN, item, log
 from warren.salvage.mnesia.disk_log_format import read_items
 from warren.salvage.queue_directory import Finding
-from warren.storage.erlang_terms import Atom, Term, encode
+from warren.storage.erlang_terms import Atom, Term
 from warren.storage.errors import DataError
-
-CLOSED, OPEN = bytes.fromhex("0102030463584d0b"), bytes.fromhex("0102030406070809")
 
 LEAVES = (
     st.integers(-(1 << 40), 1 << 40) | st.binary(max_size=20) | st.text("abc_", min_size=1).map(Atom) | st.booleans()
@@ -23,17 +20,6 @@ LEAVES = (
 TERMS = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple), max_leaves=8
 )
-
-
-def item(term: Term) -> bytes:
-    encoded = encode(term)
-    size = struct.pack(">I", len(encoded))
-    digest = hashlib.md5(size).digest() if len(encoded) >= 65528 else b""
-    return size + b"bWLA" + digest + encoded
-
-
-def log(terms: Iterable[Term], head: bytes = OPEN) -> bytes:
-    return head + b"".join(map(item, terms))
 
 
 def read(data: bytes) -> tuple[list[Term], list[Finding]]:

@@ -284,6 +284,7 @@ def test_the_commands_of_the_recovery_walkthroughs_say_what_the_page_says(
     shutil.copy(PROJECT / "warren/data/rabbitmq-3.10.8-types.tar.gz", tmp_path / "dead-node.tar.gz")
     killed = PROJECT / "tests/golden/rabbitmq-3.10.8-quorum/06-crash-delivery-limit.tar.gz"
     shutil.copy(killed, tmp_path / "killed-node.tar.gz")
+    shutil.copy(PROJECT / "tests/golden/rabbitmq-3.10.8-definitions/02-crash-all.tar.gz", tmp_path)
     monkeypatch.chdir(tmp_path)
     for command, said in shown_commands(DOCS / "recovery-walkthroughs.md"):
         printed = run_shown(command)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import Result
 
 from tests.support import cli_tools
-from tests.support.rabbitmq_golden import DEFINITIONS, archives, manifest_of, name_of
+from tests.support.rabbitmq_golden import DEFINITIONS, archives, as_sets, manifest_of, name_of
 from warren.salvage.archives.archive import unpack
 from warren.salvage.mnesia.broker_definitions import read_definitions
 from warren.salvage.queue_directory import Finding
@@ -33,15 +33,6 @@ def warren(*arguments: str | Path, exit_code: int = 0) -> Result:
     result = cli_tools.warren(*arguments)
     assert result.exit_code == exit_code, result.stderr
     return result
-
-
-def as_sets(document: Json) -> Json:
-    """Without an order of lists, and without the fields that say which program it was."""
-    return {
-        part: sorted(json.dumps(item, sort_keys=True) for item in items)
-        for part, items in document.items()
-        if isinstance(items, list)
-    }
 
 
 def definitions_of(*arguments: str | Path, exit_code: int = 0) -> Json:

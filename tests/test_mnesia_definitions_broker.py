@@ -15,8 +15,8 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.cli_tools import warren
+from tests.support.rabbitmq_golden import as_sets
 from tests.support.waiting import wait_until
-from tests.test_mnesia_definitions import as_sets
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

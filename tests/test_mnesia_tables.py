@@ -8,7 +8,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.test_disk_log_format import CLOSED, OPEN, log
+from tests.support.disk_log_tools import CLOSED, OPEN, log
 from warren.queue_index.index.dets_format import TableObject, encode_table
 from warren.salvage.mnesia.mnesia_tables import read_tables
 from warren.salvage.queue_directory import Finding

@@ -46,6 +46,15 @@ def manifest_of(archive: Path) -> Json:
     return json.loads(archive.with_name(archive.name.replace(".tar.gz", ".json")).read_text())
 
 
+def as_sets(document: Json) -> Json:
+    """Definitions without an order of lists, and without the fields that say which program it was."""
+    return {
+        part: sorted(json.dumps(item, sort_keys=True) for item in items)
+        for part, items in document.items()
+        if isinstance(items, list)
+    }
+
+
 @lru_cache(maxsize=2)  # the tests of an archive come one after the other
 def exported(archive: Path) -> dict[tuple[str, str], list[Json]]:
     """The exported messages of each queue, in order."""

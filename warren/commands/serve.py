@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import attrs
 import typer
 
-from warren.commands.definitions import document_at
 from warren.commands.opening import check_directory
 from warren.commands.options import AdoptOption, NodePath
 from warren.commands.output import FindingReporter, print_json
@@ -126,6 +125,8 @@ def serve(
 
 def _definitions(source: str) -> dict[str, Any]:
     """The definitions to import; what of a RabbitMQ's could not be read is reported."""
+    from warren.commands.definitions import document_at
+
     findings = FindingReporter()
     document = document_at(source, findings)
     findings.rest()
