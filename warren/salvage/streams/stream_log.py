@@ -22,10 +22,12 @@ import posixpath
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from itertools import chain
 from typing import Final, NamedTuple
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from warren.salvage.queue_directory import UNREADABLE_FILE, Finding, Severity, damage_by, unreadable_file
 from warren.salvage.read_only import ReadOnlyFileSystem, below, has_bytes_behind
@@ -49,6 +51,9 @@ from warren.storage.filesystem import File
 DAMAGED_CHUNK: Final = "damaged chunk"
 _ZEROS: Final = 8
 """Bytes: entries that end in as many zeros were not written completely, if nothing else is in the file after them."""
+
+
+Positions = npt.NDArray[np.uint32]
 
 
 class Chunk(NamedTuple):
@@ -138,11 +143,11 @@ class StreamLog:
     def _chunks_in(self, file: File, segment: Segment) -> Generator[Chunk | Finding, None, int]:
         """Returns the offset after the last chunk."""
         position, offset = FILE_HEADER_BYTES, segment.first_offset
-        end = segment.size if segment.end is None else segment.end
+        end, positions = segment.size if segment.end is None else segment.end, np.sort(segment.index["position"])
         while position < end:
             chunk = chunk_at(file, segment.path, position)
             if isinstance(chunk, BadChunk):
-                next_chunk = _next_chunk(file, segment, position, chunk)
+                next_chunk = _next_chunk(file, segment, chunk, position, positions)
                 following = None if next_chunk is None else next_chunk.header.offset
                 yield Finding(DAMAGED_CHUNK, "damage", segment.path, position, _lost(chunk.reason, offset, following))
                 if next_chunk is None:
@@ -279,14 +284,16 @@ def chunk_at(file: File, path: str, position: int) -> Chunk | BadChunk:
     return Chunk(header, path, position, data)
 
 
-def _next_chunk(file: File, segment: Segment, position: int, bad: BadChunk) -> Chunk | None:
-    """The next sound chunk after a damaged one; ``None`` if there is none, or nothing says where it begins."""
+def _next_chunk(file: File, segment: Segment, bad: BadChunk, position: int, indexed: Positions) -> Chunk | None:
+    """The next sound chunk after a damaged one; ``None`` if there is none, or nothing says where it begins.
+
+    ``indexed``: the positions of the index, ascending.
+    """
     end = segment.size if segment.end is None else segment.end
-    positions = np.sort(segment.index["position"]).tolist()
-    if bad.header is not None:
-        positions.insert(0, position + bad.header.size)
-    for candidate in positions:
-        if position < candidate < end:
+    of_header = [] if bad.header is None else [position + bad.header.size]
+    after = indexed[np.searchsorted(indexed, position, "right") :]
+    for candidate in chain(of_header, map(int, after)):
+        if candidate < end:
             chunk = chunk_at(file, segment.path, candidate)
             if isinstance(chunk, Chunk) and chunk.header.offset >= segment.first_offset:
                 return chunk
@@ -301,5 +308,5 @@ def indexed_offset(index: Index, position: int) -> int | None:
 
 def _lost(reason: str, offset: int, following: int | None) -> str:
     if following is None:
-        return f"{reason}; all from offset {offset:,} on is lost"
+        return f"{reason}; all from offset {offset:,} on in this segment is lost"
     return f"{reason}; offsets {offset:,} to {following - 1:,} are lost" if offset < following else reason
