@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.classic_tools import VhostOnDisk
 from tests.support.cli_tools import warren
-from tests.support.rabbitmq_golden import QUORUM, V1, V2, archives, name_of
+from tests.support.rabbitmq_golden import QUORUM, STREAMS, V1, V2, archives, name_of
 from warren.arrow.parquet_export import MESSAGES, RECORDS, parquet_rows
 from warren.pipeline.spark_schemas import exported_columns, exported_schema
 from warren.salvage.export import Selection, export_source, export_to
@@ -29,7 +29,7 @@ from warren.tables.places import Kind
 Json = dict[str, Any]
 
 EVERYTHING = Selection(include_acked=True, orphans=True)
-ARCHIVES = [path for name in (V1, V2, QUORUM) for path in archives(name)]
+ARCHIVES = [path for name in (V1, V2, QUORUM, STREAMS) for path in archives(name)]
 QUICK = ("01-", "11-", "07-")
 """Beginnings of the names that are always read: of each kind, with priorities, with names of all kinds."""
 

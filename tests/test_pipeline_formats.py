@@ -1,4 +1,4 @@
-"""Tables and jobs over classic queues of version 2 and quorum queues: the answers of the single machine, cut or not."""
+"""Tables and jobs over classic queues of version 2, quorum queues and streams: one machine's answers, cut or not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.pipeline_tools import (
     read_rows,
     reported_on_one_machine,
 )
-from tests.support.rabbitmq_golden import QUORUM, V2, archives
+from tests.support.rabbitmq_golden import QUORUM, STREAMS, V2, archives
 from warren.cli import app
 from warren.pipeline.jobs import compact, verify
 from warren.pipeline.jobs.inspect import QUEUE, STORE_FILE
@@ -49,7 +49,7 @@ from warren.tables.places import find_nodes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-V2_ARCHIVES, QUORUM_ARCHIVES = archives(V2), archives(QUORUM)
+V2_ARCHIVES, QUORUM_ARCHIVES, STREAM_ARCHIVES = archives(V2), archives(QUORUM), archives(STREAMS)
 
 
 def each(found: list[Path]) -> pytest.MarkDecorator:
@@ -61,7 +61,8 @@ def each(found: list[Path]) -> pytest.MarkDecorator:
 QUICK = [path for path in QUORUM_ARCHIVES if path.stat().st_size < 250_000]
 """Without those of long logs, which take a second or more to be replayed."""
 LONG = [path for path in QUORUM_ARCHIVES if path not in QUICK]
-every, most = each(V2_ARCHIVES + QUORUM_ARCHIVES), each(V2_ARCHIVES + QUICK + LONG[:1])
+every = each(V2_ARCHIVES + QUORUM_ARCHIVES + STREAM_ARCHIVES)
+most = each(V2_ARCHIVES + QUICK + LONG[:1] + STREAM_ARCHIVES)
 
 
 def the_one(folder: str, name: str) -> str:
@@ -113,11 +114,11 @@ def test_messages_are_the_lines_of_the_export(path: Path) -> None:
     node = golden_node(path)
     rows = rows_of("messages", node)
     check_messages(rows, node)
-    assert {row["delivery_count"] is None for row in rows} <= {path.parent.name == V2}
+    assert {row["delivery_count"] is None for row in rows} <= {path.parent.name != QUORUM}
 
 
 @pytest.mark.slow
-@each(V2_ARCHIVES + QUICK)
+@each(V2_ARCHIVES + QUICK + STREAM_ARCHIVES)
 def test_any_partitions_give_the_same_rows(path: Path) -> None:
     for table in ("messages", "index"):
         rows = rows_of(table, golden_node(path))

@@ -149,8 +149,11 @@ def _counted(directory: QueueDirectory, note: Note) -> tuple[int, int] | None:
     if "unreadable" in summary.details:
         note(f"queue {shown(directory.name)} is left out: {summary.details['unreadable']}")
         return None
-    if summary.details.get("type") == "quorum":
-        reason = "what is simulated is classic queues, and this is a quorum queue"
+    kind = summary.details.get("type")
+    if kind != "classic":
+        reason = (
+            f"what is simulated is classic queues, and this is a {'stream' if kind == 'stream' else 'quorum queue'}"
+        )
         note(f"queue {shown(directory.name)} is left out: {reason}")
         return None
     return summary.ready, summary.payload_bytes
