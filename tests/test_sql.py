@@ -28,7 +28,7 @@ from tests.support.pipeline_tools import (
     read_rows,
     rocketmq_node,
 )
-from tests.support.rabbitmq_golden import QUORUM, V2, archives
+from tests.support.rabbitmq_golden import QUORUM, STREAMS, V2, archives
 from warren.msg_store.rdq.store_reader import StoreReader
 from warren.salvage.message_batches import Batcher
 from warren.salvage.read_only import ReadOnlyFileSystem
@@ -50,7 +50,7 @@ Rows = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def queue_nodes() -> list[str]:
-    return [*map(rabbitmq_node, RABBITMQ), *map(golden_node, [*archives(V2), *archives(QUORUM)])]
+    return [*map(rabbitmq_node, RABBITMQ), *map(golden_node, [*archives(V2), *archives(QUORUM), *archives(STREAMS)])]
 
 
 @pytest.fixture(scope="module")
