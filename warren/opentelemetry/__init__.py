@@ -3,7 +3,7 @@
 :class:`WarrenInstrumentor` works like OpenTelemetry's own instrumentations: call ``WarrenInstrumentor().instrument()``
 once, at the beginning of a program, or use the command ``opentelemetry-instrument``, which finds it. It sees the verbs
 that handles call (:mod:`warren.verbs.instrumentation`): those of threads, of coroutines, of a shared directory and
-Kombu's. A program that does not call it has no overhead.
+Kombu's. In a program that does not call it, a call costs one look at an attribute.
 
 Names and attributes are those of the semantic conventions for messaging, RabbitMQ's for queues, RocketMQ's for topics.
 Needs ``pip install "warrenmq[opentelemetry]"``, which is OpenTelemetry's API; its SDK decides how spans are exported.
