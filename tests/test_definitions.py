@@ -908,7 +908,7 @@ def test_an_import_is_all_or_nothing_and_lists_what_is_in_the_way() -> None:
         ],
         "exchanges": [
             plain | {"name": "logs", "type": "topic"},
-            plain | {"name": "odd", "type": "x-random"},
+            plain | {"name": "odd", "type": "x-no-such"},
             plain | {"type": "topic"},
         ],
         "bindings": {},
@@ -926,7 +926,7 @@ def test_an_import_is_all_or_nothing_and_lists_what_is_in_the_way() -> None:
         "queue 'lost' in vhost 'nowhere': there is no such vhost",
         "a queue needs a name",
         "'type' for exchange 'logs'",
-        "unknown exchange type 'x-random'",
+        "unknown exchange type 'x-no-such'",
         "whose name is None",
         "bindings are a list",
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -157,7 +158,7 @@ def test_a_redeclaration_has_to_be_the_same(port: int, connection: BlockingConne
     connection.channel().queue_declare("limited", durable=True, arguments=FULL)
     for name, current in FULL.items():
         less = {key: value for key, value in FULL.items() if key != name}
-        said = refusal(port, lambda channel, less=less: channel.queue_declare("limited", durable=True, arguments=less))
+        said = refusal(port, partial(BlockingChannel.queue_declare, queue="limited", durable=True, arguments=less))
         kind = {str: "longstr", int: "signedint", bool: "bool"}[type(current)]
         assert said == (
             f"406 PRECONDITION_FAILED - inequivalent arg '{name}' for queue 'limited' in vhost '/': received none but "
@@ -173,13 +174,15 @@ def test_what_it_does_not_support_is_refused(port: int, channel: BlockingChannel
     queue = "queue 'q' in vhost '/'"
     assert refusal(port, consume_with_global_qos) == f"540 NOT_IMPLEMENTED - {queue} does not support global qos"
     for flag in ("if_unused", "if_empty"):
-        said = refusal(port, lambda other, flag=flag: other.queue_delete("q", **{flag: True}))
+        flags: dict[str, Any] = {flag: True}
+        said = refusal(port, partial(BlockingChannel.queue_delete, queue="q", **flags))
         assert said == (
             f"540 NOT_IMPLEMENTED - cannot delete {queue}. queue.delete operations with {flag.replace('_', '-')} flag "
             "set are not supported by quorum queues"
         )
     for name in ("x-stream-offset", "x-cancel-on-ha-failover"):
-        said = refusal(port, lambda other, name=name: other.basic_consume("q", print, arguments={name: True}))
+        how: dict[str, Any] = {"on_message_callback": print, "arguments": {name: True}}
+        said = refusal(port, partial(BlockingChannel.basic_consume, queue="q", **how))
         assert said == f"406 PRECONDITION_FAILED - invalid arg '{name}' for {queue} of queue type rabbit_quorum_queue"
 
 

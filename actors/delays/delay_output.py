@@ -139,7 +139,9 @@ class DelayOutput:
             self._on_the_way += len(run.messages)
             self._on_the_way_bytes += run.size_bytes
             try:
-                targets = self._dispatch(self._actor.describe(), run.exchange, run.routing_keys, run.headers)
+                targets = self._dispatch(
+                    self._actor.describe(), run.exchange, run.routing_keys, run.headers, run.envelope.properties
+                )
             except WarrenError as error:
                 self._come_back(run, error)
                 continue

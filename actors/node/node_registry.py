@@ -482,8 +482,12 @@ class NodeRegistry:
         queue."""
         if self.definitions.vhost(binding.vhost).has_ends(binding):
             self._check_destination(binding, owner)
-        self.definitions.bind(binding)
+        history = self.definitions.vhost(binding.vhost).routing.histories.get(binding.source)
+        remembered = [] if history is None else history.messages()
+        is_new = self.definitions.bind(binding)
         self._save()
+        if is_new and remembered:
+            self.vhost(binding.vhost).send_remembered(binding, remembered)
 
     def unbind(self, binding: Binding, owner: object) -> None:
         """Delete a binding if it exists. Raises :class:`ResourceLockedError` like :meth:`bind`."""

@@ -24,6 +24,8 @@ from warren.actors import messages as m
 from warren.actors.engines.credit import GrantedCredit
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.definitions import SLICE
+from warren.actors.engines.declared.exchanges import Binding
+from warren.actors.engines.declared.routing import Remembered
 from warren.actors.engines.declared.vhost_definitions import VhostDefinitions, is_kept
 from warren.actors.engines.queue.backing import Backing
 from warren.actors.engines.queue.counts import Counts
@@ -32,6 +34,7 @@ from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_context import NodeContext
 from warren.actors.node.store_actor import MessageStoreActor, RemoteStore
+from warren.actors.queue.intake import PublishKey
 from warren.actors.queue.queue_actor import OpenedQueue, QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.queue.queue_output import Target
@@ -43,6 +46,7 @@ from warren.actors.vhost_files import VhostFiles
 from warren.msg_store.rdq.message_store import StoreStatus
 from warren.queue_index.index.directory import level_name
 from warren.queue_index.index.recovery_terms import RecoveryTerms
+from warren.queue_index.properties import decode_properties
 from warren.queue_index.queue.body_store import StoreClient
 from warren.queue_index.queue.variable_queue import QueueFiles, VariableQueue
 from warren.storage.errors import WarrenError
@@ -399,13 +403,18 @@ class RunningVhost:
     # ── routing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def dispatch(
-        self, subject: object, exchange: str, routing_keys: tuple[str, ...], headers: Mapping[str, Any] | None
+        self,
+        subject: object,
+        exchange: str,
+        routing_keys: tuple[str, ...],
+        headers: Mapping[str, Any] | None,
+        properties: bytes,
     ) -> list[tuple[str, Target]]:
         """Return the targets of a dead letter or delayed message of ``subject``. A missing route is logged."""
         definitions, targets = self.definitions, list[tuple[str, Target]]()
         names: tuple[str, ...] = ()
         if definitions.has("exchange", exchange):
-            names = definitions.routing.route_all(exchange, routing_keys, headers, from_node=True)
+            names = definitions.routing.route_all(exchange, routing_keys, headers, properties, from_node=True)
         if not names:
             definitions.missing_targets.note_drop(subject, exchange, routing_keys[0])
         for name in names:
@@ -416,6 +425,25 @@ class RunningVhost:
             elif self.streams is not None and (stream := self.streams.find(self.name, name)) is not None:
                 targets.append((name, stream))
         return targets
+
+    def send_remembered(self, binding: Binding, messages: Iterable[Remembered]) -> None:
+        """Publish what a new binding's source remembers, to the binding's destination; no sender waits for it."""
+        for message in messages:
+            envelope = message.envelope
+            names: tuple[str, ...] = (binding.destination,)
+            if binding.destination_type == "exchange":
+                keys = tuple(key.decode("utf-8", "surrogateescape") for key in envelope.routing_keys)
+                headers = decode_properties(envelope.properties).headers
+                routing = self.definitions.routing
+                names = routing.route_all(binding.destination, keys, headers, envelope.properties, from_node=True)
+            key = PublishKey(envelope, message.expiration_ms, message.priority)
+            for name in names:
+                entry = self.queues.get(name)
+                if entry is not None and (actor := entry.running) is not None:
+                    with contextlib.suppress(WarrenError):  # it has stopped
+                        actor.intake.publish_many(key, [message.body], here=False)
+                elif self.streams is not None and (stream := self.streams.find(self.name, name)) is not None:
+                    stream.take_dead_letter(envelope, message.body, Future())
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 

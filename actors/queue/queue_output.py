@@ -38,7 +38,7 @@ IDLE_BYTES: Final = 4096
 
 Target: TypeAlias = "ActorRef[Any] | Stream | None"
 """A queue's actor, or a stream; ``None``: a queue that is down."""
-Dispatch = Callable[[object, str, tuple[str, ...], Any], list[tuple[str, Target]]]
+Dispatch = Callable[[object, str, tuple[str, ...], Any, bytes], list[tuple[str, Target]]]
 """Subject, exchange, routing keys, headers → name and target of each queue that a dead letter goes to."""
 
 _OPENING_WAIT_NS: Final = 10_000_000
@@ -138,7 +138,8 @@ class QueueOutput:
         gate = self._context.gate
 
         def targets(letter: DeadLetter) -> list[tuple[str, Target]]:
-            return self._dispatch(self._declaration, batch.exchange, letter.routing_keys, letter.headers)
+            properties = letter.envelope.properties
+            return self._dispatch(self._declaration, batch.exchange, letter.routing_keys, letter.headers, properties)
 
         for name, target, letter, msg_id in copies(batch, self._msg_ids, targets):
             confirms.append(confirm := Future())

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
 
 from warren.actors.engines.declared.exchanges import DELAYED, ExchangeDeclaration
 from warren.actors.engines.declared.routing import carbon_copies
 from warren.actors.queue.intake import PublishKey
-from warren.actors.runtime.future import Confirm
+from warren.actors.runtime.future import Confirm, CountDown, Future
 from warren.hosting.running_node import RunningNode
 from warren.queue_index.properties import decode_properties
 from warren.storage.errors import WarrenError
 from warren.values.messages import LATER, PublishArguments, as_bodies, publish_key
 from warren.verbs.operation import Host
-from warren.verbs.publishing import PATIENCE_S, AsTheyWere, Receiver, publish_groups, publishing, settled_confirm
+from warren.verbs.publishing import (
+    PATIENCE_S,
+    AsTheyWere,
+    Receiver,
+    publish_groups,
+    publishing,
+    remember,
+    settled_confirm,
+)
 from warren.verbs.steps import NamedHandle, Steps, answered
 
 if TYPE_CHECKING:
@@ -193,11 +201,16 @@ class LocalExchange:
         if headers and delays(self.declaration, headers):
             find = self._delayed(headers, properties)
         else:
-            find = partial(self.route, routing_key, headers)
-        confirm: Confirm | None = yield publishing(self.node, find, key, bodies, block=block, timeout=timeout)
-        if confirm is not None:
-            return confirm
-        return settled_confirm(unroutable(self.declaration, routing_key) if mandatory else None)
+            find = partial(self.route, routing_key, headers, key.envelope.properties)
+            remember(self.node, key, bodies)
+        is_random = self.node.vhost(self.declaration.vhost).definitions.routing.is_random
+        confirms: list[Future] = []
+        for part in [[body] for body in bodies] if is_random else [bodies]:
+            confirm: Confirm | None = yield publishing(self.node, find, key, part, block=block, timeout=timeout)
+            if confirm is None:
+                confirm = settled_confirm(unroutable(self.declaration, routing_key) if mandatory else None)
+            confirms.append(confirm)
+        return cast(Confirm, confirms[0]) if len(confirms) == 1 else CountDown(confirms)
 
     def _delayed(self, headers: Mapping[str, Any], properties: PublishArguments) -> Callable[[], list[Receiver]]:
         """Return what keeps a message that the exchange delays."""
@@ -231,15 +244,19 @@ class LocalExchange:
         key, headers = group.key(self.declaration.vhost), decode_properties(group.properties).headers
         routing_key = group.routing_keys[0].decode("utf-8", "surrogateescape")
         confirm: Confirm | None = yield publishing(
-            self.node, partial(self.route, routing_key, headers), key, group.bodies, timeout=PATIENCE_S
+            self.node,
+            partial(self.route, routing_key, headers, key.envelope.properties),
+            key,
+            group.bodies,
+            timeout=PATIENCE_S,
         )
         return unroutable(self.declaration, routing_key) if confirm is None else confirm
 
-    def route(self, routing_key: str, headers: Mapping[str, Any] | None) -> list[Receiver]:
-        """Return the queues that such a message currently goes to."""
+    def route(self, routing_key: str, headers: Mapping[str, Any] | None, properties: bytes = b"") -> list[Receiver]:
+        """Return the queues that such a message currently goes to. ``properties``: encoded."""
         vhost = self.node.vhost(self.declaration.vhost)
         keys = (routing_key, *carbon_copies(headers)) if headers else (routing_key,)
-        names = vhost.definitions.routing.route_all(self.declaration.name, keys, headers)
+        names = vhost.definitions.routing.route_all(self.declaration.name, keys, headers, properties)
         receivers: list[Receiver] = [
             entry.actor.intake for name in names if (entry := vhost.queues.get(name)) is not None
         ]
@@ -260,5 +277,5 @@ class ExchangeHandle(NamedHandle[ExchangeVerbs]):
 
     @property
     def type(self) -> str:
-        """ "direct", "fanout", "topic", "headers" or "x-delayed-message"."""
+        """Such as "direct", "fanout", "topic" or "headers"."""
         return self._verbs.host.declaration.type

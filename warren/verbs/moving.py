@@ -200,7 +200,7 @@ class Move:
         vhost = self._queue.declaration.vhost
         key, _, headers = address(vhost, exchange, routing_key, properties, encoded)
         through = LocalExchange(self._node, self._node.vhost(vhost).definitions.exchange(exchange))
-        return _Route(key, lambda: through.route(routing_key, headers))
+        return _Route(key, lambda: through.route(routing_key, headers, key.envelope.properties))
 
     def _route_home(self, properties: Properties) -> _Route | None:
         headers = dict(properties.headers or {})

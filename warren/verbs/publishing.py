@@ -80,6 +80,15 @@ def publishing(
     return Admission(find, size_of, give, block, timeout, ahead, passes_alarms)
 
 
+def remember(node: RunningNode, key: PublishKey, given: Sequence[bytes]) -> None:
+    """Add published messages to the recent histories of the exchanges that they reach."""
+    if not key.envelope.exchange:
+        return
+    routing = node.vhost(key.envelope.vhost.decode("utf-8", "surrogateescape")).definitions.routing
+    if routing.histories:
+        routing.remember(key.envelope, key.expiration_ms, key.priority, given)
+
+
 def _give_one(receiver: Receiver, key: PublishKey, bodies: list[bytes], reserved_bytes: int, *, here: bool) -> Confirm:
     if len(bodies) == 1:
         return receiver.publish(key, bodies[0], reserved_bytes, here=here)

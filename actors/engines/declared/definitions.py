@@ -181,7 +181,7 @@ class Definitions:
         if not named_by_node:
             check_utf8("a vhost's name", name)
         self._metadata.put(name, VhostMetadata() if metadata is None else metadata)
-        self._vhosts[name] = VhostDefinitions(name, self._notes)
+        self._vhosts[name] = VhostDefinitions(name, self._notes, self._random)
         self._notes.undo.append(lambda: self._vhosts.pop(name))
         return True
 

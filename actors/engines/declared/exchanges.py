@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import calendar
 import math
+import re
 from collections.abc import Hashable, Mapping
 from datetime import datetime
 from types import MappingProxyType
@@ -25,7 +26,7 @@ import attrs
 
 from warren.actors.engines.declared.texts import argument, check_short_string, check_texts, inequivalent
 from warren.actors.engines.errors import ArgumentsError
-from warren.queue_index.message.amqp_tables import type_name
+from warren.queue_index.message.amqp_tables import is_integer, type_name
 from warren.storage.erlang_text import binary_text
 from warren.storage.errors import did_you_mean, shown
 
@@ -34,11 +35,31 @@ RESERVED_PREFIX: Final = "amq."
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 X_MATCH: Final = "x-match"
 
-ExchangeType = Literal["direct", "fanout", "headers", "topic", "x-delayed-message"]
+ExchangeType = Literal[
+    "direct",
+    "fanout",
+    "headers",
+    "topic",
+    "x-consistent-hash",
+    "x-modulus-hash",
+    "x-random",
+    "x-recent-history",
+    "x-delayed-message",
+]
 DestinationType = Literal["queue", "exchange"]
-ROUTING_TYPES: Final[tuple[ExchangeType, ...]] = ("direct", "fanout", "headers", "topic")
+ROUTING_TYPES: Final[tuple[ExchangeType, ...]] = (
+    "direct", "fanout", "headers", "topic", "x-consistent-hash", "x-modulus-hash", "x-random", "x-recent-history",
+)  # fmt: skip
+HASH_HEADER: Final = "hash-header"
+"""The argument that says which header an ``x-consistent-hash`` exchange routes by."""
+HASH_PROPERTY: Final = "hash-property"
+"""The argument that says by which property."""
+_HASHED_PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
+HISTORY: Final = "x-recent-history"
+HISTORY_LENGTH: Final = "x-recent-history-length"
 DELAYED: Final = "x-delayed-message"
 """The type of exchanges that let messages wait (:mod:`warren.actors.engines.declared.delayed_exchange`)."""
+_DELAYED_TYPES: Final = ("direct", "fanout", "headers", "topic")
 DELAYED_TYPE: Final = "x-delayed-type"
 """The argument that says how such an exchange routes."""
 EXCHANGE_TYPES: Final[tuple[ExchangeType, ...]] = (*ROUTING_TYPES, DELAYED)
@@ -56,6 +77,7 @@ BUILTIN_EXCHANGES: Final[Mapping[str, ExchangeType]] = {
 }
 """The exchanges of every vhost besides the default exchange, by name; durable, and never deleted."""
 
+_WEIGHT: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _MAX_DEPTH: Final = 64
 _NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -175,12 +197,29 @@ class ExchangeDeclaration:
 
         if self.type == DELAYED:
             self._check_delayed_type()
+        if self.routing_type == "x-consistent-hash":
+            self._check_hashed()
+        elif self.routing_type == HISTORY and HISTORY_LENGTH in self.arguments:
+            length = self.arguments[HISTORY_LENGTH]
+            if not is_integer(length) or length < 1:
+                raise ArgumentsError(
+                    f"Invalid argument {_erlang(length)}, '{HISTORY_LENGTH}' must be a positive integer"
+                )
+
+    def _check_hashed(self) -> None:
+        for name in (HASH_HEADER, HASH_PROPERTY):
+            if name in self.arguments and not isinstance(self.arguments[name], str):
+                raise ArgumentsError(f"invalid type '{type_name(self.arguments[name])}' for arg '{name}' in {self}")
+        if HASH_HEADER in self.arguments and HASH_PROPERTY in self.arguments:
+            raise ArgumentsError(f"{HASH_HEADER} and {HASH_PROPERTY} are mutually exclusive")
+        if self.arguments.get(HASH_PROPERTY, _HASHED_PROPERTIES[0]) not in _HASHED_PROPERTIES:
+            raise ArgumentsError(f"Unsupported property: {self.arguments[HASH_PROPERTY]}")
 
     def _check_delayed_type(self) -> None:
         delayed_type = self.arguments.get(DELAYED_TYPE)
         if delayed_type == DELAYED:
             raise ArgumentsError(f"Invalid argument, '{DELAYED}' can't be used for '{DELAYED_TYPE}'")
-        if delayed_type not in ROUTING_TYPES:
+        if delayed_type not in _DELAYED_TYPES:
             raise ArgumentsError(f"Invalid argument, '{DELAYED_TYPE}' must be an existing exchange type")
 
     def __str__(self) -> str:
@@ -200,7 +239,7 @@ class ExchangeDeclaration:
     @property
     def unknown_arguments(self) -> list[str]:
         """The unknown arguments, each with a similar known name, if there is one."""
-        names = (ALTERNATE_EXCHANGE, DELAYED_TYPE)
+        names = (ALTERNATE_EXCHANGE, DELAYED_TYPE, HASH_HEADER, HASH_PROPERTY, HISTORY_LENGTH)
         return [f"{shown(name)}{did_you_mean(name, names)}" for name in self.arguments if name not in names]
 
     def equivalent(self, other: ExchangeDeclaration) -> str | None:
@@ -268,6 +307,11 @@ class Binding:
 
     def check_for(self, source: ExchangeDeclaration) -> None:
         """Raise :class:`ArgumentsError` if an exchange of the source's type cannot have this binding."""
+        if source.routing_type == "x-consistent-hash":
+            if _WEIGHT.fullmatch(self.routing_key) is None:
+                raise ArgumentsError(f"The binding key must be an integer: {_erlang(self.routing_key)}")
+            if int(self.routing_key) < 1:
+                raise ArgumentsError("The binding key must be greater than 0")
         mode = self.arguments.get(X_MATCH, "all")
         if source.routing_type != "headers" or mode in X_MATCH_MODES:
             return

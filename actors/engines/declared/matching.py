@@ -10,6 +10,20 @@ headers    the message has all of its arguments as headers, or with ``x-match: a
            ``None`` matches any value. ``x-…`` arguments count only with ``all-with-x`` and ``any-with-x``
 =========  ==========================================================================================================
 
+Those of RabbitMQ's plugins give a message to one binding (:class:`ChoiceMatcher`):
+
+==================  =================================================================================================
+type                the binding is chosen
+==================  =================================================================================================
+x-consistent-hash   by a hash of the key, of the header ``hash-header`` or of the property ``hash-property``. A
+                    binding's key is its weight. Of several bindings to one destination the first counts
+x-modulus-hash      by a hash of all of the message's keys, modulo the number of bindings, which are sorted
+x-random            at random
+==================  =================================================================================================
+
+Both hashes are RabbitMQ's: with the same bindings, declared in the same order, a message goes to the same queue.
+``x-recent-history`` matches as ``fanout`` does.
+
 A matcher has one writer and any number of readers in any thread; :mod:`warren.actors.engines.declared.routing` says why
 that is safe. A reader must only look dictionaries up or copy them, and iterate over copies. The writer must complete
 what it adds before one assignment makes it visible.
@@ -17,13 +31,23 @@ what it adds before one assignment makes it visible.
 
 from __future__ import annotations
 
+import bisect
 import calendar
-from collections.abc import Hashable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from warren.actors.engines.declared.exchanges import X_MATCH, Binding, ExchangeType
+from warren.actors.engines.declared.exchanges import (
+    HASH_HEADER,
+    HASH_PROPERTY,
+    X_MATCH,
+    Binding,
+    ExchangeDeclaration,
+)
+from warren.queue_index.index.erlang_hash import Term, jump_consistent_hash, phash2
+from warren.queue_index.message.hashed_terms import header_term, property_term
 
 Headers = Mapping[str, Any]
 
@@ -43,7 +67,8 @@ Leaf = dict[Hashable, Bound]
 class Matcher(Protocol):
     """The bindings of one exchange."""
 
-    needs_headers: bool
+    varies: bool
+    """Whether messages with the same key may match different bindings."""
 
     def add(self, binding: Binding, bound: Bound) -> None: ...
     def remove(self, binding: Binding) -> None: ...
@@ -57,7 +82,7 @@ class Matcher(Protocol):
 class DirectMatcher:
     """Bindings by routing key."""
 
-    needs_headers = False
+    varies = False
 
     def __init__(self) -> None:
         self._by_key: dict[str, Leaf] = {}
@@ -86,7 +111,7 @@ class DirectMatcher:
 class FanoutMatcher:
     """Bindings that all match."""
 
-    needs_headers = False
+    varies = False
 
     def __init__(self) -> None:
         self._all: Leaf = {}
@@ -122,7 +147,7 @@ class TopicMatcher:
     nodes for each word.
     """
 
-    needs_headers = False
+    varies = False
 
     def __init__(self) -> None:
         self._root = TopicNode("")
@@ -204,7 +229,7 @@ ExpectedHeaders = tuple[tuple[str, Any], ...]
 class HeadersMatcher:
     """Tries one binding after the other, because their arguments cannot be indexed."""
 
-    needs_headers = True
+    varies = True
 
     def __init__(self) -> None:
         self._all: dict[Hashable, tuple[bool, ExpectedHeaders, Bound]] = {}
@@ -270,9 +295,89 @@ def _is_same(expected: Any, value: Any) -> bool:
     return not isinstance(value, Decimal) and bool(expected == value)
 
 
-MATCHERS: Final[Mapping[ExchangeType, type[Matcher]]] = {
-    "direct": DirectMatcher,
-    "fanout": FanoutMatcher,
-    "headers": HeadersMatcher,
-    "topic": TopicMatcher,
-}
+Choose = Callable[[Sequence[str], bytes, Sequence[Binding]], int]
+"""Returns the index of a binding, from a message's keys, its encoded properties, and the bindings, at least one."""
+
+
+class ChoiceMatcher:
+    """Bindings of which a message gets one."""
+
+    def __init__(self, choose: Choose, *, varies: bool) -> None:
+        self.varies = varies
+        self._choose = choose
+        self._all: dict[Hashable, tuple[Binding, Bound]] = {}
+
+    def add(self, binding: Binding, bound: Bound) -> None:
+        self._all[binding.identity] = binding, bound
+
+    def remove(self, binding: Binding) -> None:
+        del self._all[binding.identity]
+
+    def match(self, routing_key: str, headers: Headers) -> Sequence[Bound]:
+        return self.choose((routing_key,), b"")
+
+    def choose(self, routing_keys: Sequence[str], properties: bytes) -> Sequence[Bound]:
+        """The binding of a message with these keys, in a sequence that is empty if there are no bindings."""
+        entries = list(self._all.copy().values())
+        if not entries:
+            return ()
+        return (entries[self._choose(routing_keys, properties, [binding for binding, _ in entries])][1],)
+
+    def identities(self) -> set[Hashable]:
+        return set(self._all)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _by_modulus(routing_keys: Sequence[str], properties: bytes, bindings: Sequence[Binding]) -> int:
+    keys: list[Term] = [_encoded(key) for key in routing_keys]
+    order = sorted(range(len(bindings)), key=lambda index: _rank(bindings[index]))
+    return order[phash2(keys) % len(order)]
+
+
+def _rank(binding: Binding) -> tuple[bytes, str, bytes]:
+    return _encoded(binding.routing_key), binding.destination_type, _encoded(binding.destination)
+
+
+def _by_consistent_hash(arguments: Mapping[str, Any]) -> Choose:
+    header, name = arguments.get(HASH_HEADER), arguments.get(HASH_PROPERTY)
+
+    def choose(routing_keys: Sequence[str], properties: bytes, bindings: Sequence[Binding]) -> int:
+        first: dict[tuple[str, str], int] = {}
+        for index, binding in enumerate(bindings):
+            first.setdefault((binding.destination_type, binding.destination), index)
+        ends = list(itertools.accumulate(int(bindings[index].routing_key) for index in first.values()))
+        if header is not None:
+            term = header_term(properties, header)
+        elif name is not None:
+            term = property_term(properties, name)
+        else:
+            term = _encoded(routing_keys[0])
+        bucket = jump_consistent_hash(phash2(term), ends[-1]) if ends[-1] > 1 else 0
+        return list(first.values())[bisect.bisect_right(ends, bucket)]
+
+    return choose
+
+
+def new_matcher(exchange: ExchangeDeclaration, random: Callable[[int], bytes]) -> Matcher:
+    """The matcher for the bindings of an exchange. ``random`` returns as many random bytes."""
+    match exchange.routing_type:
+        case "direct":
+            return DirectMatcher()
+        case "topic":
+            return TopicMatcher()
+        case "headers":
+            return HeadersMatcher()
+        case "x-consistent-hash":
+            varies = HASH_HEADER in exchange.arguments or HASH_PROPERTY in exchange.arguments
+            return ChoiceMatcher(_by_consistent_hash(exchange.arguments), varies=varies)
+        case "x-modulus-hash":
+            return ChoiceMatcher(_by_modulus, varies=False)
+        case "x-random":
+            return ChoiceMatcher(
+                lambda _keys, _properties, bindings: int.from_bytes(random(8), "big") % len(bindings), varies=True
+            )
+        case _:  # fanout, x-recent-history
+            return FanoutMatcher()

@@ -14,7 +14,7 @@ table.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 import attrs
@@ -64,6 +64,8 @@ class VhostDefinitions:
     name: str
     _notes: ChangeNotes
     """Collects the changes of durable definitions, and the undo steps of all definitions."""
+    _random: Callable[[int], bytes] = bytes
+    """Returns as many random bytes."""
     missing_targets: MissingTargets = attrs.field(init=False)
     routing: RoutingTable = attrs.field(init=False)
     policies: VhostPolicies = attrs.field(init=False)
@@ -75,7 +77,7 @@ class VhostDefinitions:
 
     def __attrs_post_init__(self) -> None:
         self.missing_targets = MissingTargets(self.name, self.has)
-        self.routing = RoutingTable(self.name, self.missing_targets.note_drop)
+        self.routing = RoutingTable(self.name, self.missing_targets.note_drop, self._random)
         self.policies = VhostPolicies(self._notes, self._policies_changed)
         for exchange in builtin_exchanges(self.name):
             self._put_exchange(exchange)

@@ -36,7 +36,7 @@ from warren.queue_index.message.amqp_tables import table_to_json
 from warren.queue_index.properties import NAMES, Properties
 from warren.verbs.addressing import address, delay_in
 from warren.verbs.consumer_verbs import spread
-from warren.verbs.publishing import Receiver, publishing
+from warren.verbs.publishing import Receiver, publishing, remember
 from warren.verbs.queue_host import LocalQueue
 from warren.verbs.queue_verbs import QueueVerbs
 
@@ -164,11 +164,14 @@ async def _hand_over(
     properties, delay = delay_in(call.node.vhost(vhost).definitions.exchange(exchange), properties)
     key, keys, headers = address(vhost, exchange, routing_key, properties)
 
+    if delay is None:
+        remember(call.node, key, [body])
+
     def find_queues() -> list[Receiver]:
         running = call.node.vhost(vhost)
         if delay is not None:
             return [delay.receiver(call.node, vhost, None, exchange)]
-        names = running.definitions.routing.route_all(exchange, keys, headers)
+        names = running.definitions.routing.route_all(exchange, keys, headers, key.envelope.properties)
         call.managed.clients.traffic.publish(vhost, exchange, 1, len(names))
         entries = [entry for name in names if (entry := running.queues.get(name)) is not None]
         receivers: list[Receiver] = [entry.actor.intake for entry in entries]

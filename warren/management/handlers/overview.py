@@ -26,9 +26,12 @@ from warren.management.past import NOTHING, Past
 from warren.management.rates import KEPT_S
 from warren.management.samples import Document, NodeSample
 
-_DESCRIPTIONS: Final = {
-    name: "Delayed Message Exchange." if name == DELAYED else f"AMQP {name} exchange, as per the AMQP specification"
-    for name in EXCHANGE_TYPES
+_DESCRIPTIONS: Final = {name: f"AMQP {name} exchange, as per the AMQP specification" for name in EXCHANGE_TYPES} | {
+    DELAYED: "Delayed Message Exchange.",
+    "x-consistent-hash": "Consistent Hashing Exchange",
+    "x-modulus-hash": "Modulus Hashing Exchange",
+    "x-random": "Randomly picks a binding (queue) to route via (to).",
+    "x-recent-history": "Recent History Exchange.",
 }
 _RETENTION: Final = {kind: [KEPT_S] for kind in ("global", "basic", "detailed")}
 _CHURN: Final = (

@@ -84,7 +84,11 @@ class Batches:
         """Return the batch that the next message joins: none that other messages to one of its receivers follow."""
         batch = self._open.get((id(method), address))
         receivers = route.receivers
-        if batch is None or any(self._last.get(id(receiver)) is not batch for receiver in receivers):
+        if (
+            batch is None
+            or (batch.route is not route and [*batch.route.receivers] != [*receivers])  # of a random exchange
+            or any(self._last.get(id(receiver)) is not batch for receiver in receivers)
+        ):
             batch = Batch(method, address, route)
             self.in_order.append(batch)
             self._open[id(method), address] = batch

@@ -46,7 +46,7 @@ from warren.server.share import EVENTS_AT_A_TIME
 from warren.storage.errors import MessageError, WarrenError
 from warren.values.messages import Shared, content_key
 from warren.verbs.addressing import address, delay_in, milliseconds, text_of
-from warren.verbs.publishing import Receiver, publishing
+from warren.verbs.publishing import Receiver, publishing, remember
 
 NO_ROUTE: Final = 312
 _CONFIRMS: Final[dict[tuple[bool, bool], c.Basic.Ack | c.Basic.Nack]] = {
@@ -118,7 +118,8 @@ class ChannelPublisher:
     def _divide(self, event: Messages, batches: Batches, confirms: Confirms | None) -> None:
         """Divide messages into batches. Raises the reason if one is refused; those before it are in their batches."""
         methods, properties, bodies = event.methods, event.properties, event.bodies
-        if self._are_worth_decoding(methods, properties):
+        is_random = self._channel.node.vhost(self._channel.vhost).definitions.routing.is_random
+        if not is_random and self._are_worth_decoding(methods, properties):
             method = _checked(methods[0])
             address = self._address(method, properties[0])
             batch = batches.batch_for(method, address, self._route(address))
@@ -164,6 +165,8 @@ class ChannelPublisher:
         receivers, address = batch.route.receivers, batch.address
         if (traffic := self._channel.traffic) is not None:
             traffic.publish(address.checked.name, len(batch.given), len(receivers))
+        if address.delay is None:
+            remember(self._channel.node, address.key, batch.given)
         numbers = batch.numbers
         if batch.route.down is not None:  # the other queues get the messages, as in RabbitMQ
             self._settle(numbers, batch.route.down)
@@ -389,7 +392,8 @@ class ChannelPublisher:
         try:
             if delay is not None and exchange:
                 return Route([delay.receiver(node, vhost.name, None, exchange)])
-            names = vhost.definitions.routing.route_all(exchange, address.routing_keys, address.headers)
+            properties = address.key.envelope.properties
+            names = vhost.definitions.routing.route_all(exchange, address.routing_keys, address.headers, properties)
             if delay is not None and names:
                 return Route([delay.receiver(node, vhost.name, names[0] if len(names) == 1 else None, "")])
         except DelaysDownError as error:
