@@ -260,6 +260,7 @@ PROMISES: Final = (
             "any single damage of a broker's directory",
             "damage_drawn::classic_queues_lose_nothing_without_a_word",
             "damage_drawn::quorum_queues_lose_nothing_without_a_word",
+            "damage_drawn::streams_lose_nothing_without_a_word",
             "damage_drawn::topics_lose_nothing_without_a_word",
         ),
         Shown(

@@ -18,7 +18,9 @@ def index_findings(
     if not segment.has_index:
         return
     path, positions = segment.index_path, segment.index["position"]
-    rows = [(header.offset, header.timestamp_ms, header.epoch, at, header.type) for at, header in chunks]
+    rows = [
+        (header.offset, header.timestamp_ms, header.epoch, at, header.type) for at, header in chunks if not at >> 32
+    ]
     expected = {int(row["position"]): row for row in np.array(rows, INDEX_RECORD)}
     of_chunks = np.flatnonzero(np.isin(positions, list(expected)))
     end = len(positions) if segment.end is None else int(of_chunks[-1]) + 1 if len(of_chunks) else 0

@@ -119,7 +119,7 @@ def read_index(data: bytes) -> Index:
 
 
 def parse_chunk_header(data: bytes) -> ChunkHeader | None:
-    """Return the header that ``data`` is; ``None`` if it is none: no chunk is without records and entries."""
+    """Return the chunk's header that ``data`` is, or ``None``. Every chunk has records and entries."""
     if len(data) != CHUNK_HEADER_BYTES:
         return None
     magic, *fields = _CHUNK.unpack(data)

@@ -71,7 +71,7 @@ class BadChunk(NamedTuple):
     """What stands in place of a chunk."""
 
     header: ChunkHeader | None
-    """``None`` if it is none."""
+    """``None`` if it is not a chunk's."""
     reason: str
 
 
@@ -131,7 +131,7 @@ class StreamLog:
         try:
             with closing(self.files.open_read(segment.path)) as file:
                 if segment.size and file.pread(FILE_HEADER_BYTES, 0) != SEGMENT_HEADER:
-                    yield Finding("damaged header", "damage", segment.path, 0, "it is none of a segment")
+                    yield Finding("damaged header", "damage", segment.path, 0, "the file does not begin as a segment")
                 offset = yield from self._chunks_in(file, segment)
         except StorageError as error:
             yield unreadable_file(segment.path, error)
@@ -242,7 +242,7 @@ class StreamLog:
             self.problems.append(damage_by(error, UNREADABLE_FILE, index_path))
             has_index = False
         if data and not data.startswith(INDEX_HEADER):
-            self._add("damaged header", "damage", index_path, 0, "it is none of an index")
+            self._add("damaged header", "damage", index_path, 0, "the file does not begin as an index")
         try:
             return Segment(path, offset, read_index(data), len(data), has_index, self.files.size(path))
         except StorageError as error:
@@ -271,7 +271,7 @@ class StreamLog:
 
 
 def chunk_at(file: File, path: str, position: int) -> Chunk | BadChunk:
-    """The chunk at ``position`` of a segment's file, or why there is none."""
+    """The chunk at ``position`` of a segment's file, or the reason why it cannot be read."""
     header = parse_chunk_header(file.pread(CHUNK_HEADER_BYTES, position))
     if header is None:
         return BadChunk(None, "no header of a chunk")
@@ -285,7 +285,7 @@ def chunk_at(file: File, path: str, position: int) -> Chunk | BadChunk:
 
 
 def _next_chunk(file: File, segment: Segment, bad: BadChunk, position: int, indexed: Positions) -> Chunk | None:
-    """The next sound chunk after a damaged one; ``None`` if there is none, or nothing says where it begins.
+    """The next sound chunk after a damaged one; ``None`` if nothing says where one begins.
 
     ``indexed``: the positions of the index, ascending.
     """

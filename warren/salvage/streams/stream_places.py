@@ -34,7 +34,7 @@ Names = dict[bytes, tuple[bytes, bytes]]
 
 def stream_places(files: ReadOnlyFileSystem, place: str) -> tuple[list[QueuePlace], list[Finding]]:
     """The streams of a node's data directory, of its ``stream`` folder, or of one stream's directory, in order of vhost
-    and name; and findings about directories that are none."""
+    and name; and findings about other directories, and about streams without one."""
     others: list[Finding] = []
     if _is_stream(files, place, others):
         folder, members = posixpath.dirname(place), [place]

@@ -76,7 +76,7 @@ _TIME: Final = struct.Struct(">Q")
 
 
 class _UnknownError(MessageError):
-    """The message is none that these brokers can deliver."""
+    """These brokers cannot deliver the message."""
 
 
 def read_record(data: bytes, stream: bytes) -> tuple[Envelope, bytes]:
@@ -141,7 +141,7 @@ def _section(data: bytes) -> amqp10.Section:
 
 
 def _delivered_envelope(message: Amqp10Message, stream: bytes) -> Envelope | None:
-    """``None`` if the message is none that these brokers can deliver."""
+    """``None`` if these brokers cannot deliver the message."""
     try:
         return _enveloped(message, stream, *_delivered(message))
     except MessageError:
@@ -198,7 +198,7 @@ def _delivered(message: Amqp10Message) -> tuple[dict[str, Any], dict[bytes, Valu
 
 
 def _taken(pairs: Pairs, key: Term) -> tuple[Term | None, Pairs]:
-    """The plain value of the first pair with that key, ``None`` if there is none; and the other pairs."""
+    """The plain value of the first pair with that key, or ``None``; and the other pairs."""
     for place, (name, value) in enumerate(pairs):
         if name == key:
             return _plain(value), [*pairs[:place], *pairs[place + 1 :]]
