@@ -74,8 +74,8 @@ def export(
     """Write out the messages that a restarted broker would deliver, queue by queue, in order.
 
     Exported are the messages that are ready, and those that were delivered but not acked; of classic queues persistent
-    ones alone. Expired messages are among them, with the time in expiry_us: a broker drops one when it reaches the head
-    of its queue. Acked messages (--include-acked) and streams are not.
+    ones alone, of streams all. Expired messages are among them, with the time in expiry_us: a broker drops one when it
+    reaches the head of its queue. Acked messages (--include-acked) are not.
 
     If PATH holds the directories of several nodes, --node says which to export. Lines of several nodes begin with the
     node's name; --format can only be jsonl then.
