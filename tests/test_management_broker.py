@@ -90,14 +90,13 @@ def _wait_for(api: Api) -> None:
 
 # ── differences that there are, and why ──────────────────────────────────────────────────────────────────────────────
 
-OF_ERLANG = ("garbage_collection", "reductions", "idle_since", "consumer_capacity", "head_message_timestamp")
+OF_ERLANG = ("garbage_collection", "reductions", "idle_since", "head_message_timestamp")
 """What RabbitMQ says of the process that a queue, a channel or a connection is, and it sometimes leaves out."""
 
 SHAPES: dict[str, tuple[str, ...]] = {
     "/overview": ("socket_opts", ".protocol"),  # options of RabbitMQ's own sockets; the one of Prometheus
     "/nodes": (".protocol",),
     "/vhosts": ("cluster_state.",),  # the node's name is a key
-    "/feature-flags": ("[]",),
     "/definitions": (".vhosts[].",),  # descriptions of vhosts are kept
     "/vhosts/v1": ("cluster_state", ".messages", "_oct"),  # RabbitMQ has no numbers yet of a vhost without queues
 }
@@ -148,6 +147,7 @@ LOOKS: tuple[Request, ...] = tuple(
         "/consumers", "/consumers/%2F", "/users", "/users/guest", "/whoami", "/permissions", "/definitions",
         "/definitions/%2F", "/auth", "/extensions", "/cluster-name", "/parameters", "/healthchecks/node",
         "/health/checks/alarms", "/vhosts/%2F/connections", "/vhosts/%2F/channels", "/connections/username/guest",
+        "/feature-flags", "/global-parameters", "/global-parameters/internal_cluster_id",
         "/connections?disable_stats=true", "/queues?page=1&page_size=5&sort=messages&sort_reverse=true",
     )
 )  # fmt: skip
@@ -156,6 +156,92 @@ LOOKS: tuple[Request, ...] = tuple(
 @pytest.mark.parametrize("request_", LOOKS, ids=said)
 def test_what_there_is_looks_the_same(sides: tuple[Side, Side], request_: Request) -> None:
     assert not _compare(sides, request_)
+
+
+_NOT_COUNTED = ("_reductions_total", "erlang_", "io_", "schema_db_", "queue_index_", "telemetry_")
+"""What RabbitMQ counts and warren does not: Erlang's processes, its file handles, the database's transactions."""
+
+
+def _detailed(side: Side, port: int, query: str) -> tuple[set[str], dict[str, float]]:
+    """The families in a scrape of ``/metrics/detailed``, and the series of queues and vhosts, by name and labels."""
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics/detailed?{query}").raise_for_status().text
+    series = {}
+    for name, labels, value in re.findall(r"^(\w+){(.*)} (\S+)$", text, re.MULTILINE):
+        if "vhost=" in labels and not name.endswith("_reductions_total"):
+            series[f"{name} {sorted(labels.split(','))}"] = float(value)
+    return {name for name in _families(text) if not any(part in name for part in _NOT_COUNTED)}, series
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "", "family=nonsense", "family=queue_coarse_metrics", "vhost=%2F&family=queue_consumer_count",
+        "family=queue_coarse_metrics&vhost=nov", "family=queue_coarse_metrics&family=queue_metrics&vhost=nov&vhost=%2F",
+        "family=connection_coarse_metrics", "family=connection_metrics", "family=channel_metrics",
+        "family=connection_churn_metrics", "family=node_coarse_metrics", "family=node_metrics",
+        "family=node_persister_metrics", "family=vhost_status", "family=exchange_names&vhost=nov",
+    ],
+)  # fmt: skip
+def test_detailed_metrics_are_those_of_rabbitmq(sides: tuple[Side, Side], query: str) -> None:
+    (families, series), (ours, own) = (
+        _detailed(side, port, query) for side, port in zip(sides, (sides[0].port + 1, sides[1].port), strict=True)
+    )
+    assert ours == families
+    if "queue_metrics" not in query:  # how many messages are in memory differs
+        assert own == series
+    assert bool(own) == (
+        "family=vhost" in query
+        or "exchange" in query
+        or ("queue" in query and "%2F" in query)
+        or query == "family=queue_coarse_metrics"
+    )
+
+
+def test_single_fields_have_the_values_that_rabbitmq_has(sides: tuple[Side, Side]) -> None:
+    """Those that can be compared: a queue with messages at rest, one that is exclusive, flags, churn."""
+    connections = [pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", side.amqp_port)) for side in sides]
+    try:
+        channels = [connection.channel() for connection in connections]
+        for channel in channels:
+            channel.queue_declare("stamped")
+            channel.basic_publish("", "stamped", b"", pika.BasicProperties(timestamp=1_700_000_000))
+            channel.queue_declare("waited for", exclusive=True)
+            channel.queue_declare("stamped")
+            channel.basic_consume("waited for", lambda *_: None)
+        deadline, fields = time.monotonic() + 30, [_single_fields(side) for side in sides]
+        while fields[0] != fields[1] and time.monotonic() < deadline:
+            time.sleep(0.5)
+            fields = [_single_fields(side) for side in sides]
+        assert fields[1] == fields[0]
+        assert fields[1]["stamped"] == {"idle_since": True, "head_message_timestamp": 1_700_000_000}
+        assert fields[1]["waited for"]["consumer_capacity"] == 1.0
+    finally:
+        for channel, connection in zip(channels, connections, strict=True):
+            channel.queue_delete("stamped")
+            connection.close()
+
+
+def _single_fields(side: Side) -> dict[str, Any]:
+    stamped, waited_for = (side.api.get(f"/queues/%2F/{name}") for name in ("stamped", "waited%20for"))
+    cluster_id = side.api.get("/global-parameters/internal_cluster_id")["value"]
+    of_vhost = {name: number for name, number in side.api.get("/overview")["churn_rates"].items() if "queue_" in name}
+    return {
+        "stamped": {
+            "idle_since": "idle_since" in stamped,
+            "head_message_timestamp": stamped.get("head_message_timestamp"),
+        },
+        "waited for": {
+            "consumer_capacity": waited_for.get("consumer_capacity"),
+            "consumer_utilisation": waited_for.get("consumer_utilisation"),
+            "owner": sorted(waited_for.get("owner_pid_details", {})),
+        },
+        "cluster id": (cluster_id.startswith("rabbitmq-cluster-id-"), len(cluster_id)),
+        "queues": {name: number for name, number in of_vhost.items() if isinstance(number, int)},
+        "flags": [flag["name"] for flag in side.api.get("/feature-flags")],
+        "packets": all(
+            connection["recv_cnt"] and connection["send_cnt"] for connection in side.api.get("/connections")
+        ),
+    }
 
 
 def test_every_request_is_answered_alike(sides: tuple[Side, Side]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import logging
+import sys
 from typing import Any, Final
 
 from warren.salvage.names import printable
@@ -48,3 +49,17 @@ class JsonFormatter(logging.Formatter):
         if record.stack_info:
             fields["stack"] = self.formatStack(record.stack_info)
         return json.dumps(fields, default=str)
+
+
+def log_files() -> list[str]:
+    """Where warren's records go: the names of files, and ``<stdout>`` and ``<stderr>``."""
+    files = list[str]()
+    logger: logging.Logger | None = logging.getLogger("warren")
+    while logger is not None:
+        for handler in logger.handlers:
+            if isinstance(handler, logging.FileHandler):
+                files.append(handler.baseFilename)
+            elif isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr):
+                files.append("<stdout>" if handler.stream is sys.stdout else "<stderr>")
+        logger = logger.parent if logger.propagate else None
+    return files

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-_QUEUE_GAUGES: Final = (
+QUEUE_GAUGES: Final = (
     ("rabbitmq_queue_messages_ready", "messages_ready", "Messages ready to be delivered"),
     ("rabbitmq_queue_messages_unacked", "messages_unacknowledged", "Messages with consumers, not yet acked"),
     ("rabbitmq_queue_messages", "messages", "Ready and unacked messages"),
@@ -42,7 +42,7 @@ _QUEUE_GAUGES: Final = (
 )
 """Metric, name in the queue's stats, help."""
 
-_QUEUE_COUNTERS: Final = (
+QUEUE_COUNTERS: Final = (
     ("rabbitmq_queue_disk_reads_total", "disk_reads", "Times that the queue read messages from disk"),
     ("rabbitmq_queue_disk_writes_total", "disk_writes", "Times that the queue wrote messages to disk"),
 )
@@ -78,8 +78,11 @@ _COMMENT_LINES: Final = 2
 """HELP and TYPE."""
 
 _GROUP_LABELS: Final = ("group", "topic")
-_QUEUE_LABELS: Final = ("vhost", "queue")
+QUEUE_LABELS: Final = ("vhost", "queue")
 _STORE_LABELS: Final = ("vhost", "store")
+
+
+Kind = Literal["counter", "gauge"]
 
 
 class MissingLibraryError(WarrenError, ImportError):
@@ -147,7 +150,7 @@ def register(node: HasStats, registry: CollectorRegistry | None = None) -> NodeC
 class Series:
     """A metric that other code has read: its samples by the values of its labels."""
 
-    kind: Literal["counter", "gauge"]
+    kind: Kind
     name: str
     """For a counter, without ``_total``."""
     text: str
@@ -155,13 +158,19 @@ class Series:
     labels: tuple[str, ...] = ()
 
 
-def exposition(stats: Mapping[str, Any], further: Iterable[Series], *, per_object: bool) -> tuple[Iterator[bytes], str]:
-    """All metrics as a scrape gets them, in parts, and their content type. Raises :class:`MissingLibraryError`."""
+def exposition(
+    stats: Mapping[str, Any] | None, further: Iterable[Series], *, per_object: bool
+) -> tuple[Iterator[bytes], str]:
+    """All metrics as a scrape gets them, in parts, and their content type. Raises :class:`MissingLibraryError`.
+
+    ``stats``: a node's; ``None``: only the ``further`` metrics.
+    """
     try:
         from prometheus_client import CONTENT_TYPE_LATEST
     except ImportError as error:
         raise MissingLibraryError('metrics need prometheus_client: pip install "warrenmq[server]"') from error
-    families = itertools.chain(metrics_of(stats, per_object=per_object), map(_family, further))
+    of_node = () if stats is None else metrics_of(stats, per_object=per_object)
+    families = itertools.chain(of_node, map(_family, further))
     return (part for family in families for part in _parts(family)), CONTENT_TYPE_LATEST
 
 
@@ -199,20 +208,19 @@ def _family(series: Series) -> Metric:
 
 def metrics_of(stats: Mapping[str, Any], *, per_object: bool = True) -> Iterator[Metric]:
     """The metrics of a node's stats. Without ``per_object`` those of queues are sums of all, without labels."""
-    yield from _of_node(stats["memory"])
+    yield from map(_family, node_series(stats["memory"]))
     yield from _of_vhosts(stats["vhosts"], per_object=per_object)
     if stats["topics"] is not None:
         yield from _of_topics(stats["topics"])
 
 
-def _of_node(memory: Mapping[str, Any]) -> Iterator[Metric]:
-    from prometheus_client.core import GaugeMetricFamily
-
+def node_series(memory: Mapping[str, Any]) -> Iterator[Series]:
+    """The metrics of the node's memory and disk."""
     for name, key, text in _NODE_GAUGES:
         if (value := memory.get(key)) is not None:
-            yield GaugeMetricFamily(name, text, value=value)
+            yield Series("gauge", name, text, {(): value})
     for name, alarm, text in _ALARMS:
-        yield GaugeMetricFamily(name, text, value=float(alarm in memory["alarms"]))
+        yield Series("gauge", name, text, {(): float(alarm in memory["alarms"])})
 
 
 def _of_vhosts(vhosts: Mapping[str, Any], *, per_object: bool) -> Iterator[Metric]:
@@ -228,9 +236,9 @@ def _of_vhosts(vhosts: Mapping[str, Any], *, per_object: bool) -> Iterator[Metri
     yield down
     if not per_object:
         queues = [([], _summed([stats for _, stats in queues]))]
-    queue_labels = _QUEUE_LABELS if per_object else ()
+    queue_labels = QUEUE_LABELS if per_object else ()
     for families, samples, labels in (
-        (_QUEUE_GAUGES, queues, queue_labels),
+        (QUEUE_GAUGES, queues, queue_labels),
         (_STORE_GAUGES, stores, _STORE_LABELS),
     ):
         for name, key, text in families:
@@ -238,7 +246,7 @@ def _of_vhosts(vhosts: Mapping[str, Any], *, per_object: bool) -> Iterator[Metri
             for values, numbers in samples:
                 gauge.add_metric(values, numbers[key])
             yield gauge
-    for name, key, text in _QUEUE_COUNTERS:
+    for name, key, text in QUEUE_COUNTERS:
         counter = CounterMetricFamily(name, text, labels=queue_labels)
         for values, numbers in queues:
             counter.add_metric(values, numbers[key])
@@ -246,7 +254,7 @@ def _of_vhosts(vhosts: Mapping[str, Any], *, per_object: bool) -> Iterator[Metri
 
 
 def _summed(stats: list[dict[str, Any]]) -> dict[str, Any]:
-    return {key: sum(numbers[key] for numbers in stats) for _, key, _ in (*_QUEUE_GAUGES, *_QUEUE_COUNTERS)}
+    return {key: sum(numbers[key] for numbers in stats) for _, key, _ in (*QUEUE_GAUGES, *QUEUE_COUNTERS)}
 
 
 def _of_topics(stats: Mapping[str, Any]) -> Iterator[Metric]:

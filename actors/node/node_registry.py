@@ -14,6 +14,7 @@ import contextlib
 import functools
 import gc
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -102,6 +103,8 @@ class NodeRegistry:
         self.vhosts: dict[str, RunningVhost] = {}
         self.down: dict[str, BaseException] = {}
         """Vhosts that could not be opened, and why."""
+        self.churn = Counter[str]()
+        """How many queues were declared and deleted since the node was opened, under RabbitMQ's names."""
         self.entries_down: dict[str, Mapping[str, QueueEntry]] = {}
         """The entries of vhosts that are down, which handles still refer to."""
         self.node_topics = NodeTopics(
@@ -339,6 +342,7 @@ class NodeRegistry:
             self.check_queue_limit(vhost.name, declaration.name)
         if self.definitions.declare_queue(declaration, named_by_node=declaration.name.startswith("amq.gen-")):
             self._save()
+            self.churn["queue_created"] += 1
             entry = vhost.queues[declaration.name] = QueueEntry(declaration, owner if declaration.exclusive else None)
             vhost.start_queue(entry)
             vhost.definitions.check_targets(declaration)
@@ -347,6 +351,7 @@ class NodeRegistry:
             raise RuntimeError(f"{declaration} is defined and not running")
         elif (actor := entry.running) is not None:
             actor.call_soon(actor.touch)
+        self.churn["queue_declared"] += 1
         return entry
 
     def check_queue_limit(self, vhost: str, queue: str) -> None:
@@ -363,10 +368,12 @@ class NodeRegistry:
             declaration = vhost.definitions.queue(declaration.name)
             self.declare_topic(declaration.topic, 1)  # a crash before the next line leaves an empty topic
             self._save()
+            self.churn.update(("queue_declared", "queue_created"))
             return self.streams.add(declaration)
         stream = self.streams.find(declaration.vhost, declaration.name)
         if stream is None:
             raise RuntimeError(f"{declaration} is defined and not there")
+        self.churn["queue_declared"] += 1
         return stream
 
     def delete_stream(self, stream: Stream) -> None:
@@ -374,6 +381,7 @@ class NodeRegistry:
         declaration = stream.declaration
         self.definitions.vhost(declaration.vhost).delete_queue(declaration.name)
         self._save()
+        self.churn["queue_deleted"] += 1
         self.streams.remove(stream)
 
     def release(self, owner: object) -> None:
@@ -432,6 +440,7 @@ class NodeRegistry:
             running.start_queue(entry)
             raise
         entry.deleted = True
+        self.churn["queue_deleted"] += 1
         return deleted
 
     def _take_out(

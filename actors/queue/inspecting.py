@@ -13,6 +13,7 @@ from warren.actors.engines.errors import ArgumentsError
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.engines.queue.queue_turn import QueueTurn
 from warren.queue_index.message.message_format import MSG_ID_BYTES
+from warren.queue_index.properties import decode_properties
 from warren.storage.errors import WarrenError
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ PAGE_BYTES: Final = 4 << 20
 
 QUEUE_BYTES: Final = 8192
 """The memory that an awake queue takes."""
+_TIMESTAMP_BIT: Final = 0x40
+"""In the second byte of encoded properties."""
 
 
 @attrs.frozen
@@ -99,6 +102,16 @@ def allocated_bytes(process: QueueProcess) -> int:
         state = queue.state
         total += state.ram_bytes + MESSAGE_BYTES * (state.ram_msg_count + state.ram_ack_count)
     return total
+
+
+def head_timestamp(process: QueueProcess) -> int | None:
+    """Return the timestamp of the message that is next; ``None`` if it has none, or is not in memory."""
+    number, awake = process.backing.first_level(), dict(process.backing.awake())
+    head = awake[number].peek(1) if number is not None and number in awake else None
+    encoded = None if head is None else head.properties(0)
+    if encoded is None or not encoded[1] & _TIMESTAMP_BIT:
+        return None
+    return decode_properties(encoded).timestamp
 
 
 def ask_politely(ref: ActorRef[Any], message: object, patience_s: float) -> Any | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from warren.actors.engines.declared.arguments import QueueDeclaration
-from warren.actors.queue.inspecting import ask_politely
+from warren.actors.queue.inspecting import ask_politely, head_timestamp
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.inbox import Call
@@ -43,6 +43,12 @@ class QueueRow:
     """The actor's when it was asked; 0 if it was awake."""
     reason: str | None = None
     """Why it is down."""
+    idle_s: float | None = None
+    """How long it has had nothing to do; ``None`` unless it rests."""
+    can_deliver: bool = False
+    """Whether it has a consumer with room, so that the next message would be delivered at once."""
+    head_timestamp: int | None = None
+    """The timestamp of the message that is next, if that is in memory."""
 
 
 def queue_row(queue: QueueEntry | Stream, patience_s: float) -> QueueRow:
@@ -56,16 +62,27 @@ def queue_row(queue: QueueEntry | Stream, patience_s: float) -> QueueRow:
     if (actor := queue.running) is None:
         return QueueRow(declaration, "down", reason=queue.reason)
 
-    def answer() -> tuple[dict[str, Any], dict[str, int]]:
-        counts = actor.process.context.counts
-        return actor.stats(), {} if counts is None else counts.to_json()
+    def answer() -> tuple[dict[str, Any], dict[str, int], float | None, bool, int | None]:
+        context, idle_s = actor.process.context, actor.queue_turn.memory.idle_s
+        counts = {} if context.counts is None else context.counts.to_json()
+        return actor.stats(), counts, idle_s, context.consumers.room > 0, head_timestamp(actor.process)
 
     rest_number = actor.rest_number
     if (report := ask_politely(actor.actor_ref, Call(answer), patience_s)) is None:
         return QueueRow(declaration, "busy", actor=actor)
-    stats, counts = report
+    stats, counts, idle_s, can_deliver, timestamp = report
     state = "hibernated" if rest_number else stats["state"]
-    return QueueRow(declaration, state, stats, counts, actor, rest_number)
+    return QueueRow(
+        declaration,
+        state,
+        stats,
+        counts,
+        actor,
+        rest_number,
+        idle_s=idle_s,
+        can_deliver=can_deliver,
+        head_timestamp=timestamp,
+    )
 
 
 def find_queue(node: RunningNode, vhost: str, name: str) -> QueueEntry | Stream | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import attrs
 from starlette.requests import Request
@@ -25,6 +25,9 @@ from warren.verbs.vhost_host import LocalVhost
 from warren.verbs.vhost_verbs import NodeVerbs
 
 T = TypeVar("T")
+
+CLUSTER_ID: Final = "internal_cluster_id"
+"""The global parameter with the permanent name that RabbitMQ gives a cluster."""
 
 MONITOR_TAGS = frozenset({"administrator", "monitoring"})
 POLICYMAKER_TAGS = frozenset({"administrator", "policymaker"})

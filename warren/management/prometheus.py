@@ -1,12 +1,13 @@
 """``/metrics``: a node's numbers as Prometheus scrapes them, under the names of RabbitMQ's plugin.
 
-``/metrics`` has sums of all queues, ``/metrics/per-object`` a series of each. They are read at the moment of the
-scrape. On the machine itself no login is needed for them, as with RabbitMQ; from elsewhere, a user with the tag
-``monitoring`` is needed.
+``/metrics`` has sums of all queues, ``/metrics/per-object`` a series of each, and ``/metrics/detailed`` the families
+that it is asked for. They are read at the moment of the scrape. On the machine itself no login is needed for them, as
+with RabbitMQ; from elsewhere, a user with the tag ``monitoring`` is needed.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -17,14 +18,16 @@ from starlette.responses import Response
 from warren.actors.engines.declared.definitions_json import BROKER_VERSION
 from warren.aio import bridge
 from warren.management import access
-from warren.management.call import MONITOR_TAGS, Managed
+from warren.management.call import CLUSTER_ID, MONITOR_TAGS, Managed
 from warren.management.clients import channels_of, connections_of
-from warren.management.handlers.overview import client_sums, io_counters
+from warren.management.detailed import CHANNEL_GAUGES, Scrape
+from warren.management.handlers.overview import churned, client_sums, io_counters
 from warren.management.http import Pieces, in_pieces, joined, not_authorised, not_found
-from warren.management.samples import NodeSample
+from warren.management.samples import Document, NodeSample
 from warren.metrics import Series, exposition
 
-PATHS: Final = frozenset({"/metrics", "/metrics/per-object"})
+_DETAILED: Final = "/metrics/detailed"
+PATHS: Final = frozenset({"/metrics", "/metrics/per-object", _DETAILED})
 
 _GLOBAL: Final = (
     ("messages_received", "publish", "Messages published by clients"),
@@ -58,13 +61,11 @@ _OF_CHANNELS: Final = (
 """The same, of the channels of this server's clients."""
 _OF_CLIENTS_ALONE: Final = ("confirm", "return_unroutable", "drop_unroutable", "get_no_ack", "get_empty")
 """What queues do not count."""
-_CHANNELS: Final = (
-    ("consumers", "consumer_count", "Consumers of channels"),
-    ("messages_unacked", "messages_unacknowledged", "Messages delivered and not yet acked"),
-    ("messages_unconfirmed", "messages_unconfirmed", "Messages published and not yet confirmed"),
-    ("messages_uncommitted", "messages_uncommitted", "Messages of transactions that were not committed"),
-    ("acks_uncommitted", "acks_uncommitted", "Acks of transactions that were not committed"),
+_CHURN: Final = (
+    *((kind, *names) for kind in ("connection", "channel") for names in (("opened", "created"), ("closed", "closed"))),
+    *(("queue", name, name) for name in ("declared", "created", "deleted")),
 )
+"""What comes and goes, its name, and its name in the churn rates."""
 
 
 async def answer(managed: Managed, request: Request, path: str) -> Response:
@@ -76,24 +77,31 @@ async def answer(managed: Managed, request: Request, path: str) -> Response:
         if MONITOR_TAGS.isdisjoint(user.tags):
             raise not_authorised("Not monitor user")
     sample, of_clients = await managed.sample(), client_sums(managed)[None]
+    connections = await in_pieces(connections_of(managed.clients))
+    channels = await in_pieces(channels_of(managed.clients))
     further = [
-        *await _of_clients(managed, of_clients),
+        *_of_clients(managed, connections, channels, of_clients),
         *_of_messages(sample.counted[None] | {name: of_clients[name] for name in _OF_CLIENTS_ALONE}),
         *_of_node(managed, sample),
     ]
-
-    asked = {key: queue.row.stats for key, queue in sample.queues.items() if queue.row.stats is not None}
-    stats = await managed.run(managed.node.stats(asked))
+    stats: Mapping[str, Any] | None = None
+    if path == _DETAILED:
+        vhosts = frozenset(request.query_params.getlist("vhost"))
+        scrape = Scrape(managed.node, sample, connections, channels, further, vhosts)
+        further = list(scrape.families(request.query_params.getlist("family")))
+    else:
+        asked = {key: queue.row.stats for key, queue in sample.queues.items() if queue.row.stats is not None}
+        stats = await managed.run(managed.node.stats(asked))
     parts, content_type = exposition(stats, further, per_object=path.endswith("per-object"))
     return await bridge.in_thread(lambda: Pieces(joined(parts), 200, {}, content_type, makes_in_thread=True))
 
 
-async def _of_clients(managed: Managed, counted: Mapping[str, int]) -> list[Series]:
-    connections = await in_pieces(connections_of(managed.clients))
-    channels = await in_pieces(channels_of(managed.clients))
+def _of_clients(
+    managed: Managed, connections: list[Document], channels: list[Document], counted: Mapping[str, int]
+) -> list[Series]:
     consumers = sum(channel["consumer_count"] for channel in channels)
     publishers = sum("publish" in channel.get("message_stats", ()) for channel in channels)
-    churn = managed.clients.traffic.churn
+    churn = churned(managed)
     return [
         Series("gauge", "rabbitmq_connections", "Connections currently open", {(): len(connections)}),
         Series("gauge", "rabbitmq_channels", "Channels currently open", {(): len(channels)}),
@@ -103,8 +111,7 @@ async def _of_clients(managed: Managed, counted: Mapping[str, int]) -> list[Seri
         Series("gauge", "rabbitmq_global_publishers", "Publishers", {("amqp091",): publishers}, ("protocol",)),
         *(
             Series("counter", f"rabbitmq_{kind}s_{past}", f"{kind.title()}s {past}", {(): churn[f"{kind}_{event}"]})
-            for kind in ("connection", "channel")
-            for past, event in (("opened", "created"), ("closed", "closed"))
+            for kind, past, event in _CHURN
         ),
         *(
             Series(
@@ -115,7 +122,7 @@ async def _of_clients(managed: Managed, counted: Mapping[str, int]) -> list[Seri
         ),
         *(
             Series("gauge", f"rabbitmq_channel_{name}", text, {(): sum(channel[key] for channel in channels)})
-            for name, key, text in _CHANNELS
+            for name, key, text in CHANNEL_GAUGES
         ),
         *(
             Series("counter", f"rabbitmq_channel_{name}", text, {(): counted.get(key, 0)})
@@ -137,10 +144,13 @@ def _of_node(managed: Managed, sample: NodeSample) -> Iterator[Series]:
     versions = (BROKER_VERSION, BROKER_VERSION)
     labels = ("rabbitmq_version", "prometheus_plugin_version")
     yield Series("gauge", "rabbitmq_build_info", "Versions", {versions: 1}, labels)
-    names = (managed.node_name, managed.cluster_name)
-    yield Series("gauge", "rabbitmq_identity_info", "Names", {names: 1}, ("rabbitmq_node", "rabbitmq_cluster"))
+    names = (managed.node_name, managed.cluster_name, str(managed.node.registry.parameters.global_value(CLUSTER_ID)))
+    labels = ("rabbitmq_node", "rabbitmq_cluster", "rabbitmq_cluster_permanent_id")
+    yield Series("gauge", "rabbitmq_identity_info", "Names", {names: 1}, labels)
     memory = sum(queue.document.get("memory", 0) for queue in sample.queues.values())
     yield Series("gauge", "rabbitmq_queue_process_memory_bytes", "Memory of queues", {(): memory})
+    uptime_s = time.monotonic() - managed.node.opened_s
+    yield Series("gauge", "rabbitmq_erlang_uptime_seconds", "Since the node was opened", {(): uptime_s})
     process = psutil.Process()
     for name, value in io_counters(process).items():
         yield Series("counter", f"rabbitmq_{name.replace('_count', '_ops')}", "Of the process", {(): value})

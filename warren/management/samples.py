@@ -7,6 +7,7 @@ before. A sample changes nothing and wakes nothing.
 from __future__ import annotations
 
 import asyncio
+import datetime
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from warren.hosting.queue_rows import Key, QueueRow, each_queue, find_queue, que
 from warren.hosting.running_node import RunningNode
 from warren.management.past import NOTHING, Past
 from warren.management.rates import Rates, rates_of
+from warren.server.client_link import ClientLink
 from warren.top.snapshots import Snapshot, Snapshots
 from warren.verbs.steps import run
 
@@ -45,11 +47,13 @@ _STATS: Final = (
     "effective_policy_definition",
 )  # fmt: skip
 """What a queue reports and the API repeats."""
+CAPACITY_HALF_LIFE_S: Final = 10.0
+"""How soon ``consumer_capacity`` forgets: samples of ten seconds ago weigh half as much as those of now."""
 _DISK: Final = ("disk_reads", "disk_writes")
 _OF_STREAMS: Final = ("consumers", "policy", "operator_policy", "effective_policy_definition")
 """What a stream reports."""
 _NOT_OF_QUORUM: Final = (
-    "backing_queue_status", "exclusive_consumer_tag", "head_message_timestamp", "message_bytes_paged_out",
+    "backing_queue_status", "exclusive_consumer_tag", "head_message_timestamp", "idle_since", "message_bytes_paged_out",
     "messages_paged_out", "messages_ready_ram", "messages_unacknowledged_ram", "recoverable_slaves",
 )  # fmt: skip
 """What RabbitMQ does not report of a quorum queue."""
@@ -65,6 +69,52 @@ class QueueSample:
     document: Document
     """As ``/api/queues`` has it."""
     message_stats: Mapping[str, int] = attrs.Factory(dict)
+
+
+@attrs.define
+class QueueUse:
+    """What consecutive samples say about the use of one queue."""
+
+    _row: QueueRow
+    _sampled_s: float
+    _capacity: float = attrs.field(init=False)
+    _used_s: float | None = attrs.field(init=False, default=None)
+    """When a sample found that the queue, although at rest, had passed on messages."""
+
+    def __attrs_post_init__(self) -> None:
+        self._capacity = float(self._row.can_deliver)
+
+    def note(self, row: QueueRow, now_s: float) -> None:
+        """Take another sample."""
+        before, self._row = self._row, row
+        if not row.stats or not before.stats or not before.stats["consumers"]:
+            self._capacity = float(row.can_deliver)
+        else:
+            weight = 0.5 ** ((now_s - self._sampled_s) / CAPACITY_HALF_LIFE_S)
+            self._capacity += (row.can_deliver - self._capacity) * (1.0 - weight)
+        if row.rest_number != before.rest_number:
+            self._used_s = None
+        elif row.counts != before.counts:  # messages may bypass a queue at rest
+            self._used_s = now_s
+        self._sampled_s = now_s
+
+    @property
+    def capacity(self) -> float:
+        """The share of the last seconds in which the queue could deliver at once; 0 without consumers."""
+        stats = self._row.stats
+        return self._capacity if stats and stats["consumers"] else 0
+
+    def idle_since(self, wall_s: float) -> str | None:
+        """When a queue that rests was last used, as RabbitMQ writes it; ``None`` if it does not rest.
+
+        ``wall_s``: the time of the last sample.
+        """
+        if (idle_s := self._row.idle_s) is None:
+            return None
+        if self._used_s is not None:
+            idle_s = min(idle_s, self._sampled_s - self._used_s)
+        since = datetime.datetime.fromtimestamp(wall_s - idle_s, datetime.UTC)
+        return since.isoformat(timespec="milliseconds")
 
 
 @attrs.frozen
@@ -89,11 +139,13 @@ class Samples:
     _node: RunningNode
     node_name: str
     _clock: Callable[[], float] = time.monotonic
+    _wall_clock: Callable[[], float] = time.time
     _rates: Rates = attrs.Factory(Rates)
     """Of queues."""
     _other_rates: Rates = attrs.Factory(Rates)
     _rows: dict[Key, QueueRow] = attrs.Factory(dict)
     """The last row of each queue that had statistics."""
+    _uses: dict[Key, QueueUse] = attrs.Factory(dict)
     _deleted_counts: Counter[str] = attrs.Factory(Counter)
     """The counts of queues that no longer exist."""
 
@@ -112,6 +164,7 @@ class Samples:
         for row in before.values():
             self._deleted_counts.update(_message_stats(row.counts))
         self._rates.keep(samples)
+        self._uses = {key: use for key, use in self._uses.items() if key in samples}
         if len(self._other_rates) > MAX_OTHER:
             self._other_rates.keep(())
         return self._summed(memory, samples)
@@ -182,23 +235,36 @@ class Samples:
             document = declared(declaration, self.node_name) | {"state": "running"} | numbers
             document |= {name: stats[name] for name in _OF_STREAMS}
             return QueueSample(row, document | {"readers": {self.node_name: stats["consumers"]}, "memory": 0})
+        use = self._use(key, row, now_s)
         document = {name: stats[name] for name in _STATS} | numbers | {
             "arguments": dict(stats["arguments"]),
             "backing_queue_status": _backing(stats["backing_queue_status"]),
-            "consumer_capacity": 0,
-            "consumer_utilisation": 0,
-            "head_message_timestamp": None,
+            "consumer_capacity": use.capacity,
+            "consumer_utilisation": use.capacity,
+            "head_message_timestamp": row.head_timestamp,
             "memory": self._node.allocated_bytes(row.actor),
             "node": self.node_name,
             "recoverable_slaves": None,
             "state": "running",
             "type": declaration.queue_type,
         }  # fmt: skip
+        if (idle_since := use.idle_since(self._wall_clock())) is not None:
+            document["idle_since"] = idle_since
+        if isinstance(queue, QueueEntry) and isinstance(owner := queue.owner, ClientLink) and owner.peer is not None:
+            peer = {"peer_host": owner.peer.peer_host, "peer_port": owner.peer.peer_port}
+            document["owner_pid_details"] = {"name": owner.name, **peer}
         if declaration.is_quorum:
             document = _of_quorum(document) | _members(declaration, self.node_name)
         if any(counted.values()):
             document["message_stats"] = rates_of(counted, rates)
         return QueueSample(row, document, counted)
+
+    def _use(self, key: Key, row: QueueRow, now_s: float) -> QueueUse:
+        if (use := self._uses.get(key)) is None:
+            use = self._uses[key] = QueueUse(row, now_s)
+        else:
+            use.note(row, now_s)
+        return use
 
 
 def declared(declaration: QueueDeclaration, node: str) -> Document:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import secrets
 import socket
 from collections.abc import Iterator
 from typing import Any, Final, Self, cast
@@ -12,10 +13,12 @@ from typing import Any, Final, Self, cast
 import uvicorn
 
 from warren.actors.log_events import log_event, logger
+from warren.actors.node.node_errors import UnsavedError
+from warren.actors.node.node_registry import NodeRegistry
 from warren.actors.runtime.loop_thread import LoopThread
 from warren.hosting.running_node import RunningNode
 from warren.management.app import Application
-from warren.management.call import Managed
+from warren.management.call import CLUSTER_ID, Managed
 from warren.management.clients import Clients, NoClients
 from warren.management.handlers import overview
 from warren.management.http_protocol import HttpProtocol
@@ -24,7 +27,8 @@ from warren.management.settings import ManagementSettings
 from warren.server.peer import is_loopback
 from warren.server.settings import ListenError
 from warren.server.tls import Handshakes, server_context
-from warren.storage.errors import WarrenError
+from warren.storage.errors import StorageError, WarrenError
+from warren.verbs.steps import run
 
 _LOG = logger("management")
 
@@ -75,6 +79,8 @@ class ManagementServer:
     def start(self) -> None:
         """Listen. Raises :class:`~warren.server.settings.ListenError` if the address is not available."""
         self.node.check_process()
+        with contextlib.suppress(StorageError, UnsavedError):  # a disk that is full: the next start tries again
+            run(self.node.change(_name_cluster))
         self._socket = _listening(self.settings.management_tcp_ip, self.settings.management_tcp_port)
         self._managed.addresses[:] = [self._socket.getsockname()[:2]]
         self._managed.samples.begin()
@@ -168,3 +174,10 @@ def _listening(host: str, port: int) -> socket.socket:
         return socket.create_server((str(address[0]), port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise ListenError(f"{host}:{port}: {error.strerror or error}") from error
+
+
+def _name_cluster(registry: NodeRegistry) -> None:
+    """Give a node that has never been managed the permanent name that RabbitMQ gives a cluster."""
+    if registry.parameters.global_value(CLUSTER_ID) is None:
+        name = f"rabbitmq-cluster-id-{secrets.token_urlsafe(16)}"
+        registry.define(lambda definitions: definitions.parameters.set_global(CLUSTER_ID, name))

@@ -34,7 +34,7 @@ from warren.server.channels.channel import Ends, ServerChannel
 from warren.server.client_link import ClientLink
 from warren.server.heartbeats import Heartbeats
 from warren.server.login import Login
-from warren.server.peer import Peer, set_option
+from warren.server.peer import Peer, packet_counts, set_option
 from warren.server.replies import ACCESS_REFUSED, CONNECTION_FORCED, NOT_ALLOWED, Refusal, closes_channel, reply_of
 from warren.server.sasl import SaslError
 from warren.server.server_context import ServerContext
@@ -419,7 +419,7 @@ class ClientConnection(asyncio.Protocol):
     def info(self) -> dict[str, Any]:
         """Return what RabbitMQ's management shows of a connection."""
         link, login, peer = self.link, self._login, self.link.peer
-        properties = login.client_properties
+        properties, packets = login.client_properties, packet_counts(link.transport)
         name = {"user_provided_name": properties["connection_name"]} if "connection_name" in properties else {}
         return {
             "auth_mechanism": login.mechanism,
@@ -434,11 +434,11 @@ class ClientConnection(asyncio.Protocol):
             "peer_port": peer.peer_port if peer else 0,
             "port": peer.port if peer else 0,
             "protocol": "AMQP 0-9-1",
-            "recv_cnt": 0,
+            "recv_cnt": packets[0],
             "recv_oct": self.received_bytes,
-            "send_cnt": 0,
+            "send_cnt": packets[1],
             "send_oct": link.sent_bytes,
-            "send_pend": 0,
+            "send_pend": 0 if link.transport is None else link.transport.get_write_buffer_size(),
             "ssl": bool(peer and peer.ssl),
             **dict.fromkeys(("ssl_cipher", "ssl_hash", "ssl_key_exchange", "ssl_protocol")),
             "state": "blocked" if link.blocked_reason else self.engine.state.value,

@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import os
 import socket
+import struct
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -21,6 +22,9 @@ _SHORT: Final = {
     "domainComponent": "DC",
     "userId": "UID",
 }
+_DATA_SEGMENTS: Final = struct.Struct("=II")
+_TCP_INFO_BYTES: Final = 160
+"""Linux's ``struct tcp_info`` up to ``tcpi_data_segs_in`` and ``tcpi_data_segs_out``."""
 
 
 @attrs.frozen(kw_only=True)
@@ -88,3 +92,16 @@ def set_option(number: int, level: int, option: int, value: int) -> None:
     """Set an option of the socket with that file descriptor. Raises ``OSError``."""
     with socket.socket(fileno=os.dup(number)) as duplicate:
         duplicate.setsockopt(level, option, value)
+
+
+def packet_counts(transport: asyncio.Transport | None) -> tuple[int, int]:
+    """Return how many TCP segments with data a socket has received and sent; 0 where the system does not count them."""
+    tcp_info = getattr(socket, "TCP_INFO", None)
+    connected = None if transport is None else transport.get_extra_info("socket")
+    if tcp_info is None or connected is None or connected.family == socket.AF_UNIX:
+        return 0, 0
+    try:
+        answer = connected.getsockopt(socket.IPPROTO_TCP, tcp_info, _TCP_INFO_BYTES)
+        return _DATA_SEGMENTS.unpack_from(answer, _TCP_INFO_BYTES - _DATA_SEGMENTS.size)
+    except (OSError, struct.error):  # it is closed, or the kernel is older than 4.6
+        return 0, 0

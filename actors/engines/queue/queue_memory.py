@@ -26,11 +26,17 @@ class QueueMemory:
     _deadline: QueueDeadline
     resting: bool = False
     _last_work_ns: int = 0
-    """When a turn last had something to do."""
+    """When a turn last had something to do, if only to look at the time."""
+    _idle_turn_ns: int = -1
+    """When a turn last did nothing but look at the time."""
+    _used_before_ns: int = 0
+    """When the queue was last used before that."""
     _report_armed: bool = False
     _idle_armed: bool = False
     _reporting: bool = False
     _resume_told: bool = False
+    _has_looked: bool = False
+    """Whether this turn does nothing but look at the time, as far as is known."""
 
     # ── reports, and their answers ──────────────────────────────────────────────────────────────────────────────
 
@@ -43,6 +49,8 @@ class QueueMemory:
                 self._report()
         if not self._idle_armed:
             self._idle_armed = True
+            if self._has_looked:
+                self._idle_turn_ns, self._has_looked = self._last_work_ns, False
             self._context.host.call_later("idle", self._context.settings.hibernate_after_ms * MS_NS, self.idle_due)
 
     def _arm_report(self) -> None:
@@ -83,11 +91,22 @@ class QueueMemory:
         self._context.process.backing.resume()
         self._context.output.account_memory()
 
+    @property
+    def idle_s(self) -> float | None:
+        """How long the queue has not been used; ``None`` while it does not rest."""
+        return (self._context.clock.now_ns() - self._used_ns) / 1e9 if self.resting else None
+
+    @property
+    def _used_ns(self) -> int:
+        return self._used_before_ns if self._last_work_ns == self._idle_turn_ns else self._last_work_ns
+
     # ── rest ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def idle_due(self) -> None:
         """Rest if idle for ``hibernate_after_ms`` and nothing waits to be safe. Else the turn's end sets the timer."""
         context, syncs = self._context, self._syncs
+        self._used_before_ns = self._used_ns
+        self._has_looked = not context.worked and not context.host.has_more()
         self._idle_armed = False
         context.worked = True
         now_ns = context.clock.now_ns()
@@ -97,7 +116,7 @@ class QueueMemory:
         if context.process.backing.recovering or syncs.waiting or syncs.settled or not self._has_come_to_rest():
             self._last_work_ns = now_ns
             return
-        context.worked = False
+        context.worked = self._has_looked = False
         context.output.account_memory()
         context.host.cancel_timers()
         syncs.is_armed = self._report_armed = self._reporting = False

@@ -19,6 +19,8 @@ from warren.actors.engines.declared.definitions_json import BROKER_VERSION
 from warren.actors.engines.declared.exchanges import DELAYED, EXCHANGE_TYPES
 from warren.actors.engines.declared.vhost_metadata import VhostMetadata
 from warren.ctl import checks
+from warren.ctl.feature_flags import FEATURE_FLAGS
+from warren.logs import log_files
 from warren.management.call import Call, Managed
 from warren.management.http import bad_request, boolean, done, not_found, required
 from warren.management.lists import listed
@@ -124,8 +126,13 @@ def take_samples(managed: Managed, sample: NodeSample) -> None:
     )
 
 
+def churned(managed: Managed) -> Counter[str]:
+    """How many connections, channels and queues came and went."""
+    return managed.clients.traffic.churn + managed.node.registry.churn
+
+
 def _churn(managed: Managed, past: Past = NOTHING) -> Document:
-    counted = managed.clients.traffic.churn
+    counted = churned(managed)
     return managed.samples.rates_of("churn", {name: counted[name] for name in _CHURN}, past)
 
 
@@ -251,7 +258,7 @@ async def _node(call: Call) -> Document:
             {name: value for name, value in context.items() if name not in ("node", "ssl_opts")}
             for context in contexts(call)
         ],
-        "log_files": [],
+        "log_files": log_files(),
         "db_dir": os.path.abspath(call.node.path),
         "config_files": [],
         "net_ticktime": 60,
@@ -265,7 +272,7 @@ async def _node(call: Call) -> Document:
 
 
 def _node_counters(managed: Managed, sample: NodeSample, process: psutil.Process, past: Past = NOTHING) -> Document:
-    free, counted = sample.memory["disk_free_bytes"], sample.counted[None]
+    free, counted, churn = sample.memory["disk_free_bytes"], sample.counted[None], churned(managed)
     counters = dict.fromkeys(_NODE_COUNTERS, 0) | {
         "mem_used": sample.memory["used_bytes"],
         "fd_used": process.num_fds() if hasattr(process, "num_fds") else 0,
@@ -276,7 +283,7 @@ def _node_counters(managed: Managed, sample: NodeSample, process: psutil.Process
         "gc_num": sum(generation["collections"] for generation in gc.get_stats()),
         "msg_store_read_count": counted["disk_reads"],
         "msg_store_write_count": counted["disk_writes"],
-        **{name: managed.clients.traffic.churn[name] for name in _CHURN},
+        **{name: churn[name] for name in _CHURN},
         **io_counters(process),
     }
     return managed.samples.rates_of("node", counters, past, "node_stats")
@@ -410,5 +417,5 @@ async def auth(call: Call) -> Any:
 
 
 async def feature_flags(call: Call) -> Any:
-    """``/api/feature-flags``: an empty list."""
-    return []
+    """``/api/feature-flags``."""
+    return listed(FEATURE_FLAGS, call.query, ("name",))

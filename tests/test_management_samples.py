@@ -1,0 +1,112 @@
+"""What the management API says of queues from sample to sample, in a node whose time is in the test's hand."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from tests.support.runtime_tools import HandNode, hand_node
+from warren.logs import log_files
+from warren.management.samples import CAPACITY_HALF_LIFE_S, Samples
+
+WALL_S = 1_700_000_000
+
+
+@attrs.define
+class Sampled:
+    """A node, and samples of it; the clocks of both stand still unless the test advances them."""
+
+    hand: HandNode
+    samples: Samples = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.samples = Samples(self.hand.node._running, "node", self.now_s, lambda: WALL_S + self.now_s())
+        self.samples.begin()
+
+    def now_s(self) -> float:
+        return self.hand.clock.now_ns() / 1e9
+
+    def queue(self, name: str = "orders") -> dict[str, Any]:
+        return self.samples.take().queues["/", name].document
+
+
+@pytest.fixture
+def sampled() -> Iterator[Sampled]:
+    hand = hand_node(hibernate_after_ms=1000)
+    with hand.node:
+        yield Sampled(hand)
+
+
+def test_a_queue_is_idle_since_it_was_last_used_and_only_while_it_rests(sampled: Sampled) -> None:
+    orders = sampled.hand.node.queue("orders")
+    sampled.hand.advance(5)
+    orders.publish(b"x").wait()
+    used_s = WALL_S + sampled.now_s()
+    assert "idle_since" not in sampled.queue()
+    for _ in range(3):  # a sample is no use
+        sampled.hand.advance(2)
+        since = datetime.datetime.fromisoformat(sampled.queue()["idle_since"])
+        assert since.timestamp() == pytest.approx(used_s, abs=0.1)  # it syncs a moment later
+    orders.publish(b"x").wait()
+    assert "idle_since" not in sampled.queue()
+
+
+def test_a_queue_can_deliver_while_a_consumer_has_room(sampled: Sampled) -> None:
+    orders = sampled.hand.node.queue("orders")
+    assert sampled.queue()["consumer_capacity"] == 0
+    consumer = orders.consume(prefetch=1)
+    assert sampled.queue()["consumer_capacity"] == 1.0
+    orders.publish_many([b"1", b"2"]).wait()
+    message = next(consumer)
+    sampled.hand.advance(CAPACITY_HALF_LIFE_S)
+    assert sampled.queue()["consumer_capacity"] == 0.5  # full, as far as samples know, for a half-life
+    sampled.hand.advance(CAPACITY_HALF_LIFE_S)
+    assert sampled.queue()["consumer_utilisation"] == 0.25
+    message.ack()
+    next(consumer).ack()
+    sampled.hand.advance(CAPACITY_HALF_LIFE_S)
+    assert sampled.queue()["consumer_capacity"] == 0.625
+    consumer.close()
+    assert sampled.queue()["consumer_capacity"] == 0
+
+
+def test_the_timestamp_is_that_of_the_next_message(sampled: Sampled) -> None:
+    orders = sampled.hand.node.queue("orders")
+    assert sampled.queue()["head_message_timestamp"] is None
+    for timestamp in (None, 5, 1_700_000_000):
+        orders.publish(b"x", timestamp=timestamp).wait()
+    shown = []
+    for _ in range(3):
+        shown.append(sampled.queue()["head_message_timestamp"])
+        orders.get(auto_ack=True)
+    assert shown == [None, 5, 1_700_000_000]
+
+
+def test_queues_that_come_and_go_are_counted(sampled: Sampled) -> None:
+    node = sampled.hand.node
+    for name in ("a", "b", "a"):
+        node.queue(name)
+    node.delete_queue("b")
+    churn = node._running.registry.churn
+    assert dict(churn) == {"queue_declared": 3, "queue_created": 2, "queue_deleted": 1}
+
+
+def test_log_files_are_those_that_warren_writes_to(tmp_path: Path) -> None:
+    loggers = [logging.getLogger(name) for name in ("warren", None)]
+    handlers = [logging.FileHandler(tmp_path / "warren.log"), logging.StreamHandler(sys.stderr)]
+    before = log_files()
+    for logger, handler in zip(loggers, handlers, strict=True):
+        logger.addHandler(handler)
+    try:
+        assert [name for name in log_files() if name not in before] == [str(tmp_path / "warren.log"), "<stderr>"]
+    finally:
+        for logger, handler in zip(loggers, handlers, strict=True):
+            logger.removeHandler(handler)
+            handler.close()
