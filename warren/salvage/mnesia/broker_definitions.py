@@ -216,7 +216,9 @@ def _restored_bindings(
     restored = [
         binding
         for binding in bindings
-        if binding.source[2] and binding.source in exchanges and binding.destination in {**exchanges, **queues}
+        if binding.source[2]
+        and binding.source in exchanges
+        and (binding.destination in exchanges or binding.destination in queues)
     ]
     gone = {name for name, queue in queues.items() if queue.is_exclusive}
     while gone:
