@@ -339,6 +339,20 @@ def test_queues_that_are_not_wanted_are_not_opened(table: str, place: Path, open
     assert all(wanted in path for path in opened)
 
 
+def test_planning_looks_at_no_queue_but_the_named_ones(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vhost = VhostOnDisk(place)
+    for number in range(20):
+        queue = vhost.queue(b"queue-%d" % number)
+        queue.publish(0, embedded=queue.message(0, b"body"))
+    looks: list[str] = []
+    listing = ReadOnlyFileSystem.list
+    monkeypatch.setattr(ReadOnlyFileSystem, "list", lambda files, path: (looks.append(path), listing(files, path))[1])
+    rows = read_rows("messages", str(place), filters=[In(("queue",), ("queue-3", "queue-17", "no-queue"))])
+    assert [row["queue"] for row in rows] == ["queue-17", "queue-3"]
+    own = {str(Path(row["file"]).parent) for row in rows}
+    assert not [path for path in looks if "/queues/" in path and path not in own]
+
+
 @pytest.mark.parametrize("table", NAMES)
 @pytest.mark.parametrize("column", ["node", "vhost"])
 def test_nodes_and_vhosts_that_are_not_wanted_are_not_opened(

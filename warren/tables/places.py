@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, closing
 from urllib.parse import unquote
 
@@ -124,12 +124,12 @@ class NodeContents:
         """Which of the two kinds it has."""
         return (Kind(0) if self.vhosts is None else Kind.QUEUES) | (Kind(0) if self.store is None else Kind.TOPICS)
 
-    def opened_vhosts(self) -> Iterator[Vhost]:
-        """Its vhosts, each open until the next."""
+    def opened_vhosts(self, queue_names: Collection[bytes] = ()) -> Iterator[Vhost]:
+        """Its vhosts, each open until the next; ``queue_names``: other classic queues may be left out."""
         files = self.node.place().files
         nodes = QuorumNodes(files)
         for vhost_place in self.vhosts or ():
-            with closing(Vhost.open(files, vhost_place, nodes)) as vhost:
+            with closing(Vhost.open(files, vhost_place, nodes, queue_names)) as vhost:
                 yield vhost
 
 

@@ -25,7 +25,7 @@ import attrs
 
 from warren.msg_store.rdq.rdq_format import file_number
 from warren.salvage.export import chosen_queues
-from warren.salvage.names import as_text, split_level, to_text
+from warren.salvage.names import as_text, from_text, split_level, to_text
 from warren.salvage.queue_descriptor import QueueDescriptor
 from warren.salvage.queue_directory import Extent
 from warren.salvage.queue_reader import QueueDirectory
@@ -39,6 +39,9 @@ from warren.tables.intervals import runs
 from warren.tables.places import Node, NodeContents
 from warren.tables.read_options import ReadOptions
 from warren.tables.table import Task
+
+_FEW_NAMES: Final = 64
+"""Directories are found by the hashes of up to so many names; each takes 257 of them, for the levels."""
 
 NO_END: Final = sys.maxsize
 """After every segment."""
@@ -111,7 +114,7 @@ def plan_queues(
     ``mode=failfast`` damage of the vhost itself raises :class:`DataError`.
     """
     packing = _Packing(contents.node, options.partition_bytes)
-    for vhost in contents.opened_vhosts():
+    for vhost in contents.opened_vhosts(_names(pushdown)):
         if not pushdown.allows("vhost", as_text(to_text(vhost.name))):
             continue
         cutter = QueueCutter(
@@ -126,6 +129,13 @@ def plan_queues(
         for directories in chosen:
             yield from packing.add([cutter.cut(directory) for directory in directories])
     yield from packing.rest()
+
+
+def _names(pushdown: Pushdown) -> list[bytes]:
+    """The names of the only queues that are wanted; empty if that is not known, or if they are many."""
+    names = pushdown.of_column("queue").choice or frozenset()
+    is_plain = len(names) <= _FEW_NAMES and all(isinstance(name, str) and "\\" not in name for name in names)
+    return [from_text(name) for name in sorted(names)] if is_plain else []
 
 
 def _stop_at_problem(vhost: Vhost, chosen: set[str]) -> None:
