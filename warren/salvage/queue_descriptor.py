@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 
@@ -91,8 +91,7 @@ class QueueDescriptor:
         return ClassicV2Directory(index=index, name=self.name, bodies=bodies)
 
 
-@attrs.frozen
-class QueuePlace:
+class QueuePlace(NamedTuple):
     """A quorum queue or a stream: its directory is not in its vhost's."""
 
     vhost: bytes
