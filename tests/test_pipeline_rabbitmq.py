@@ -414,6 +414,20 @@ def test_planning_opens_no_index_and_no_store(place: Path, opened: list[str]) ->
     assert all(len(pickle.dumps(partition)) < 2_000 for partition in partitions)
 
 
+@pytest.mark.parametrize("task_segments", [2, 3, 4, 5])
+def test_a_queue_is_cut_into_tasks_of_about_one_size(place: Path, task_segments: int) -> None:
+    queue = VhostOnDisk(place).queue(b"q")
+    for seq_id in range(13 * ENTRIES):
+        queue.publish(seq_id, embedded=queue.message(seq_id, bytes(100)))
+    size = (queue.path / "0.idx").stat().st_size
+    _, partitions = partitions_of(place, partition_bytes=str(task_segments * size + size // 2))
+    ranges = [partition.value.work[0].segments for partition in partitions]
+    counts = [min(segments.stop, 13) - segments.start for segments in ranges]
+    assert sum(counts) == 13
+    assert max(counts) <= task_segments + 1
+    assert max(counts) - min(counts) <= 1
+
+
 def test_what_a_worker_has_read_it_does_not_count_again(place: Path, opened: list[str]) -> None:
     a_queue_in_pieces(place)
     reader, partitions = partitions_of(place, partition_bytes="1", mode="failfast")

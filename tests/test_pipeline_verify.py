@@ -154,3 +154,17 @@ def test_limits_that_cannot_be_are_said() -> None:
         compact.parse_limits({"nonsense": "1"})
     with pytest.raises(PipelineError, match="--set msg_store_file_size_limit=much: not a number"):
         compact.parse_limits({"msg_store_file_size_limit": "much"})
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_small_directories_take_few_tasks(spark: SparkSession) -> None:
+    setting = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(setting)
+    spark.conf.set(setting, "64")
+    try:
+        with verify.findings(spark, find_nodes([rabbitmq_node("03-clean-fanout-refcount")])) as (frame, _):
+            assert frame.rdd.getNumPartitions() <= 4
+        assert spark.conf.get(setting) == "64"
+    finally:
+        spark.conf.set(setting, before or "200")

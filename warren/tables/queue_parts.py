@@ -204,12 +204,17 @@ class _Packing:
         """Add one queue, or all levels of one, in the order of their messages."""
         pieces = [piece for _, of_level in levels for piece in of_level]
         wholes = [whole for whole, _ in levels]
-        if self._weight + sum(piece.weight for piece in pieces) > self._partition_bytes:
+        total = sum(piece.weight for piece in pieces)
+        if self._weight + total > self._partition_bytes:
             yield from self.rest()
+        share = total / max(-(-total // self._partition_bytes), 1)  # of each task, if the queue is cut
         previous: QueuePart | None = None
+        done, number = 0, 0
         for part, weight in ((piece.part, piece.weight) for piece in pieces):
-            if self._weight + weight > self._partition_bytes:
+            number_here = int((done + weight / 2) // share) if total > self._partition_bytes else 0
+            if number_here > number:
                 yield from self.rest()
+            done, number = done + weight, number_here
             goes_on = bool(self._parts) and previous is not None and _follows(part, previous)
             joined = self._parts[-1].joined(part) if goes_on else None
             if joined is not None:

@@ -41,6 +41,13 @@ _OUTPUTS: Final = "_task_outputs"
 _TRIES: Final = 10
 _WORK: Final = schema_of("work binary, weight long")
 _TASKS_A_CORE: Final = 3
+_OPENING_BYTES: Final = 64 << 10
+"""What it takes to open a piece of work, as bytes that could be read meanwhile."""
+_LEAST_TASK_BYTES: Final = 1 << 20
+"""A task with less to read takes longer to start than to do."""
+_SHUFFLED_BYTES: Final = 16 << 20
+"""The bytes of files whose rows are one task's after a shuffle."""
+_SHUFFLE_TASKS: Final = "spark.sql.shuffle.partitions"
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -132,9 +139,21 @@ def planned(
     with persisted(parallel_rows(spark, numbered(nodes), planning, _WORK, most)) as works:
         totals = works.agg(F.count("*").alias("count"), F.sum("weight").alias("weight")).first()
         count, weight = (0, 0) if totals is None else (totals["count"], totals["weight"] or 0)
-        dealt = _dealt(works, max(1, min(count, max(most, -(-weight // partition_bytes)))))
-        with persisted(_done(dealt, do, schema)) as rows:
+        few = min(most, (weight + count * _OPENING_BYTES) // _LEAST_TASK_BYTES)
+        dealt = _dealt(works, max(1, min(count, max(few, -(-weight // partition_bytes)))))
+        with _shuffled_into(spark, weight // _SHUFFLED_BYTES + 1), persisted(_done(dealt, do, schema)) as rows:
             yield rows
+
+
+@contextmanager
+def _shuffled_into(spark: SparkSession, most: int) -> Iterator[None]:
+    """Let shuffles have ``most`` tasks, if the session's setting is higher: many empty tasks take minutes."""
+    setting = spark.conf.get(_SHUFFLE_TASKS) or "200"
+    spark.conf.set(_SHUFFLE_TASKS, str(min(most, int(setting))))
+    try:
+        yield
+    finally:
+        spark.conf.set(_SHUFFLE_TASKS, setting)
 
 
 def parallel_rows(
