@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from typer.testing import Result
 
 from tests.support import cli_tools
+from tests.support.disk_log_tools import log
 from tests.support.rabbitmq_golden import DEFINITIONS, archives, as_sets, manifest_of, name_of
+from warren.queue_index.index.dets_format import encode_table
 from warren.salvage.archives.archive import unpack
 from warren.salvage.mnesia.broker_definitions import read_definitions
 from warren.salvage.queue_directory import Finding
 from warren.salvage.read_only import ReadOnlyFileSystem
+from warren.storage.erlang_terms import Atom, Opaque, Term
 from warren.storage.memory import MemoryFileSystem
 
 Json = dict[str, Any]
@@ -176,3 +179,77 @@ def test_nothing_in_the_directory_changes(killed: Path) -> None:
     before = {path: path.read_bytes() for path in killed.rglob("*") if path.is_file()}
     definitions_of(killed)
     assert {path: path.read_bytes() for path in killed.rglob("*") if path.is_file()} == before
+
+
+# ── what a start restores ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def resource(kind: str, name: bytes) -> Term:
+    return Atom("resource"), b"/", Atom(kind), name
+
+
+def exchange(name: bytes, *, auto_delete: bool) -> Term:
+    return Atom("exchange"), resource("exchange", name), Atom("fanout"), True, auto_delete, False, []
+
+
+def queue(name: bytes, owner: Term) -> Term:
+    return Atom("amqqueue"), resource("queue", name), True, False, owner, []
+
+
+def route(source: bytes, kind: str, destination: bytes) -> Term:
+    binding: Term = Atom("binding"), resource("exchange", source), b"", resource(kind, destination), []
+    return Atom("route"), binding, Atom("const")
+
+
+def test_exclusive_queues_are_gone_and_what_they_alone_kept() -> None:
+    owner = Opaque(b"Xd\0\4a@h.\0\0\0\1\0\0\0\0\0\0\0\1")
+    document, findings = definitions_in_memory(
+        {
+            "rabbit_durable_queue.DCD": log([queue(b"own", owner), queue(b"q", Atom("none"))]),
+            "rabbit_durable_exchange.DCD": log(
+                [exchange(name, auto_delete=name != b"stays") for name in (b"last", b"chained", b"shared", b"stays")]
+            ),
+            "rabbit_durable_route.DCD": log(
+                [
+                    route(b"last", "queue", b"own"),
+                    route(b"chained", "exchange", b"last"),
+                    route(b"shared", "queue", b"own"),
+                    route(b"shared", "queue", b"q"),
+                    route(b"stays", "queue", b"own"),
+                    route(b"stays", "queue", b"missing"),
+                    route(b"missing", "queue", b"q"),
+                    route(b"", "queue", b"q"),
+                ]
+            ),
+            "schema.DAT": encode_table([]),
+        }
+    )
+    assert findings == []
+    assert [queue["name"] for queue in document["queues"]] == ["q"]
+    assert {exchange["name"] for exchange in document["exchanges"]} == {"shared", "stays"}
+    assert [(binding["source"], binding["destination"]) for binding in document["bindings"]] == [("shared", "q")]
+
+
+def test_records_of_older_versions_have_what_a_broker_assumes() -> None:
+    document, findings = definitions_in_memory(
+        {
+            "rabbit_user.DCD": log(
+                [(Atom("internal_user"), b"u", b"hash", [Atom("administrator")], Atom("undefined"))]
+            ),
+            "rabbit_vhost.DCD": log([(Atom("vhost"), b"/", [])]),
+            "rabbit_durable_queue.DCD": log([queue(b"q", Atom("none")), (Atom("amqqueue"), b"no name")]),
+            "schema.DAT": encode_table([]),
+        }
+    )
+    assert document["users"] == [
+        {
+            "name": "u",
+            "password_hash": "aGFzaA==",
+            "hashing_algorithm": "rabbit_password_hashing_md5",
+            "tags": ["administrator"],
+            "limits": {},
+        }
+    ]
+    assert document["vhosts"] == [{"name": "/", "limits": [], "metadata": {"description": "", "tags": []}}]
+    assert [queue["type"] for queue in document["queues"]] == ["classic"]
+    assert [finding.kind for finding in findings] == ["unreadable record"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import zlib
 from collections.abc import Sequence
@@ -37,6 +38,7 @@ from warren.queue_index.message.message_format import (
 from warren.queue_index.properties import Properties, decode_properties, encode_properties, from_json, names_in, to_json
 from warren.queue_index.topics import consumer_offsets_format
 from warren.queue_index.topics.local_offsets import LocalOffsets
+from warren.salvage.mnesia.broker_definitions import read_definitions
 from warren.salvage.quorum.fifo.decoding import EntryDecoder, decode_entry
 from warren.salvage.quorum.fifo.machine_state import parts_of
 from warren.salvage.quorum.quorum_node import read_applied, read_uids
@@ -46,6 +48,7 @@ from warren.salvage.quorum.ra.snapshot_format import SNAPSHOT_HEADER, parse_inde
 from warren.salvage.quorum.ra.snapshots import find_snapshot
 from warren.salvage.quorum.ra.wal_columns import WalEntries
 from warren.salvage.quorum.ra.wal_index import WalIndex
+from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.storage import erlang_terms, erlang_text, term_walk
 from warren.storage.erlang_terms import Atom, Term
 from warren.storage.errors import DataError, MessageError, TermError, WarrenError
@@ -202,6 +205,16 @@ def _dets_of_quorum(data: bytes) -> None:
     read_applied(data, PATH)
 
 
+def _mnesia(data: bytes) -> None:
+    files = MemoryFileSystem()
+    files.make_directories("node")
+    for name in ("LATEST.LOG", "rabbit_user.DCD", "rabbit_durable_queue.DCL"):
+        file = files.open_append(f"node/{name}")
+        file.append(data)
+        file.close()
+    json.dumps(read_definitions(ReadOnlyFileSystem(files), "node", str))
+
+
 def _names(data: bytes) -> None:
     directory.parse_deliver_with_publish(data)
     for read in (directory.parse_queue_name_file, directory.parse_queue_name, directory.parse_vhost_config):
@@ -344,6 +357,7 @@ BROKERS: tuple[Target, ...] = (
     Target("rdq", _rdq, seeds.files(seeds.V1, "*.rdq")),
     Target("dets", _dets, seeds.files(seeds.V1, "*.dets")),
     Target("dets-quorum", _dets_of_quorum, seeds.files(seeds.QUORUM, "*.dets")),
+    Target("mnesia", _mnesia, seeds.files(seeds.QUORUM, "*.LOG", size=1 << 20)),
     Target(
         "queue-names", _names, lambda: [*seeds.files(seeds.V1, ".queue_name")(), *seeds.files(seeds.V1, ".config")()]
     ),

@@ -139,7 +139,7 @@ class _Node:
         for item in items:
             match item:
                 case ("decision", tid, str(outcome), _, _):
-                    self.outcomes[encode(tid)] = outcome
+                    self.outcomes[_key(tid)] = outcome
                 case ("decision_list", [*decisions]):
                     self._note_decisions(decisions)
                 case _:
@@ -150,7 +150,7 @@ class _Node:
         for offset, item in items:
             match item:
                 case ("log_header", "trans_log", version, *_):
-                    is_reversed = encode(version)[-len(_REVERSED_BEFORE) :] < _REVERSED_BEFORE
+                    is_reversed = _key(version)[-len(_REVERSED_BEFORE) :] < _REVERSED_BEFORE
                 case ("commit", _, decision, _, [*copies], [*only], _, [*schema]):
                     if self._is_committed(decision, name, offset):
                         for changes in (schema, copies, only):
@@ -166,7 +166,7 @@ class _Node:
             case "presume_commit":
                 return True
             case ("decision", tid, _, [*disc_nodes], _):
-                outcome = self.outcomes.get(encode(tid))
+                outcome = self.outcomes.get(_key(tid))
                 if outcome != "committed" and len(disc_nodes) > 1 and outcome != "aborted":
                     self._damage("unclear transaction", name, offset, "its outcome is on other nodes; taken as aborted")
                 return outcome == "committed"
@@ -204,11 +204,11 @@ class _Node:
                 for written in records:
                     put(written)
             case "delete":
-                self.tables[table].pop(encode(key), None)
+                self.tables[table].pop(_key(key), None)
             case "delete_object":
-                stored = self.tables[table].get(encode(key))
-                if stored is not None and encode(stored) in map(encode, records):
-                    del self.tables[table][encode(key)]
+                stored = self.tables[table].get(_key(key))
+                if stored is not None and _key(stored) in map(_key, records):
+                    del self.tables[table][_key(key)]
             case "clear_table":
                 self.tables[table].clear()
             case _:
@@ -220,12 +220,20 @@ class _Node:
             case ("log_header", str(kind), *_) if kind in _LOG_KINDS:
                 pass
             case (_, key, *_):
-                self.tables[table][encode(key)] = record
+                self.tables[table][_key(key)] = record
             case _:
                 self._damage("unreadable record", name, offset, f"{record!r:.100}")
 
     def _damage(self, kind: str, name: str, offset: int | None, detail: str) -> None:
         self.report(Finding(kind, "damage", below(self.directory, name), offset, detail))
+
+
+def _key(term: Term) -> bytes:
+    """Its encoding; of a term that only damage can have made, and that has none, its text."""
+    try:
+        return encode(term)
+    except TermError:
+        return repr(term).encode("utf-8", "surrogateescape")
 
 
 def _named(properties: Iterable[Term]) -> Iterator[str]:
