@@ -326,3 +326,38 @@ def test_the_management_api_shows_one_member(tmp_path: Path) -> None:
         assert queue["arguments"] == QUORUM
         assert "backing_queue_status" not in queue
         assert here.node.definitions()["queues"][0]["type"] == "quorum"
+
+
+@pytest.mark.parametrize(("arguments", "limit"), [({}, 2), ({"x-delivery-limit": 1}, 1), ({"x-delivery-limit": -1}, 9)])
+def test_a_setting_limits_queues_without_a_limit(arguments: dict[str, Any], limit: int) -> None:
+    with warren.open(":memory:", quorum_delivery_limit=2) as node:
+        queue = node.queue("q", arguments={**QUORUM, **arguments})
+        classic = node.queue("classic")
+        for each, at_most in ((queue, limit), (classic, 9)):
+            each.publish(b"a").wait()
+            for count in range(at_most + 1):
+                message = each.get()
+                assert message is not None
+                assert message.delivery_count == count
+                each.nack([message])
+            assert len(each) == (at_most == 9)
+        assert node.queue("q", passive=True).arguments == {**QUORUM, **arguments}
+
+
+def test_a_policy_limits_before_the_setting() -> None:
+    with warren.open(":memory:", quorum_delivery_limit=2) as node:
+        queue = node.queue("q", arguments=QUORUM)
+        node.set_policy("limit", "q", {"delivery-limit": 5})
+        queue.publish(b"a").wait()
+        for _ in range(6):
+            message = queue.get()
+            assert message is not None
+            queue.nack([message])
+        assert queue.get() is None
+
+
+def test_another_version_is_announced(tmp_path: Path) -> None:
+    with served(tmp_path / "node", ServerSettings(announced_version="4.1.0")) as here, here.connection() as connection:
+        assert connection._impl.server_properties["version"] == "4.1.0"
+    with pytest.raises(warren.errors.SettingsError, match="announced_version is a version"):
+        ServerSettings(announced_version="four")

@@ -177,6 +177,10 @@ class NodeSettings:
     hibernate_after_ms: int = attrs.field(default=1000, validator=at_least(1))
     """A queue that had nothing to do for this time hibernates."""
 
+    quorum_delivery_limit: int | None = attrs.field(default=None, validator=attrs.validators.optional(at_least(0)))
+    """The delivery limit of quorum queues that have none of their own; ``None``: no limit, as with RabbitMQ before 4.0,
+    whose default is 20."""
+
     sync_interval_ms: int = attrs.field(default=25, validator=at_least(0))
     """Commits that come within this time are synced together."""
 

@@ -264,6 +264,7 @@ class RunningVhost:
                 returned_log=self._returned_log_of if durable else None,
                 sync=context.settings.sync != "os",
                 tells_out=not self.directory.settings.deliver_with_publish,
+                quorum_delivery_limit=context.settings.quorum_delivery_limit,
                 crashed=levels.crashed,
                 log=context.queue_log_of(declaration.vhost, declaration.name),
             )

@@ -150,7 +150,8 @@ class QueueActor(NodePart):
     @property
     def arguments(self) -> QueueArguments:
         """The declaration's arguments merged with the policies that it was last given."""
-        return effective(self.declaration, self.policies.definition)
+        limit = self._context.settings.quorum_delivery_limit
+        return effective(self.declaration, self.policies.definition, limit)
 
     # ── beginning and end ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -20,7 +20,6 @@ from warren.storage.data_version import WARREN_VERSION
 _LOG = logger("server")
 
 _PRODUCT: Final = "RabbitMQ"
-_VERSION: Final = "3.10.8"
 _PLATFORM: Final = "Erlang/OTP 25.2.3"
 """The broker whose behaviour this is, and what it runs on: clients ask for it by name, version and platform."""
 
@@ -49,7 +48,7 @@ class Login:
     def start(self) -> None:
         """Answer the protocol header."""
         link = self._link
-        properties = _server_properties(link.node.cluster_name)
+        properties = _server_properties(link.node.cluster_name, self._settings.announced_version)
         if link.is_owner:
             properties |= {PROTOCOL_PROPERTY: PROTOCOL, VERSION_PROPERTY: WARREN_VERSION}
         offered = " ".join(mechanisms(link.peer.certificate_name if link.peer else None))
@@ -115,7 +114,7 @@ class Login:
         return None if node.registry.users.may_use(link.user, vhost) else (NOT_ALLOWED, f"NOT_ALLOWED - {access}")
 
 
-def _server_properties(cluster_name: str) -> dict[str, Any]:
+def _server_properties(cluster_name: str, version: str) -> dict[str, Any]:
     """Return what clients adapt to: so it names the broker that it imitates."""
     return {
         "capabilities": _CAPABILITIES,
@@ -124,5 +123,5 @@ def _server_properties(cluster_name: str) -> dict[str, Any]:
         "information": "warren: RabbitMQ's classic queues, embedded",
         "platform": _PLATFORM,
         "product": _PRODUCT,
-        "version": _VERSION,
+        "version": version,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Final
 
 import attrs
@@ -92,6 +93,8 @@ class ServerSettings:
     consumer_timeout: int | None = DEFAULT_CONSUMER_TIMEOUT
     """Milliseconds for which a delivery may be unacked; then its channel is closed. Checked once a minute. ``None``:
     for ever."""
+    announced_version: str = "3.10.8"
+    """RabbitMQ's version that clients are told, as some adapt to it; the answers stay those of 3.10.8."""
     loopback_users: tuple[str, ...] = ("guest",)
     """Users that may connect from this machine only."""
     directory: str | None = None
@@ -115,6 +118,8 @@ class ServerSettings:
                 raise SettingsError(f"{name} is 0 … {MAX_PORT}, not {port}")
         if self.channel_max < 0 or self.heartbeat < 0 or self.max_message_size < 1:
             raise SettingsError("channel_max, heartbeat and max_message_size are not negative")
+        if re.fullmatch(r"\d+\.\d+\.\d+", self.announced_version, re.ASCII) is None:
+            raise SettingsError(f"announced_version is a version such as 4.1.0, not {self.announced_version!r:.100}")
         if self.consumer_timeout is not None and self.consumer_timeout < 1:
             raise SettingsError("consumer_timeout is at least 1 ms, or None for no limit")
         self.plain_addresses, self.tls_addresses  # noqa: B018 - raise what is wrong with them

@@ -33,6 +33,7 @@ class SettingKeywords(TypedDict, total=False):
     credit_flow_default_credit: Pair
     queue_ram_report_interval_ms: int
     hibernate_after_ms: int
+    quorum_delivery_limit: int | None
     sync_interval_ms: int
     host_timeout_ms: int
     threads: int

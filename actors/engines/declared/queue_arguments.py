@@ -176,9 +176,16 @@ class EffectiveArguments(QueueArguments):
     arguments: Mapping[str, Any]
 
 
-def effective(declared: QueueArguments, definition: Mapping[str, Any]) -> QueueArguments:
-    """Merge a queue's arguments with its policy definition; returns ``declared`` itself if that sets nothing."""
+def effective(
+    declared: QueueArguments, definition: Mapping[str, Any], quorum_delivery_limit: int | None = None
+) -> QueueArguments:
+    """Merge a queue's arguments with its policy definition; returns ``declared`` itself if that sets nothing.
+
+    ``quorum_delivery_limit``: for a quorum queue to which neither gives a limit.
+    """
     arguments: dict[str, Any] = {}
+    if quorum_delivery_limit is not None and declared.is_quorum and "x-delivery-limit" not in declared.arguments:
+        arguments["x-delivery-limit"] = quorum_delivery_limit
     for setting in (*_LESSER, *_ARGUMENT_FIRST):
         name = f"x-{setting}"
         if setting in definition:

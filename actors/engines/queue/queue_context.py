@@ -44,6 +44,8 @@ class QueueContext:
     """Whether safe messages survive a power loss, or only a crash of the process."""
     tells_out: bool = attrs.field(default=True, kw_only=True)
     """Whether the files record which messages were out when the queue stopped."""
+    quorum_delivery_limit: int | None = attrs.field(default=None, kw_only=True)
+    """The delivery limit of a quorum queue that has none of its own."""
     crashed: bool = attrs.field(default=False, kw_only=True)
     """Whether the queue was recovered after a crash."""
     single_below_bytes: int = attrs.field(default=1 << 62, kw_only=True)
@@ -64,10 +66,14 @@ class QueueContext:
 
     def __attrs_post_init__(self) -> None:
         self.consumers = Consumers(single_active=self.declaration.single_active_consumer)
-        self.arguments = effective(self.declaration, self.policies.definition)
+        self.arguments = self.merged(self.policies)
         self.used_at_us = self.wall_clock()
         if self.log is not None:
             self.log.begin()
+
+    def merged(self, policies: AppliedPolicies) -> QueueArguments:
+        """The declaration's arguments merged with policies."""
+        return effective(self.declaration, policies.definition, self.quorum_delivery_limit)
 
     def as_stored(self, envelope: Envelope) -> Envelope:
         """The envelope that arriving messages are stored with: a quorum queue keeps transient messages, too."""

@@ -34,7 +34,6 @@ from contextlib import nullcontext
 from typing import Any
 
 from warren.actors.engines.declared.policies import AppliedPolicies
-from warren.actors.engines.declared.queue_arguments import effective
 from warren.actors.engines.errors import PreconditionFailedError
 from warren.actors.engines.queue.backing import RandomBytes
 from warren.actors.engines.queue.expiry import Expiry
@@ -106,7 +105,7 @@ class QueueProcess:
         context = self.context
         context.policies = policies
         context.touch()
-        arguments = effective(context.declaration, policies.definition)
+        arguments = context.merged(policies)
         if arguments != context.arguments:
             before, context.arguments = context.arguments, arguments
             self.expiry.arguments_changed(before)
