@@ -337,7 +337,7 @@ def test_headers_of_files_that_are_not_theirs(tmp_path: Path) -> None:
     overwrite(stream.segments[0], 0, b"X")
     overwrite(stream.indexes[0], 0, b"X")
     assert offsets_in(stream.opened()) == [0, 1, 2, 3, 4]
-    assert findings_in(stream.opened()) == [("damaged header", INDEX, 0), ("damaged header", SEGMENT, 0)]
+    assert findings_in(stream.opened()) == [("damaged header", SEGMENT, 0), ("damaged header", INDEX, 0)]
 
 
 def test_a_strange_file_is_left_over(tmp_path: Path) -> None:

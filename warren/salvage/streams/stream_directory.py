@@ -3,7 +3,7 @@
 A consumer that begins at the first offset gets all of them, none redelivered, and nothing is ever acked. A message's
 seq_id is its offset; offsets between them are those of the broker's own chunks. Each segment can be read by itself.
 
-Memory is that of one chunk, and of the indexes of all segments.
+Memory is that of one chunk, and of one index if something is damaged.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from warren.salvage.classic.needed_body import Reference
 from warren.salvage.names import Json
 from warren.salvage.queue_directory import (
     MSG_IDS,
+    UNREADABLE_FILE,
     UNREADABLE_QUEUE,
     BodySource,
     Extent,
@@ -39,7 +40,7 @@ from warren.salvage.streams.osiris_format import MESSAGES, ChunkHeader
 from warren.salvage.streams.stream_log import Chunk, StreamLog
 from warren.salvage.streams.stream_records import read_record
 from warren.salvage.streams.sub_batches import records_in
-from warren.storage.errors import MessageError, StorageError
+from warren.storage.errors import DataError, MessageError, StorageError
 
 KIND: Final = "rabbitmq-stream"
 _ROWS: Final = 4096
@@ -172,7 +173,11 @@ class StreamDirectory(QueueDirectory):
                     continue
                 entries.append((chunk.position, chunk.header))
                 yield from (message for message in self._messages_in(chunk) if isinstance(message, Finding))
-            yield from index_findings(segment, entries, damaged)
+            if segment.has_index:
+                try:
+                    yield from index_findings(segment, self.files.read(segment.index_path), entries, damaged)
+                except (DataError, StorageError) as error:
+                    yield damage_by(error, UNREADABLE_FILE, segment.index_path)
 
     def _messages(self, only: range | None) -> Iterator[StreamMessage | Finding]:
         """The messages in these segments, and all damage that affects which there are."""

@@ -21,20 +21,18 @@ from __future__ import annotations
 import posixpath
 import zlib
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import chain
 from typing import Final, NamedTuple
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 
 from warren.salvage.queue_directory import UNREADABLE_FILE, Finding, Severity, damage_by, unreadable_file
 from warren.salvage.read_only import ReadOnlyFileSystem, below, has_bytes_behind
 from warren.salvage.streams.osiris_format import (
     CHUNK_HEADER_BYTES,
     FILE_HEADER_BYTES,
-    INDEX_HEADER,
     INDEX_SUFFIX,
     SEGMENT_HEADER,
     SEGMENT_SUFFIX,
@@ -51,9 +49,6 @@ from warren.storage.filesystem import File
 DAMAGED_CHUNK: Final = "damaged chunk"
 _ZEROS: Final = 8
 """Bytes: entries that end in as many zeros were not written completely, if nothing else is in the file after them."""
-
-
-Positions = npt.NDArray[np.uint32]
 
 
 class Chunk(NamedTuple):
@@ -81,9 +76,6 @@ class Segment:
 
     path: str
     first_offset: int
-    index: Index
-    """Its whole records."""
-    index_bytes: int
     has_index: bool
     size: int
     end: int | None = None
@@ -108,6 +100,8 @@ class StreamLog:
     """By offset, those alone that are read."""
     problems: list[Finding]
     """Of the directory, and of the log's end."""
+    _indexes: dict[str, Index] = attrs.Factory(dict)
+    """That of the last segment that needed one, by the segment's path."""
 
     @classmethod
     def open(cls, files: ReadOnlyFileSystem, path: str) -> StreamLog:
@@ -143,11 +137,11 @@ class StreamLog:
     def _chunks_in(self, file: File, segment: Segment) -> Generator[Chunk | Finding, None, int]:
         """Returns the offset after the last chunk."""
         position, offset = FILE_HEADER_BYTES, segment.first_offset
-        end, positions = segment.size if segment.end is None else segment.end, np.sort(segment.index["position"])
+        end = segment.size if segment.end is None else segment.end
         while position < end:
             chunk = chunk_at(file, segment.path, position)
             if isinstance(chunk, BadChunk):
-                next_chunk = _next_chunk(file, segment, chunk, position, positions)
+                next_chunk = self._next_chunk(file, segment, position, chunk)
                 following = None if next_chunk is None else next_chunk.header.offset
                 yield Finding(DAMAGED_CHUNK, "damage", segment.path, position, _lost(chunk.reason, offset, following))
                 if next_chunk is None:
@@ -157,11 +151,23 @@ class StreamLog:
             if header.offset != offset:
                 detail = f"the chunk begins at offset {header.offset:,}, the one before it ends at {offset:,}"
                 yield Finding("wrong offset", "damage", segment.path, position, detail)
-                if (indexed := indexed_offset(segment.index, position)) is not None:
+                if (indexed := indexed_offset(self._index(segment), position)) is not None:
                     header = header._replace(offset=indexed)
             yield chunk._replace(header=header)
             position, offset = position + header.size, header.next_offset
         return offset
+
+    def _next_chunk(self, file: File, segment: Segment, position: int, bad: BadChunk) -> Chunk | None:
+        """The next sound chunk after a damaged one; ``None`` if nothing says where one begins."""
+        end, index = segment.size if segment.end is None else segment.end, self._index(segment)["position"]
+        of_header = [] if bad.header is None else [position + bad.header.size]
+        after = index if len(index) and bool((index[1:] >= index[:-1]).all()) else np.sort(index)
+        for candidate in chain(of_header, map(int, after[np.searchsorted(after, position, "right") :])):
+            if candidate < end:
+                chunk = chunk_at(file, segment.path, candidate)
+                if isinstance(chunk, Chunk) and chunk.header.offset >= segment.first_offset:
+                    return chunk
+        return None
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -173,17 +179,22 @@ class StreamLog:
             segment = self.segments[number]
             has_chunks = segment.size > CHUNK_HEADER_BYTES or not indexed
             try:
-                end = self._indexed_end(segment) if has_chunks else None
+                index = read_index(self.files.read(segment.index_path))
+            except (DataError, StorageError) as error:
+                self.problems.append(damage_by(error, UNREADABLE_FILE, segment.index_path))
+                continue
+            try:
+                end = self._indexed_end(segment, index) if has_chunks else None
                 self._cut(number, FILE_HEADER_BYTES if end is None else end)
             except StorageError:  # the reader of the segment reports it
                 return
             if end is not None:
                 return
 
-    def _indexed_end(self, segment: Segment) -> int | None:
+    def _indexed_end(self, segment: Segment, index: Index) -> int | None:
         """Where the last chunk ends that the index has and that is sound."""
         with closing(self.files.open_read(segment.path)) as file:
-            for record in segment.index[::-1]:
+            for record in index[::-1]:
                 position = int(record["position"])
                 if position >= FILE_HEADER_BYTES:
                     chunk = chunk_at(file, segment.path, position)
@@ -233,21 +244,26 @@ class StreamLog:
     # ── the directory ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _segment(self, offset: int, *, has_index: bool) -> Segment | None:
-        path, index_path, data = self._file(offset, SEGMENT_SUFFIX), self._file(offset, INDEX_SUFFIX), b""
+        path = self._file(offset, SEGMENT_SUFFIX)
         if not has_index:
-            self._add("missing index", "damage", index_path, None, "the segment is read without it")
+            detail = "the segment is read without it"
+            self._add("missing index", "damage", self._file(offset, INDEX_SUFFIX), None, detail)
         try:
-            data = self.files.read(index_path) if has_index else b""
-        except (DataError, StorageError) as error:
-            self.problems.append(damage_by(error, UNREADABLE_FILE, index_path))
-            has_index = False
-        if data and not data.startswith(INDEX_HEADER):
-            self._add("damaged header", "damage", index_path, 0, "the file does not begin as an index")
-        try:
-            return Segment(path, offset, read_index(data), len(data), has_index, self.files.size(path))
+            return Segment(path, offset, has_index, self.files.size(path))
         except StorageError as error:
             self.problems.append(unreadable_file(path, error))
             return None
+
+    def _index(self, segment: Segment) -> Index:
+        """The records of a segment's index; empty if it cannot be read."""
+        if segment.path not in self._indexes:
+            self._indexes.clear()  # one is enough
+            data = b""
+            if segment.has_index:
+                with suppress(DataError, StorageError):
+                    data = self.files.read(segment.index_path)
+            self._indexes[segment.path] = read_index(data)
+        return self._indexes[segment.path]
 
     def _strange_names(self, names: list[str], segments: set[int], indexes: set[int]) -> None:
         for offset in sorted(indexes - segments):
@@ -282,22 +298,6 @@ def chunk_at(file: File, path: str, position: int) -> Chunk | BadChunk:
     if zlib.crc32(data) != header.crc32:
         return BadChunk(header, f"the checksum of the chunk is not {header.crc32:08x}")
     return Chunk(header, path, position, data)
-
-
-def _next_chunk(file: File, segment: Segment, bad: BadChunk, position: int, indexed: Positions) -> Chunk | None:
-    """The next sound chunk after a damaged one; ``None`` if nothing says where one begins.
-
-    ``indexed``: the positions of the index, ascending.
-    """
-    end = segment.size if segment.end is None else segment.end
-    of_header = [] if bad.header is None else [position + bad.header.size]
-    after = indexed[np.searchsorted(indexed, position, "right") :]
-    for candidate in chain(of_header, map(int, after)):
-        if candidate < end:
-            chunk = chunk_at(file, segment.path, candidate)
-            if isinstance(chunk, Chunk) and chunk.header.offset >= segment.first_offset:
-                return chunk
-    return None
 
 
 def indexed_offset(index: Index, position: int) -> int | None:
