@@ -212,6 +212,9 @@ class DiskRoom(Control):
 class GetMemory:
     """User → memory monitor. Ask; the reply is a dict: used, limit, ratio, alarms."""
 
+    high_watermark: float | None = None
+    """A limit to set first; ``None``: the limit stays."""
+
 
 @attrs.frozen(eq=False, repr=False)
 class SampleMemory(Control):

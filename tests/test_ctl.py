@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -245,6 +246,15 @@ WRONG_USES: dict[tuple[str, ...], int] = {
     ("delete_queue", "-p", "nowhere", "q"): 64,
     ("add_user", "", "x"): 65,
     ("authenticate_user", "guest", "wrong"): 65,
+    ("await_startup", "x"): 64,
+    ("list_feature_flags", "foo"): 64,
+    ("set_vm_memory_high_watermark",): 64,
+    ("set_vm_memory_high_watermark", "absolute"): 64,
+    ("set_vm_memory_high_watermark", "0.5", "3"): 64,
+    ("set_vm_memory_high_watermark", "x"): 65,
+    ("set_vm_memory_high_watermark", "1.5"): 65,
+    ("set_vm_memory_high_watermark", "absolute", "1x"): 65,
+    ("set_vm_memory_high_watermark", "absolute", "1.5GB"): 65,
     ("delete_vhost", "nowhere"): 65,
     ("list_permissions", "-p", "nowhere"): 65,
     ("list_vhost_limits", "-p", "nowhere"): 65,
@@ -299,6 +309,42 @@ def test_a_list_of_an_unknown_vhost_is_empty_and_warns(data: Path) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "warren: no vhost 'nowhere'\n")
     result = ctl(data, "close_all_connections", "-p", "nowhere", "why", "-q")
     assert (result.stdout, result.stderr) == ("Closed 0 connections\n", "warren: no vhost 'nowhere'\n")
+
+
+def test_the_memory_limit_is_set_until_the_node_is_closed(data: Path) -> None:
+    before = as_json(data, "status")["vm_memory_high_watermark_limit"]
+    result = ctl(data, "set_vm_memory_high_watermark", "0.25")
+    assert (result.exit_code, result.stdout) == (0, "Setting memory threshold on the node to 0.25 ...\n")
+    status = as_json(data, "status")
+    assert status["vm_memory_high_watermark_setting"] == 0.25
+    assert status["vm_memory_high_watermark_limit"] == pytest.approx(before * 0.25 / 0.4, rel=1e-6)
+    result = ctl(data, "set_vm_memory_high_watermark", "absolute", "1KiB")
+    assert result.stdout == "Setting memory threshold on the node to 1KiB bytes ...\n"
+    assert as_json(data, "status")["vm_memory_high_watermark_limit"] == 1024
+    assert as_json(data, "status")["alarms"] == ["memory"]  # the node uses more, and says so at once
+    said(data, "set_vm_memory_high_watermark", "1")
+    assert as_json(data, "status")["alarms"] == []
+
+
+def test_a_command_waits_until_a_node_has_started(tmp_path: Path) -> None:
+    path = tmp_path / "later"
+    assert ctl(path, "await_startup", "--timeout", "0").exit_code == 69
+    assert not path.exists()
+    opened: list[runtime.Node] = []
+    starting = threading.Timer(0.3, lambda: opened.append(runtime.open(path)))
+    starting.start()
+    try:
+        result = ctl(path, "await_startup", "--timeout", "60")
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+    finally:
+        starting.join()
+        opened[0].close()
+
+
+def test_feature_flags_are_listed(data: Path) -> None:
+    lines = said(data, "list_feature_flags").splitlines()
+    assert lines[0] == "name\tstate"
+    assert {"quorum_queue\tenabled", "maintenance_mode_status\tunavailable"} <= set(lines)
 
 
 def test_no_directory_is_made(tmp_path: Path) -> None:

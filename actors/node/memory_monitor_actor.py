@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import attrs
 from pykka import ActorRef
 
 from warren.actors.engines.alarms import MAX_CHECK_INTERVAL_MS, AlarmEvent, Alarms, DiskMonitor, disk_limit_bytes
@@ -129,6 +130,8 @@ class MemoryMonitorActor(NodePart):
             case DiskRoom():
                 self._note_room(message)
             case GetMemory():
+                if message.high_watermark is not None:
+                    self._set_high_watermark(message.high_watermark)
                 return self._numbers()
             case SampleMemory():
                 if (recorder := self._context.recorder) is not None:
@@ -143,6 +146,13 @@ class MemoryMonitorActor(NodePart):
         self._context.gate.set(frozenset())
         self.cancel_timers()
         tell(self._context.node, MonitorFailed(error))
+
+    def _set_high_watermark(self, high_watermark: float) -> None:
+        """Set the limit of memory until the node is closed, and look at once who has to page, and whether to block."""
+        context = self._context
+        context.settings = attrs.evolve(context.settings, vm_memory_high_watermark=high_watermark)
+        self._monitor.limit_bytes = memory_limit_bytes(high_watermark, self._total_memory_bytes)
+        self._round()
 
     def _round(self) -> None:
         self._check_memory()
@@ -206,6 +216,7 @@ class MemoryMonitorActor(NodePart):
         return {
             "used_bytes": self._used_bytes,
             "limit_bytes": self._monitor.limit_bytes,
+            "high_watermark": self._context.settings.vm_memory_high_watermark,
             "total_bytes": self._total_memory_bytes,
             "ratio": self._monitor.ratio,
             "desired_duration_s": self._monitor.desired_duration,

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -21,9 +22,12 @@ from warren.ctl.verb import DEFAULT_VHOST, Verb
 from warren.ctl.verbs import EX_DATAERR, EX_UNAVAILABLE, EX_USAGE, VERBS
 from warren.salvage.names import printable
 from warren.storage.errors import WarrenError, did_you_mean
+from warren.top.attached import Attached, NotAttachedError, attached
 
 _PATIENCE_S = 60.0
 """The longest wait for a node in another process that is not stopped: an import may take long."""
+
+_AWAIT_INTERVAL_S = 0.1
 
 
 @attrs.frozen(kw_only=True)
@@ -39,6 +43,9 @@ class VerbOptions:
     default_queue_type: Annotated[str | None, typer.Option(help="add_vhost: stored, without effect.")] = None
     if_empty: Annotated[bool, typer.Option("--if-empty", help="delete_queue.")] = False
     if_unused: Annotated[bool, typer.Option("--if-unused", help="delete_queue.")] = False
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="await_startup: seconds; default: 300.", metavar="SECONDS")
+    ] = None
     limit: Annotated[int | None, typer.Option(min=0, help="close_all_connections: at most N; 0: all.")] = None
 
     def given(self) -> dict[str, Any]:
@@ -107,15 +114,33 @@ def _do(
     if verb is None:
         raise UsageError(f"no verb {name!r}{did_you_mean(name, VERBS)}")
     arguments = _arguments(name, verb, words, options)
-    if not (quiet or as_json or arguments.get("file") == "-"):
-        print(printable(_sentence(verb, arguments)), flush=True)
-    with _with_file(name, arguments) as sent, looking_at(path) as node:
+    if (sentence := _sentence(verb, arguments)) and not (quiet or as_json or arguments.get("file") == "-"):
+        print(printable(sentence), flush=True)
+    with _with_file(name, arguments) as sent, _node(path, verb, arguments) as node:
         reply = node.ask(want="ctl", patience_s=_PATIENCE_S, verb=name, arguments=sent)
     if "refused" in reply:
         raise _RefusedError(reply["refused"], reply["exit_code"])
     if "warning" in reply:
         report_error(reply["warning"])
     _show(verb, arguments, reply["answer"], headers=headers, as_json=as_json)
+
+
+@contextlib.contextmanager
+def _node(path: str, verb: Verb, arguments: dict[str, Any]) -> Iterator[Attached]:
+    """The node that a verb is for."""
+    deadline_s = time.monotonic() + arguments["timeout"] if verb.awaits_node else 0.0
+    with contextlib.ExitStack() as opened:
+        while verb.awaits_node:
+            try:
+                node = opened.enter_context(attached(path))
+                break
+            except NotAttachedError:
+                if time.monotonic() >= deadline_s:
+                    raise
+            time.sleep(_AWAIT_INTERVAL_S)
+        else:
+            node = opened.enter_context(looking_at(path))
+        yield node
 
 
 # ── values given ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -165,6 +190,8 @@ def _parsed(text: str) -> Any:
 
 
 def _sentence(verb: Verb, arguments: dict[str, Any]) -> str:
+    if not isinstance(verb.says, str):
+        return verb.says(arguments)
     words = dict(arguments)
     for name, value in arguments.items():
         if name in verb.json_names:

@@ -14,13 +14,18 @@ import attrs
 
 from warren.actors.engines.declared.definitions_json import BROKER_VERSION
 from warren.actors.engines.errors import ArgumentsError
+from warren.actors.engines.information_units import parse_information_unit
 from warren.ctl import checks
-from warren.ctl.verb import Arguments, Verb, text_verb
+from warren.ctl.feature_flags import FEATURE_FLAGS
+from warren.ctl.verb import Arguments, Verb, WrongUsageError, list_verb, text_verb
 from warren.hosting.running_node import RunningNode
-from warren.storage.errors import StorageError
+from warren.storage.errors import SettingsError, StorageError
 from warren.verbs.steps import run
 from warren.verbs.vhost_host import LocalVhost
 from warren.verbs.vhost_verbs import NodeVerbs
+
+STARTUP_TIMEOUT_S: Final = 300.0
+"""How long ``await_startup`` waits, as rabbitmqctl does."""
 
 
 def status(node: RunningNode, _: Arguments) -> dict[str, Any]:
@@ -39,7 +44,7 @@ def status(node: RunningNode, _: Arguments) -> dict[str, Any]:
         "alarms": memory["alarms"],
         "memory": {"strategy": settings.vm_memory_calculation_strategy, "total": {"rss": memory["used_bytes"]}},
         "vm_memory_calculation_strategy": settings.vm_memory_calculation_strategy,
-        "vm_memory_high_watermark_setting": settings.vm_memory_high_watermark,
+        "vm_memory_high_watermark_setting": memory["high_watermark"],
         "vm_memory_high_watermark_limit": memory["limit_bytes"],
         "disk_free": memory["disk_free_bytes"],
         "disk_free_limit": memory["disk_limit_bytes"],
@@ -71,6 +76,42 @@ def cluster_status(node: RunningNode, _: Arguments) -> dict[str, Any]:
 
 def set_cluster_name(node: RunningNode, arguments: Arguments) -> None:
     run(NodeVerbs(LocalVhost(node)).users.set_global_parameter("cluster_name", arguments["name"]))
+
+
+def set_vm_memory_high_watermark(node: RunningNode, arguments: Arguments) -> None:
+    """Set the memory limit until the node is closed: a fraction, or ``absolute`` and an amount."""
+    threshold, amount = arguments["threshold"], arguments["amount"]
+    if amount is None and threshold == "absolute":
+        raise WrongUsageError("not enough arguments; usage: set_vm_memory_high_watermark absolute <amount>")
+    if amount is not None and threshold != "absolute":
+        raise WrongUsageError("too many arguments; usage: set_vm_memory_high_watermark <fraction> | absolute <amount>")
+    run(node.memory(high_watermark=_fraction(threshold) if amount is None else _amount(amount)))
+
+
+def _fraction(text: str) -> float:
+    try:
+        fraction = float(text)
+    except ValueError:
+        raise ArgumentsError(
+            f"the threshold should be a fraction, or absolute and an amount, not {text!r:.100}"
+        ) from None
+    if not 0.0 <= fraction <= 1.0:
+        raise ArgumentsError(f"the threshold should be a fraction between 0.0 and 1.0, not {text}")
+    return fraction
+
+
+def _amount(text: str) -> int:
+    try:
+        return parse_information_unit("the threshold", text)
+    except SettingsError as error:
+        raise ArgumentsError(str(error)) from error
+
+
+def _shown_threshold(arguments: Arguments) -> str:
+    amount = arguments["amount"]
+    return (
+        f"Setting memory threshold on the node to {arguments['threshold'] if amount is None else f'{amount} bytes'} ..."
+    )
 
 
 def _version() -> str:
@@ -134,6 +175,18 @@ NODE: Final[dict[str, Verb]] = {
     "ping": Verb(says="Asking the node ...", work=ping, shown="text", text=lambda _: "Ping succeeded"),
     "cluster_status": Verb(says="Cluster status of the node ...", work=cluster_status, shown="json"),
     "set_cluster_name": Verb(syntax="name", says="Setting cluster name to {name} ...", work=set_cluster_name),
+    "set_vm_memory_high_watermark": Verb(
+        syntax="threshold amount?", says=_shown_threshold, work=set_vm_memory_high_watermark
+    ),
+    "await_startup": Verb(
+        syntax="--timeout", says="", work=ping, defaults={"timeout": STARTUP_TIMEOUT_S}, awaits_node=True
+    ),
+    "list_feature_flags": list_verb(
+        lambda *_: list(FEATURE_FLAGS),
+        "Listing feature flags ...",
+        ("name", "state"),
+        ("name", "state", "stability", "provided_by", "desc", "doc_url"),
+    ),
     "list_unresponsive_queues": Verb(
         syntax="--vhost",
         says="Listing unresponsive queues for vhost {vhost} ...",

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
+from warren.actors.engines.errors import ArgumentsError
 from warren.hosting.running_node import RunningNode
 from warren.verbs.steps import Steps, run
 from warren.verbs.user_verbs import UserVerbs
@@ -22,6 +23,10 @@ Shown = Literal["rows", "text", "json", "nothing"]
 DEFAULT_VHOST: Final = "/"
 
 
+class WrongUsageError(ArgumentsError):
+    """Arguments that do not go together."""
+
+
 @attrs.frozen(kw_only=True)
 class Verb:
     """A verb."""
@@ -29,8 +34,8 @@ class Verb:
     syntax: str = ""
     """Its arguments, in order: ``name``; ``name?`` may be left out; ``name*`` takes all that are left; ``name:json`` is
     JSON; ``name:object`` is a JSON object. And the options of the command that apply to it: ``--name``."""
-    says: str
-    """What is printed before the answer; names in braces stand for arguments."""
+    says: str | Callable[[Arguments], str]
+    """What is printed before the answer, unless it is empty; names in braces stand for arguments."""
     work: Work
     defaults: Mapping[str, Any] = attrs.Factory(dict)
     """Defaults of options; that of ``vhost`` is ``/`` if it is not given here."""
@@ -41,6 +46,8 @@ class Verb:
     """The columns that the command line can name after the verb."""
     text: Callable[[Any], str] | None = None
     """What is printed for an answer that is not a table."""
+    awaits_node: bool = False
+    """Whether it waits until a node of another process answers, for the seconds of its option ``timeout``."""
     without_vhost: Any = None
     """The answer if the vhost does not exist, which then is a warning; ``None``: that is an error."""
 

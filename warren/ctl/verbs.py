@@ -15,7 +15,7 @@ from warren.ctl.access import ACCESS, POLICIES
 from warren.ctl.checks import CHECKS
 from warren.ctl.listing import LISTS
 from warren.ctl.node_verbs import NODE
-from warren.ctl.verb import Verb
+from warren.ctl.verb import Verb, WrongUsageError
 from warren.hosting.running_node import RunningNode
 from warren.storage.errors import StorageError, WarrenError
 
@@ -97,6 +97,8 @@ def _is_without_vhost(error: WarrenError) -> bool:
 def exit_code(verb: str, error: WarrenError) -> int:
     """The code that rabbitmqctl exits with if a verb fails with this error."""
     match error:
+        case WrongUsageError():
+            return EX_USAGE
         case NotFoundError() if str(error).startswith("no user"):
             return EX_UNAVAILABLE if verb in _ONLY_UNAVAILABLE else EX_NOUSER
         case NotFoundError() if _is_without_vhost(error):
@@ -107,7 +109,7 @@ def exit_code(verb: str, error: WarrenError) -> int:
             return EX_DATAERR
         case PreconditionFailedError() if verb == "add_user":
             return EX_DATAERR if isinstance(error, ArgumentsError) else EX_SOFTWARE
-        case ArgumentsError() if verb == "import_definitions":
+        case ArgumentsError() if verb in ("import_definitions", "set_vm_memory_high_watermark"):
             return EX_DATAERR
         case _:
             return EX_UNAVAILABLE

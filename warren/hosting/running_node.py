@@ -277,10 +277,13 @@ class RunningNode:
         """Return what is declared, in the whole node or in one vhost, as RabbitMQ's definitions JSON."""
         return (yield from self.change(lambda registry: registry.definitions.export_definitions(vhost)))
 
-    def memory(self) -> Steps[dict[str, Any]]:
-        """Return memory and disk as measured by the monitor, and the alarms that are set."""
+    def memory(self, *, high_watermark: float | None = None) -> Steps[dict[str, Any]]:
+        """Return memory and disk as measured by the monitor, and the alarms that are set.
+
+        ``high_watermark``: first set the limit, a share (a float) or an amount (an int), until the node is closed.
+        """
         self.check_process()
-        memory: dict[str, Any] = yield Reading(lambda: self._context.monitor.ask(m.GetMemory()))
+        memory: dict[str, Any] = yield Reading(lambda: self._context.monitor.ask(m.GetMemory(high_watermark)))
         return memory
 
     def look_at_machine(self) -> None:

@@ -145,8 +145,8 @@ def _of_node(managed: Managed, sample: NodeSample) -> Iterator[Series]:
     labels = ("rabbitmq_version", "prometheus_plugin_version")
     yield Series("gauge", "rabbitmq_build_info", "Versions", {versions: 1}, labels)
     names = (managed.node_name, managed.cluster_name, str(managed.node.registry.parameters.global_value(CLUSTER_ID)))
-    labels = ("rabbitmq_node", "rabbitmq_cluster", "rabbitmq_cluster_permanent_id")
-    yield Series("gauge", "rabbitmq_identity_info", "Names", {names: 1}, labels)
+    identity = ("rabbitmq_node", "rabbitmq_cluster", "rabbitmq_cluster_permanent_id")
+    yield Series("gauge", "rabbitmq_identity_info", "Names", {names: 1}, identity)
     memory = sum(queue.document.get("memory", 0) for queue in sample.queues.values())
     yield Series("gauge", "rabbitmq_queue_process_memory_bytes", "Memory of queues", {(): memory})
     uptime_s = time.monotonic() - managed.node.opened_s
