@@ -24,7 +24,7 @@ from rich.progress import Progress
 from benchmarks.figures import Bar, Figure, Results
 from benchmarks.plot import draw_spark
 from benchmarks.report import DOCS, keep, show, wide_console
-from benchmarks.spark_nodes import fleet_of, queue_nodes, size_of, topic_store
+from benchmarks.spark_nodes import fleet_of, queue_nodes, size_of, skewed_node, topic_store
 
 GIB = 1 << 30
 _SAMPLE_S = 0.2
@@ -155,6 +155,44 @@ def memory(bench: Bench, store: str, log: int) -> None:
     )
 
 
+def reads(bench: Bench) -> None:
+    """What is read for each byte of files with 1, 2 and 4 tasks, and an export's time beside the single command's."""
+    size = bench.bytes_of(1)
+    stores = {
+        "bodies of 4,200 B in the store": queue_nodes(
+            bench.place("large"), nodes=1, queues=4, bytes_each=size, size=4200
+        )[0],
+        "1 KiB bodies in the index": queue_nodes(
+            bench.place("embedded"), nodes=1, queues=4, bytes_each=size, size=1024
+        )[0],
+        "one large queue among 40 small ones": skewed_node(
+            bench.place("skewed"), queues=41, bytes_each=size, size=4200
+        ),
+        "a topic": topic_store(bench.place("log-of-1k"), log_bytes=size, file_bytes=size, size=1024, keyed=True),
+    }
+    for title, path in stores.items():
+        megabytes = size_of([path]) / 1e6
+        for tasks in (1, 2, 4):
+            for job in ("export", "records" if title == "a topic" else "messages"):
+                ran = run(f"local[{tasks}]", "reads", 1, job, path)
+                bench.say(
+                    Figure.of_pairs(
+                        ran.times["megabytes"],
+                        [megabytes],
+                        "bytes of the files",
+                        group="spark",
+                        title=f"spark, read by {job}, {title}, {tasks} at a time",
+                        unit="MB",
+                        bar=Bar("at most", 1.2),
+                    )
+                )
+            if title != "a topic":
+                ran = run(f"local[{tasks}]", "export", bench.repeats, path)
+                bar = Bar("at least", 1.6 if tasks > 1 else 0.8)
+                name = f"export, {title}, {tasks} at a time"
+                bench.beside(name, ran, "warren", "single", "warren export", size=size_of([path]), bar=bar)
+
+
 def jobs(bench: Bench) -> None:
     """Export and rebuild, beside the single-machine commands."""
     nodes = queue_nodes(bench.place("nodes"), nodes=8, queues=4, bytes_each=bench.bytes_of(2) // 8, size=1024)
@@ -196,7 +234,7 @@ def main(
     console = wide_console()
     with tempfile.TemporaryDirectory(prefix="warren-bench-") as directory, Progress(console=console) as progress:
         bench = Bench(directory, 1 / 16 if quick else 1.0, 1 if quick else 3, progress)
-        for part in (scans, jobs):
+        for part in (scans, jobs, reads):
             task = progress.add_task(part.__name__, total=None)
             part(bench)
             progress.remove_task(task)

@@ -21,6 +21,8 @@ import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.measure import seconds_of
+from benchmarks.spark_reads import DIRECTORY as READS
+from benchmarks.spark_reads import bytes_read
 from warren import pipeline
 from warren.commands.output import opened
 from warren.pipeline.jobs.export import Exported, Order
@@ -34,9 +36,10 @@ from warren.salvage.source import open_source
 Times = dict[str, list[float]]
 
 
-def session(master: str) -> SparkSession:
-    """As a user's, with room for what is measured beside it."""
-    settings = {
+def session(master: str, *, counted: bool = False) -> SparkSession:
+    """As a user's, with room for what is measured beside it; ``counted``: with workers that count what they read."""
+    settings = {"spark.python.daemon.module": "benchmarks.spark_reads"} if counted else {}
+    settings |= {
         "spark.driver.memory": "4g",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
         "spark.sql.adaptive.enabled": "false",
@@ -121,6 +124,21 @@ def _export_alone(out: str, paths: Sequence[str]) -> int:
         with open_source(path) as source, opened(target, path) as write:
             messages += export_source(source, Selection(), write, lambda problem: None).messages
     return messages
+
+
+def reading(spark: SparkSession, repeats: int, scratch: str, arguments: Sequence[str]) -> Times:
+    """The megabytes that an export, or the scan of a table, reads from files."""
+    job, path = arguments
+    ours, reads = os.path.join(scratch, "ours"), os.environ[READS]
+    read: list[float] = []
+    for _ in range(repeats):
+        before = bytes_read(reads)
+        if job == "export":
+            _export(ours, [path])
+        else:
+            drain(table(spark, job, [path]))
+        read.append((bytes_read(reads) - before) / 1e6)
+    return {"megabytes": read}
 
 
 def rebuilding(spark: SparkSession, repeats: int, scratch: str, paths: Sequence[str]) -> Times:
@@ -241,12 +259,16 @@ CASES: dict[str, Case] = {
     "only": only,
     "export": exporting,
     "rebuild": rebuilding,
+    "reads": reading,
 }
 
 
 def main(master: str, case: str, repeats: str, scratch: str, *arguments: str) -> None:
     """One case, in a fresh session."""
-    spark = session(master)
+    if case == "reads":
+        os.environ[READS] = os.path.join(scratch, "reads")
+        os.mkdir(os.environ[READS])
+    spark = session(master, counted=case == "reads")
     spark.range(1000).count()
     print(json.dumps(CASES[case](spark, int(repeats), scratch, arguments)), flush=True)
     spark.stop()

@@ -35,6 +35,25 @@ def queue_nodes(directory: str, *, nodes: int, queues: int, bytes_each: int, siz
     return paths
 
 
+def skewed_node(directory: str, *, queues: int, bytes_each: int, size: int) -> str:
+    """One node whose queues take turns in its store; the first of them has two thirds of all messages."""
+    fresh, path = random.Random(1), os.path.join(directory, "broker")
+    vhost = open_vhost(RealFileSystem(), path)
+    opened = [vhost.queue(b"queue-%03d" % number) for number in range(queues)]
+    turns = max(1, bytes_each // (3 * (queues - 1) * size))
+    for queue in opened:
+        queue.state.target_ram_count = 0
+    for _ in range(turns):
+        for number, queue in enumerate(opened):
+            count = 1 if number else 2 * (queues - 1)
+            octets = fresh.randbytes(size * count)
+            bodies = [octets[at : at + size] for at in range(0, len(octets), size)]
+            queue.publish_many(PERSISTENT, vhost.msg_ids.many(count), bodies)
+        vhost.sync()
+    vhost.close()
+    return path
+
+
 def topic_store(directory: str, *, log_bytes: int, file_bytes: int, size: int, keyed: bool) -> str:
     """A topic store with ``log_bytes`` of CommitLog in files of ``file_bytes``; returns its folder."""
     path = os.path.join(directory, "topic-node")
