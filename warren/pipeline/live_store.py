@@ -76,12 +76,6 @@ class View:
         """The number of the first message of a queue that the CommitLog still has."""
         return self.queues[key].first_offset(self.log.min_offset)
 
-    def anchor(self) -> Anchor:
-        """A message that tells this store from others: the first of the CommitLog; empty if there is none."""
-        first = self.log.min_offset
-        timestamp_ms = self.log.store_timestamp_of(first, STORE_TIMESTAMP_STOP)
-        return {} if timestamp_ms is None else {str(first): timestamp_ms}
-
     def contradicts(self, anchor: Anchor) -> bool:
         """Whether another message lies where a store with this anchor has its own. What has expired says nothing."""
         log = self.log
@@ -150,6 +144,15 @@ class LiveStore:
         if self.sync and not self.node.is_remote:
             self._make_safe(view.log, log_end)
         return ends
+
+    def anchor(self, view: View) -> Anchor:
+        """A message that tells this store from others: the first of its CommitLog.
+
+        Empty if :meth:`ends_of` found none that may be read, because a crash may still replace it.
+        """
+        first = view.log.min_offset
+        timestamp_ms = view.log.store_timestamp_of(first, STORE_TIMESTAMP_STOP) if self._log_end > first else None
+        return {} if timestamp_ms is None else {str(first): timestamp_ms}
 
     def _place(self) -> tuple[ReadOnlyFileSystem, str]:
         place = self.node.place()

@@ -152,7 +152,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         anchors: dict[str, Anchor] = {}
         for name, store in self._nodes().items():
             with store.view(()) as view:
-                if anchor := view.anchor():
+                if anchor := store.anchor(view):
                     anchors[name] = anchor
         rest = {name: topics for name, topics in offsets.items() if name != _ANCHORS}
         return {**rest, _ANCHORS: anchors} if anchors else rest
