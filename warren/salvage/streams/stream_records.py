@@ -107,7 +107,7 @@ def _read(data: bytes, stream: bytes) -> tuple[Envelope, bytes]:
 def _cut(data: bytes) -> tuple[tuple[bytes, ...], int] | None:
     """The sections before the one of data that ``data`` ends with, and where its content begins; ``None``: it has
     another form."""
-    position, size, sections = 0, len(data), []
+    position, size, sections = 0, len(data), list[bytes]()
     while position + 4 < size:
         width = _DATA.get(data[position : position + 4])
         if width is not None:
