@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,7 @@ FULL: Final[dict[str, Any]] = {
     "x-quorum-initial-group-size": 1,
     "x-single-active-consumer": True,
 }
+SEEDS: Final = range(5)
 TO_DEAD: Final = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 
 
@@ -275,6 +277,90 @@ def test_reject_publish_dlx_drops_the_head(channel: BlockingChannel) -> None:
         channel.basic_publish("", "q", b"%d" % number)
     assert [got(channel)[1][0] for _ in range(2)] == [b"3", b"4"]
     assert [got(channel, "dead")[1][0] for _ in range(3)] == [b"0", b"1", b"2"]
+
+
+# ── random programs ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+GET_TRIES: Final = 10
+Transcript = list[tuple[str, object]]
+
+
+def taken(connection: BlockingConnection, channel: BlockingChannel, queue: str) -> tuple[int, object] | None:
+    """The next message's tag, and what can be seen of it; ``None`` if none comes soon."""
+    for _ in range(GET_TRIES):
+        method, properties, body = channel.basic_get(queue)
+        if method is not None:
+            headers = dict(properties.headers or {})
+            deaths = [(death["queue"], death["reason"], death["count"]) for death in headers.pop("x-death", ())]
+            headers = {name: value for name, value in headers.items() if not name.startswith("x-first-death-")}
+            return method.delivery_tag, (body, method.redelivered, headers, deaths, properties.delivery_mode)
+        connection.sleep(0.02)
+    return None
+
+
+def played(port: int, seed: int) -> Transcript:
+    """Play a random program, in which one message is out at a time: so all come back in the same order everywhere."""
+    rng = random.Random(f"quorum {seed}")
+    limit = rng.choice((0, 1, 2, 3))
+    transcript: Transcript = []
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port, heartbeat=0)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for queue in ("q", "dead"):
+            channel.queue_delete(queue)
+        declare(channel, "q", delivery_limit=limit, dead_letter_exchange="", dead_letter_routing_key="dead")
+        declare(channel, "dead", delivery_limit=99)
+        for number in range(30):
+            act = rng.choice(
+                ("publish", "ack", "requeue", "requeue", "requeue", "reject", "recover", "close", "consume")
+            )
+            queue = rng.choice(("q", "q", "q", "dead"))
+            if act == "publish":
+                properties = pika.BasicProperties(delivery_mode=rng.choice((1, 2)), headers={"n": number})
+                channel.basic_publish("", "q", b"%d" % number, properties)
+                continue
+            other = connection.channel()
+            got = consumed(connection, other, queue) if act == "consume" else taken(connection, other, queue)
+            transcript.append((f"{act} {queue}", None if got is None else got[1]))
+            if got is not None:
+                settle(other, act, got[0])
+            other.close()
+    return transcript
+
+
+def consumed(connection: BlockingConnection, channel: BlockingChannel, queue: str) -> tuple[int, object] | None:
+    seen: list[tuple[int, object]] = []
+
+    def note(_: BlockingChannel, method: Any, properties: Any, body: bytes) -> None:
+        count = (properties.headers or {}).get("x-delivery-count")
+        seen.append((method.delivery_tag, (body, method.redelivered, count)))
+
+    channel.basic_qos(prefetch_count=1)
+    channel.basic_consume(queue, note)
+    for _ in range(GET_TRIES):
+        if not seen:
+            connection.process_data_events(0.02)
+    return seen[0] if seen else None
+
+
+def settle(channel: BlockingChannel, act: str, tag: int) -> None:
+    match act:
+        case "ack":
+            channel.basic_ack(tag)
+        case "requeue" | "consume":
+            channel.basic_nack(tag)
+        case "reject":
+            channel.basic_reject(tag, requeue=False)
+        case "recover":
+            channel.basic_recover(requeue=True)
+
+
+@requires_broker
+def test_random_programs_see_the_same(tmp_path: Path) -> None:
+    with served(tmp_path / "node") as here, Broker(tmp_path / "broker") as broker:
+        broker.start()
+        for seed in SEEDS:
+            assert played(here.port, seed) == played(broker.amqp_port, seed), f"seed {seed}"
 
 
 # ── here only ────────────────────────────────────────────────────────────────────────────────────────────────────────
