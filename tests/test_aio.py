@@ -384,6 +384,7 @@ async def test_whoever_stopped_waiting_is_forgotten(hand: HandNode) -> None:
 # ── many ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_two_hundred_producers_and_consumers_on_twenty_queues(path: str) -> None:
     each, queues = 20, 20

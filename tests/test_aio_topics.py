@@ -433,6 +433,7 @@ async def test_a_reader_that_is_forgotten_while_another_thread_is_at_the_groups_
     assert events.blocking.groups()["g"]["members"] == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_reads_that_are_cancelled_anywhere_lose_nothing_and_bring_nothing_twice(path: str, seed: int) -> None:
     rng = random.Random(seed)
@@ -464,6 +465,7 @@ def test_reads_that_are_cancelled_anywhere_lose_nothing_and_bring_nothing_twice(
     run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_iterations_that_are_cancelled_anywhere_go_on_with_the_next_message(path: str, seed: int) -> None:
     rng = random.Random(seed)
@@ -522,6 +524,7 @@ async def test_a_hundred_producers_and_twenty_readers_of_a_group(path: str) -> N
         assert (await events.groups())["g"]["members"] == {}
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_readers_that_wait_need_no_thread_and_the_loop_runs_no_turn_and_touches_no_file(
     path: str, monkeypatch: pytest.MonkeyPatch

@@ -353,6 +353,7 @@ def sendings(draw: st.DrawFn) -> Sent:
     return Sent(channel, lambda side, number: side.send(number, c.Basic.Qos(prefetch_count=10)))
 
 
+@pytest.mark.slow
 @given(
     st.lists(sendings(), max_size=8),
     st.lists(st.integers(0, 40_000), max_size=12),

@@ -66,6 +66,7 @@ def expected() -> bytes:
     return warren("export", SOUND).stdout_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_read_from_a_file_whatever_it_is_called(
     kind: str, sound: bytes, expected: bytes, tmp_path: Path
@@ -89,6 +90,7 @@ def test_every_kind_is_read_from_a_pipe(kind: str, sound: bytes, expected: bytes
     assert ran.stdout == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_topics_come_out_of_every_kind_with_the_times_of_their_files(kind: str, tmp_path: Path) -> None:
     tar = gzip.decompress(ROCKETMQ.read_bytes())
@@ -101,6 +103,7 @@ def test_topics_come_out_of_every_kind_with_the_times_of_their_files(kind: str, 
     assert times == {name: int((tmp_path / "room" / name).stat().st_mtime) for name in times}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_cut_off_or_changed_is_one_line(kind: str, seed: int, sound: bytes, tmp_path: Path) -> None:
@@ -275,6 +278,7 @@ def test_an_endless_stream_ends(data: bytes, tmp_path: Path) -> None:
     assert endless.count < 1 << 30
 
 
+@pytest.mark.slow
 def test_without_zstandard_it_is_said_in_one_line(sound: bytes, tmp_path: Path) -> None:
     (tmp_path / "archive.tar.zst").write_bytes(zstandard.compress(sound))
     program = "import sys; sys.modules['zstandard'] = None; from warren.cli import main; main()"
@@ -330,6 +334,7 @@ def test_a_directory_of_another_machine(ssh: Path, remote: Path, expected: bytes
     assert shovel(url, tmp_path / "copy")["messages"] == 0  # how far it has come was written down
 
 
+@pytest.mark.slow
 def test_a_tar_that_ssh_brings_through_stdin(remote: Path, expected: bytes) -> None:
     program = f"tar -C {shlex.quote(str(remote))} -cf - . | {shlex.quote(sys.executable)} -m warren.cli export -"
     ran = subprocess.run(["sh", "-c", program], capture_output=True, check=False, cwd=PROJECT)

@@ -142,6 +142,7 @@ def test_a_request_that_is_being_answered_while_the_node_is_closed_gets_its_answ
 # ── the host's end, and silence ─────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_after_a_takeover_the_next_command_asks_the_next_host(tmp_path: Path) -> None:
     place = tmp_path / "data"
     with Member(place, "hold") as member:
@@ -157,6 +158,7 @@ def test_after_a_takeover_the_next_command_asks_the_next_host(tmp_path: Path) ->
                 assert again.snapshot()["pid"] == os.getpid()
 
 
+@pytest.mark.slow
 def test_a_host_that_is_stopped_between_two_requests_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Member(tmp_path / "data", "hold") as member:
         member.hear("ready")

@@ -75,6 +75,7 @@ def test_the_ids_at_positions_are_what_browsing_shows(seed: int) -> None:
     queue.check_invariants()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_pages_of_any_size_are_what_one_go_shows(seed: int) -> None:
     queue = queue_of_all_parts(seed)

@@ -154,6 +154,7 @@ def _reader(guest: warren.Node, **arguments: Any) -> ReaderChannel:
     return channel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -178,6 +179,7 @@ def test_a_reader_of_a_stranger_does_not_join(guest: warren.Node, arguments: dic
         _reader(guest, consume_from="nowhere")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "arguments"),
     [

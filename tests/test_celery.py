@@ -126,6 +126,7 @@ def queues(directory: Path) -> dict[str, int]:
         lease.release()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_thousand_tasks_are_done_once_and_their_results_come_back(
     app: Any, tally: Tally, tmp_path: Path, pool: str
@@ -242,6 +243,7 @@ def test_chains_groups_and_chords_work(app: Any) -> None:
         assert group.apply_async().get(timeout=PATIENCE_S) == [0, 2, 4, 6, 8]
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_did_not_ack_is_done_by_the_next(app: Any, tally: Tally, tmp_path: Path) -> None:
     program = f"""
         import os, warren.kombu
@@ -263,6 +265,7 @@ def test_what_a_killed_process_did_not_ack_is_done_by_the_next(app: Any, tally: 
     assert tally.done == Counter(["held"])
 
 
+@pytest.mark.slow
 def test_the_configuration_alone_names_the_transport(tmp_path: Path) -> None:
     program = f"""
         from celery import Celery

@@ -82,6 +82,7 @@ def serves(scene: HandNode) -> None:
         scene.node.topic("another").append(b"a").wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ALL_CHANGES)
 def test_a_change_that_fails_at_any_operation_is_taken_back(change: str) -> None:
     """Of a queue that is to be deleted, though, what could not be deleted is what is left."""
@@ -120,6 +121,7 @@ def test_a_change_that_fails_at_any_operation_is_taken_back(change: str) -> None
         again.node.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ALL_CHANGES)
 def test_a_change_on_a_full_disk_is_answered_and_can_be_made_when_there_is_room(change: str) -> None:
     work = ALL_CHANGES[change]

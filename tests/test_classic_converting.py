@@ -207,6 +207,7 @@ def test_a_queue_of_version_2_alone_is_none_of_these(tmp_path: Path) -> None:
         assert isinstance(source.vhosts[0].queues[0], ClassicV2Directory)
 
 
+@pytest.mark.slow
 @settings(max_examples=times(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_file_that_is_cut_off_in_a_conversion_gives_no_wrong_body(

@@ -251,6 +251,7 @@ DAMAGE: dict[str, tuple[Spoil, Found, set[int]]] = {
 """Situation → how it comes about, what is damage then, and the positions that still come."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("situation", DAMAGE)
 def test_damage(situation: str, queue: V2QueueOnDisk, tmp_path: Path) -> None:
     spoil, expected, positions = DAMAGE[situation]
@@ -519,6 +520,7 @@ def test_a_file_that_is_cut_off_gives_no_wrong_body(sound: Sound, data: st.DataO
     check(sound, path, sound.files[path][: data.draw(st.integers(0, len(sound.files[path]) - 1))])
 
 
+@pytest.mark.slow
 @settings(max_examples=times(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_flipped_bit_gives_no_wrong_body(sound: Sound, data: st.DataObject) -> None:

@@ -212,6 +212,7 @@ def test_a_closed_pipe_is_told_from_damage(words: str, data: Path) -> None:
     assert _run_on_closed_pipe(words.replace("DATA", str(data)), "stdout").returncode == EXIT_BROKEN_PIPE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["no-such-command", "inspect /no/such/directory"])
 def test_a_closed_pipe_on_stderr_is_told_from_damage(words: str) -> None:
     assert _run_on_closed_pipe(words, "stderr").returncode == EXIT_BROKEN_PIPE
@@ -242,6 +243,7 @@ def test_the_package_is_a_program() -> None:
     assert (ran.returncode, ran.stdout) == (0, f"warren {version('warrenmq')}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "completed"),
     [

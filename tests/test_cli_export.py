@@ -326,6 +326,7 @@ def test_a_body_of_many_fragments_is_whole(queue: QueueOnDisk, tmp_path: Path) -
     assert message["body_sha256"] == hashlib.sha256(body).hexdigest()
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_had_enough_is_no_traceback() -> None:
     archive = GOLDEN / "08-clean-rdq-rollover.tar.gz"
     command = [sys.executable, "-m", "warren.cli", "export", str(archive)]
@@ -338,6 +339,7 @@ def test_a_reader_that_has_had_enough_is_no_traceback() -> None:
         assert process.wait() == EXIT_BROKEN_PIPE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_messages_cut_by_a_template_are_said_as_decoded_ones_are(seed: int) -> None:
     rng = random.Random(seed)
@@ -373,6 +375,7 @@ def outcome(cutter: Envelopes, encoded: bytes) -> Any:
     return json.loads(b"{%b}" % envelope.json.rstrip(b", ")), bytes(body)
 
 
+@pytest.mark.slow
 def test_memory_stays_small(tmp_path: Path) -> None:
     queue = VhostOnDisk(tmp_path).queue(b"q")
     (queue.vhost.path / ".config").write_bytes(disk.vhost_config(16384))

@@ -134,6 +134,7 @@ def waits(path: Path) -> None:
 # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_messages_go_in_and_come_out(data: Path) -> None:
     done("publish", data, "orders", "a", "b", "--header", "n=1", "--property", "content_type=text/plain",
          "--property", "timestamp=1700000000")  # fmt: skip
@@ -151,6 +152,7 @@ def test_messages_go_in_and_come_out(data: Path) -> None:
     assert done("tail", data, "orders") == ""
 
 
+@pytest.mark.slow
 def test_lines_with_keys_go_to_where_their_keys_say(data: Path) -> None:
     definitions = {
         "queues": [{"name": "red", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}],
@@ -166,6 +168,7 @@ def test_lines_with_keys_go_to_where_their_keys_say(data: Path) -> None:
     assert done("consume", data, "red", "--format", "keys") == "red.1\tone\nred.2\ttwo:2\n"
 
 
+@pytest.mark.slow
 def test_the_end_is_looked_at_with_a_condition(data: Path) -> None:
     for number in range(4):
         done("publish", data, "orders", str(number), "--header", f"n={number}")
@@ -202,6 +205,7 @@ def test_following_a_queue_from_two_terminals(data: Path) -> None:
     assert done("consume", data, "orders") == "y\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["consume", "tail"])
 def test_a_pipe_that_has_had_enough_ends_a_command_that_follows_at_once(at_rest: Path, command: str) -> None:
     done("publish", at_rest, "orders", *"abcdef")
@@ -215,6 +219,7 @@ def test_a_pipe_that_has_had_enough_ends_a_command_that_follows_at_once(at_rest:
     assert done("consume", at_rest, "orders").split() == list("def" if command == "consume" else "abcdef")
 
 
+@pytest.mark.slow
 def test_what_a_killed_follower_had_not_written_comes_again(at_rest: Path) -> None:
     done("publish", at_rest, "orders", "-l", stdin=b"".join(b"%05d\n" % number for number in range(5000)))
     follower = begun("consume", at_rest, "orders", "-f")
@@ -229,6 +234,7 @@ def test_what_a_killed_follower_had_not_written_comes_again(at_rest: Path) -> No
     assert rest == [*range(rest[0], 5000)]
 
 
+@pytest.mark.slow
 def test_another_program_gets_in_while_a_command_follows(at_rest: Path) -> None:
     follower = begun("tail", at_rest, "orders", "-f")
     waits(at_rest)
@@ -241,6 +247,7 @@ def test_another_program_gets_in_while_a_command_follows(at_rest: Path) -> None:
 # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_topic_is_appended_to_read_by_groups_and_sought(data: Path) -> None:
     assert done("topic", "append", data, "events", "one", "two", "--queue-id", "0", "--key", "k1", "--key", "k2",
                 "--tag", "new", "--property", "a=b") == "2 messages appended, 6 bytes\n"  # fmt: skip
@@ -284,6 +291,7 @@ def test_a_topic_is_appended_to_read_by_groups_and_sought(data: Path) -> None:
     assert answer("topic", "lag", data, "billing")["lag"] == 0
 
 
+@pytest.mark.slow
 def test_messages_are_read_and_found_without_a_group(data: Path) -> None:
     done("topic", "append", data, "events", *"abcdef", "--queue-id", "1", "--key", "k")
     assert done("tail", data, "events", "-n", "2") == "e\nf\n"
@@ -321,6 +329,7 @@ def test_following_a_topic_for_a_group_and_without(data: Path) -> None:
     assert done("topic", "consume", data, "events", "-g", "g") == "three\n"
 
 
+@pytest.mark.slow
 def test_what_a_reader_of_a_topic_leaves_in_the_pipe_comes_again(at_rest: Path) -> None:
     numbers = b"".join(b"%d\n" % number for number in range(2000))
     done("topic", "append", at_rest, "events", "-l", "--queue-id", "0", stdin=numbers)
@@ -343,6 +352,7 @@ def test_a_new_group_begins_where_it_is_told(at_rest: Path) -> None:
     assert done("topic", "consume", at_rest, "events", "-g", "new") == ""
 
 
+@pytest.mark.slow
 def test_a_members_queues_are_shown_while_it_reads(at_rest: Path) -> None:
     member = begun("topic", "consume", at_rest, "events", "-g", "g", "-f")
     waits(at_rest)
@@ -365,6 +375,7 @@ def test_a_topic_and_a_directory_are_made_when_told(tmp_path: Path) -> None:
 # ── mqadmin's names ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_mqadmins_names_do_what_topic_does(data: Path) -> None:
     def mqadmin(*arguments: str | Path) -> str:
         return done("mqadmin", *arguments)

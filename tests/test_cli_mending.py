@@ -135,6 +135,7 @@ def test_requeue_brings_dead_letters_back_and_leaves_the_others(data: Path) -> N
     assert done("requeue", data, "dead", "--id", ids(data, "dead")[0]) == "0 messages requeued; 1 stayed\n"
 
 
+@pytest.mark.slow
 def test_the_node_that_a_program_has_open_is_mended(data: Path) -> None:
     with runtime.open(data) as node:
         queue = node.queue("jobs", passive=True)
@@ -145,6 +146,7 @@ def test_the_node_that_a_program_has_open_is_mended(data: Path) -> None:
         assert len(node.queue("empty", passive=True)) == 2
 
 
+@pytest.mark.slow
 def test_who_interrupts_a_move_hears_how_far_it_came_and_nothing_is_lost(tmp_path: Path) -> None:
     with runtime.open(tmp_path) as node:
         node.queue("to")

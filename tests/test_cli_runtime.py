@@ -157,6 +157,7 @@ def test_a_full_queue_refuses(data: Path) -> None:
     assert bodies(consumed(data, queue="full")) == [b"a", b"b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -232,6 +233,7 @@ def test_a_count_with_a_timeout_takes_no_more_than_that(data: Path) -> None:
     assert [len(rest), rest[0]["redelivered"]] == [298, False]
 
 
+@pytest.mark.slow
 def test_following_gives_each_message_at_once_and_an_interrupt_keeps_what_was_not_written(data: Path) -> None:
     done("publish", data, "orders", "a", "b", "c")
     follower = in_a_process("consume", data, "orders", "--follow")
@@ -243,6 +245,7 @@ def test_following_gives_each_message_at_once_and_an_interrupt_keeps_what_was_no
     assert consumed(data) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", [[], ["--timeout", "5"]])
 def test_a_reader_who_has_had_enough_ends_it_and_what_he_did_not_read_stays(data: Path, wait: list[str]) -> None:
     done("publish", data, "orders", "--lines", stdin=b"".join(b"%05d\n" % number for number in range(5_000)))
@@ -257,6 +260,7 @@ def test_a_reader_who_has_had_enough_ends_it_and_what_he_did_not_read_stays(data
     assert rest == [b"%05d" % number for number in range(read.count(b"\n"), 5_000)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&- 2>&-"])
 def test_streams_that_the_caller_has_closed_are_no_error(closed: str, data: Path) -> None:
     line = f'"$0" -m warren.cli queues "$1" {closed}'
@@ -264,6 +268,7 @@ def test_streams_that_the_caller_has_closed_are_no_error(closed: str, data: Path
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 def test_head_takes_the_one_message_that_it_prints(data: Path) -> None:
     done("publish", data, "orders", *(str(number) for number in range(1024)))
     consumer = in_a_process("consume", data, "orders")
@@ -446,6 +451,7 @@ def test_a_directory_that_a_program_has_for_itself_is_used_all_the_same(data: Pa
     assert "warren-server" not in [thread.name for thread in threading.enumerate()]
 
 
+@pytest.mark.slow
 def test_a_command_ends_with_a_line_when_the_program_that_it_is_a_guest_of_closes_the_directory(data: Path) -> None:
     with runtime.open(data) as node:
         follower = in_a_process("consume", data, "orders", "--follow")

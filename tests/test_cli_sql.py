@@ -75,6 +75,7 @@ def test_the_sql_stands_behind_the_directories() -> None:
     assert said(NODE, other, "select count(distinct node) from messages").split() == ["count(DISTINCT", "node)", "2"]
 
 
+@pytest.mark.slow
 def test_a_file_or_stdin_says_the_sql(tmp_path: Path) -> None:
     (tmp_path / "query.sql").write_text(COUNTS)
     assert said(NODE, "-f", tmp_path / "query.sql") == said(NODE, COUNTS)
@@ -359,6 +360,7 @@ def test_on_a_terminal_an_answer_is_a_table_and_a_narrow_one_has_its_rows_name_b
     assert on_a_terminal(place, query, columns=1000).splitlines()[0].split()[:2] == ["node", "vhost"]
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_no_parquet_and_obeys_no_body(tmp_path: Path) -> None:
     queue = VhostOnDisk(tmp_path / "node").queue(b"q")
     queue.publish(0, b"\x1b[2Jgone", embedded=queue.message(0, b"\x1b[2Jgone"))
@@ -369,6 +371,7 @@ def test_a_terminal_gets_no_parquet_and_obeys_no_body(tmp_path: Path) -> None:
     assert seen == "warren: --format parquet cannot be written to a terminal; give --out FILE\n"
 
 
+@pytest.mark.slow
 def test_there_is_a_prompt(place: Path) -> None:
     typed = ["select count(*) n\n", "from messages;\n", "selec;\n", ".tables\n", "select 'still here';\n", "\x04"]
     seen = on_a_terminal(place, typed=typed, columns=120)
@@ -399,6 +402,7 @@ def test_a_query_that_takes_long_says_how_far_it_is(place: Path, monkeypatch: py
 # ── what it imports, and what happens to its reader ──────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_it_imports_no_spark_and_no_topics_for_queues(place: Path) -> None:
     program = (
         "import sys\nfrom warren.cli import app\n"
@@ -418,6 +422,7 @@ def test_it_imports_no_spark_and_no_topics_for_queues(place: Path) -> None:
     assert not [name for name in names if name.startswith("warren.pipeline")]
 
 
+@pytest.mark.slow
 def test_a_reader_who_has_enough_ends_it(place: Path) -> None:
     shell = f"{sys.executable} -m warren sql {place} 'select * from range(10000000)' | head -2"
     found = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=PROJECT, check=True)

@@ -242,6 +242,7 @@ def test_tables_for_people() -> None:
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "part"), STORES)
 def test_a_scan_gives_every_record_and_blank(scenario: str, part: str) -> None:
     said = warren("topic", "scan", golden.unpacked(scenario) / part, "--blanks")
@@ -255,6 +256,7 @@ def test_a_scan_gives_every_record_and_blank(scenario: str, part: str) -> None:
         assert line.get("body") == record.get("bodyBase64", line.get("body"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", CLEAN)
 def test_each_queue_is_read_in_order(scenario: str) -> None:
     store = golden.directory(scenario)
@@ -391,6 +393,7 @@ def test_a_missing_commit_log_file_is_said(tmp_path: Path) -> None:
     assert len(said.lines) == len([one for one in golden.records("basic-clean") if one["physicalOffset"] // 65536 != 2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["basic-clean", "crash-recovery"])
 def test_each_file_with_entries_that_is_missing_is_reported(scenario: str, tmp_path: Path) -> None:
     """But for a queue's last file after a crash: recovery makes it again from the CommitLog."""
@@ -486,6 +489,7 @@ def test_queries_and_times_are_answered_as_the_original_does(
     assert said.json == {"physical_offsets": query["phyOffsets"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", CLEAN)
 def test_some_queries_and_times_by_command_line(scenario: str) -> None:
     store, answers = golden.directory(scenario), golden.manifest(scenario)["store"]
@@ -800,6 +804,7 @@ def test_settings_under_rocketmqs_names_and_ours() -> None:
         assert report["settings"]["mappedFileSizeCommitLog"] == {"value": 65536, "from": "set"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_damage_anywhere_ends_in_an_answer_or_in_one_line(seed: int, tmp_path: Path) -> None:
     chance, store = random.Random(seed), tmp_path / "store"

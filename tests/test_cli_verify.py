@@ -265,6 +265,7 @@ TOGETHER: dict[str, Callable[[QueueOnDisk, int], bytes]] = {
 """What replaces one of many messages, with the same length if possible."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_journal", [False, True])
 @pytest.mark.parametrize("what", TOGETHER)
 @pytest.mark.parametrize("told", ["as it is", "of another size", "transient"])
@@ -475,6 +476,7 @@ def spoilt(data: bytes, rng: random.Random) -> bytes:
             return data + data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["02-crash-small-mixed", "11-clean-priority-queue", "13-clean-dead-letter-cc"])
 def test_spoilt_directories_end_in_findings(name: str, tmp_path: Path) -> None:
     unpack(str(GOLDEN / f"{name}.tar.gz"), str(tmp_path))

@@ -121,6 +121,7 @@ def test_an_answer_for_a_client_of_a_server_that_has_stopped_does_not_end_the_ac
         assert actor_of(queue) is actor
 
 
+@pytest.mark.slow
 def test_who_comes_too_late_for_an_actor_of_a_node_that_closes_is_told_that_it_is_closed() -> None:
     scene = hand_node()
     actor, topics = actor_of(scene.node.queue("q")), scene.node.topic("t")
@@ -158,6 +159,7 @@ def test_a_publish_that_meets_the_end_of_its_queue_is_refused(monkeypatch: pytes
     assert [message.body for message in again.node.queue("q").browse()] == [b"before"]
 
 
+@pytest.mark.slow
 def test_an_append_that_meets_the_end_of_the_topics_is_stored_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its confirm failed, though it was taken: the log had taken the last entry out of its inbox."""
     hand, refused, taken = hand_node(), list[type[BaseException]](), list[Any]()

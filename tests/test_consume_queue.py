@@ -107,6 +107,7 @@ def files_in(place: str) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 7, 1000])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_entries_of_its_records_are_its_files(scenario: str, batch: int) -> None:

@@ -110,6 +110,7 @@ def crashes(
             return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torn", [False, True], ids=["between", "within"])
 @pytest.mark.parametrize("work", WORKS)
 def test_a_kill_at_any_operation_breaks_no_promise(work: Callable[[Life], None], torn: bool) -> None:
@@ -117,6 +118,7 @@ def test_a_kill_at_any_operation_breaks_no_promise(work: Callable[[Life], None],
         assert_promises_are_kept(life.files.after_process_crash(), life.models)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", WORKS)
 def test_a_power_loss_at_any_operation_breaks_no_promise(work: Callable[[Life], None]) -> None:
     for number, life in enumerate(crashes(work, torn=True)):
@@ -180,6 +182,7 @@ def kills_of_a_start(files: MemoryFileSystem) -> Iterator[MemoryFileSystem]:
             return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", WORKS)
 def test_a_kill_at_any_operation_leaves_a_brokers_directory_as_a_broker_can_go_on_from_it(
     work: Callable[[Life], None],
@@ -249,6 +252,7 @@ def failures(work: Callable[[Life], None], kind: str) -> Iterator[Life]:
             return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["append", "sync", "truncate", "create", "delete", "rename", "sync_directory"])
 @pytest.mark.parametrize("work", WORKS)
 def test_a_failed_operation_comes_out_and_loses_nothing(work: Callable[[Life], None], kind: str) -> None:

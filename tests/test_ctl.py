@@ -293,6 +293,7 @@ WRONG_USES: dict[tuple[str, ...], int] = {
 """Arguments, and the exit code of rabbitmqctl."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["running", "closed"], indirect=True)
 def test_it_exits_with_the_codes_of_rabbitmqctl(data: Path, tmp_path: Path) -> None:
     assert {arguments: ctl(data, "-q", *arguments).exit_code for arguments in WRONG_USES} == WRONG_USES

@@ -240,6 +240,7 @@ def check(
         assert any(name in result.stderr for name in names), said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", CLASSIC)
 def test_classic_queues_lose_nothing_without_a_word(
@@ -248,6 +249,7 @@ def test_classic_queues_lose_nothing_without_a_word(
     check(GOLDEN / f"{name}.tar.gz", seed, tmp_path / "node", monkeypatch, ("export",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", QUORUM)
 def test_quorum_queues_lose_nothing_without_a_word(
@@ -257,6 +259,7 @@ def test_quorum_queues_lose_nothing_without_a_word(
     check(archive, seed, tmp_path / "node", monkeypatch, ("export",), indexes=QUORUM_FILES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", STREAM_NODES)
 def test_streams_lose_nothing_without_a_word(
@@ -266,6 +269,7 @@ def test_streams_lose_nothing_without_a_word(
     check(archive, seed, tmp_path / "node", monkeypatch, ("export",), indexes=STREAM_FILES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", TOPICS)
 def test_topics_lose_nothing_without_a_word(

@@ -461,6 +461,7 @@ def run(files: MemoryFileSystem, states: list[list[str]]) -> None:
     states.append(states[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torn", [False, True])
 def test_cut_off_at_every_operation(torn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new process finds what the last save that returned left, or what the one that did not was to leave."""

@@ -132,6 +132,7 @@ while taken < rounds:
 """
 
 
+@pytest.mark.slow
 def test_processes_that_take_and_remove_a_lock_in_turn_never_hold_it_together(place: str) -> None:
     order = [sys.executable, "-c", _RIVAL, place, "100"]
     rivals = [subprocess.Popen(order, stderr=subprocess.PIPE, text=True) for _ in range(4)]

@@ -268,6 +268,7 @@ def says(printed: str, said: str) -> bool:
     return re.fullmatch(pattern, lines) is not None
 
 
+@pytest.mark.slow
 def test_the_commands_on_a_dead_rocketmq_say_what_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

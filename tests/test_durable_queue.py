@@ -266,6 +266,7 @@ def test_what_was_not_done_is_there_when_the_queue_is_opened_again(new: New) -> 
     assert again.unfinished_tasks == 2
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_had_got_comes_back(new: New, tmp_path: Path) -> None:
     program = f"""
         import os

@@ -48,6 +48,7 @@ def slowly(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     return dict(end_all(tmp_path_factory.mktemp("slow"), SLOW, new_seed()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id_", QUICK)
 def test_an_interpreter_ends_as_the_table_says(quickly: dict[str, Ended], tried: Count, id_: str) -> None:
     check(ENDS[id_], quickly[id_])

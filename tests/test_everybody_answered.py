@@ -158,6 +158,7 @@ FAULTS: Final[dict[str, Callable[[MemoryFileSystem, int, type[StorageError]], No
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_whoever_waits_is_answered_whichever_operation_fails(fault: str, tried: Count) -> None:
     first = new_seed() if EFFORT == "nightly" else 0

@@ -86,6 +86,7 @@ OUTPUTS = {
 """What an example prints that only takes a directory."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_an_example_prints_what_it_promises(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     example(f"{name}.py")(str(tmp_path / "data"))

@@ -72,6 +72,7 @@ def test_a_limit_is_the_first_of_them(source: Path, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "f.parquet")["seq_id"].to_pylist() == [line["seq_id"] for line in chosen[:7]]
 
 
+@pytest.mark.slow
 def test_runs_of_like_messages_are_asked_as_single_ones_are(tmp_path: Path) -> None:
     """One header says the same of a whole run, a body of each message."""
     with engine.open_vhost(tmp_path, sync=False) as vhost:
@@ -107,6 +108,7 @@ def test_orphans_are_asked_too(tmp_path: Path) -> None:
     assert len(lines(tmp_path, "--orphans", "--limit", "3")) == 3
 
 
+@pytest.mark.slow
 def test_what_the_bar_counts_is_what_is_looked_at() -> None:
     for path in (DEAD_LETTERS, QUORUM, SEGMENTS):
         with open_source(str(path)) as source:
@@ -172,6 +174,7 @@ def scanned(*options: str) -> list[dict[str, Any]]:
     return lines(golden.directory(STORE), *options, command=("topic", "scan"))
 
 
+@pytest.mark.slow
 def test_records_are_chosen_by_conditions_and_limits() -> None:
     records = [line for line in scanned() if "blank" not in line]
     middle = sorted(line["store_timestamp"] for line in records)[len(records) // 2]

@@ -506,6 +506,7 @@ DISK_VERBS: dict[str, Callable[[FullNode], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", DISK_VERBS.values(), ids=DISK_VERBS.keys())
 def test_each_verb_on_a_full_disk_does_its_work_or_raises(verb: Callable[[FullNode], object]) -> None:
     full = FullNode()

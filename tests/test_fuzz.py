@@ -36,6 +36,7 @@ def test_sound_input_is_accepted(name: str) -> None:
     assert [target.run(seed) for seed in target.seeds()] == [True] * len(target.seeds())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*QUICK, *SLOW])
 def test_a_damaged_input_is_refused_or_read(name: str, tried: Count) -> None:
     target, count = TARGETS[name], 0

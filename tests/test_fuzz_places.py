@@ -96,6 +96,7 @@ PLACES: Final[dict[str, Callable[[bytes], Iterator[bytes]]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLACES)
 def test_any_value_in_any_place_is_refused_or_read(name: str, tried: Count) -> None:
     target, count = TARGETS[name], 0

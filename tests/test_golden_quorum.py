@@ -77,6 +77,7 @@ def as_text(row: tuple[Any, ...]) -> str:
     return json.dumps(row, sort_keys=True)
 
 
+@pytest.mark.slow
 def test_exported_is_what_the_broker_delivered(archive: Path) -> None:
     manifest, queues = manifest_of(archive), exported(archive)
     names = {(queue["vhost"], queue["name"]) for queue in manifest["queues"]}
@@ -121,6 +122,7 @@ def test_nothing_of_a_sound_directory_is_damaged(archive: Path) -> None:
     assert [finding for finding in findings if finding.severity == "damage"] == []
 
 
+@pytest.mark.slow
 def test_inspect_says_what_the_brokers_own_modules_read(archive: Path) -> None:
     with open_source(str(archive)) as source:
         report = inspect_source(source)
@@ -139,6 +141,7 @@ def test_inspect_says_what_the_brokers_own_modules_read(archive: Path) -> None:
     assert said == {}
 
 
+@pytest.mark.slow
 def test_inspect_counts_what_export_gives(archive: Path) -> None:
     queues = exported(archive)
     with open_source(str(archive)) as source:

@@ -327,6 +327,7 @@ def test_under_an_alarm_it_ends_and_says_why(
 # ── resumed ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_an_import_goes_on_where_it_was_and_brings_nothing_twice(exported: Path, tmp_path: Path) -> None:
     for low in range(0, len(PROPERTIES), 10):
         said = brought(exported, tmp_path / "node", "--limit", "10")
@@ -428,6 +429,7 @@ BAD_LINES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "said"), BAD_LINES, ids=range(len(BAD_LINES)))
 def test_a_line_that_is_no_message_is_said_and_the_others_are_brought(tmp_path: Path, line: str, said: str) -> None:
     file = write_lines(tmp_path / "f.jsonl", text("q", "1"), line, text("q", "3"))

@@ -33,6 +33,7 @@ def nursery() -> Iterator[Nursery]:
     nursery.close()
 
 
+@pytest.mark.slow
 def test_kills_at_full_speed(tmp_path: Path, nursery: Nursery, tried: Count) -> None:
     rng, kills = random.Random(new_seed()), 0
     while kills < KILLS:

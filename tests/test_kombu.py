@@ -121,6 +121,7 @@ def test_a_url_that_leads_nowhere_is_refused(url: str, options: dict[str, Any]) 
         address_of(url, "/", options)
 
 
+@pytest.mark.slow
 def test_the_class_path_needs_no_import(tmp_path: Path) -> None:
     program = """
         import sys, kombu

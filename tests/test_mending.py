@@ -52,6 +52,7 @@ async def dead_letters(node: Any) -> tuple[Any, Any]:
 # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @both_ways
 async def test_browse_looks_at_those_that_a_condition_or_a_function_says(node: Any) -> None:
     queue = await done(node.queue("q"))
@@ -154,6 +155,7 @@ async def test_an_id_finds_no_other_message_once_its_own_is_gone(node: Any) -> N
 # ── removing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @both_ways
 async def test_messages_are_removed_by_condition_or_function_or_id_up_to_a_limit(node: Any) -> None:
     queue = await done(node.queue("q"))
@@ -196,6 +198,7 @@ async def test_all_levels_of_a_priority_queue_are_walked(node: Any) -> None:
 # ── moving ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @both_ways
 async def test_messages_are_moved_in_their_order_and_are_as_they_were(node: Any) -> None:
     queue, other = await done(node.queue("q")), await done(node.queue("other"))

@@ -118,6 +118,7 @@ def test_what_was_issued_survives_the_process(work: Callable[[Life], None], torn
         assert_it_goes_on(recover(after, promises, promises.issued - promises.removed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", WORKS)
 def test_what_was_synced_survives_a_power_loss(work: Callable[[Life], None]) -> None:
     for files, promises in crashes(work, torn=True):

@@ -277,6 +277,7 @@ def test_a_foreign_directory_is_refused_untouched_and_can_be_adopted() -> None:
     again.node.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True])
 def test_a_crash_while_a_directory_is_opened_first_leaves_none_that_looks_foreign(power: bool) -> None:
     files = MemoryFileSystem(random.Random(0))

@@ -146,6 +146,7 @@ def test_findings_are_those_of_verify(path: Path) -> None:
     assert read_rows("findings", golden_node(path)) == verified(golden_node(path))
 
 
+@pytest.mark.slow
 @each(V2_ARCHIVES)
 def test_the_index_of_version_2_has_the_numbers_of_inspect(path: Path) -> None:
     node = golden_node(path)
@@ -169,6 +170,7 @@ def test_the_index_of_version_2_has_the_numbers_of_inspect(path: Path) -> None:
             assert row["embedded"] == (entry["location"] == v2.IN_QUEUE_STORE)
 
 
+@pytest.mark.slow
 @each(QUICK + LONG[:1])
 def test_the_index_of_a_quorum_queue_says_what_is_left_in_it(path: Path) -> None:
     node = golden_node(path)

@@ -248,6 +248,7 @@ def test_globs_on_s3_match_as_those_of_a_disk_do(s3: S3) -> None:
     assert names(remote("broker-1/"), remote("broker-1")) == [remote("broker-1/")]
 
 
+@pytest.mark.slow
 def test_a_place_above_several_nodes_names_each_of_them(s3: S3) -> None:
     nodes = find_nodes([f"s3://somebody:a-secret@{BUCKET}/fleet?{s3.query}"])
     assert [node.name for node in nodes] == [remote("broker-1"), remote("broker-2")]
@@ -343,6 +344,7 @@ def test_any_reads_in_any_order_give_the_bytes_of_the_file(reads: list[tuple[int
             assert file.pread(size, offset) == DATA[:SIZE][offset : offset + size]
 
 
+@pytest.mark.slow
 def test_small_reads_one_behind_the_other_are_a_request_a_block() -> None:
     counted = _Counted(DATA[:SIZE])
     file = arrow_files.ArrowFile(ArrowFileSystem("s3://nowhere/x"), "s3://nowhere/x/file", counted)

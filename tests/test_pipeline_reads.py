@@ -101,6 +101,7 @@ JOBS: dict[str, Callable[[str, Path], int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize("queues", [1, 5])
 @pytest.mark.parametrize("embedded", [True, False])

@@ -133,6 +133,7 @@ def numbered(rows: list[Row]) -> list[tuple[int, ...]]:
     return [tuple(row[name] for name in names) for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ROCKETMQ)
 def test_every_table_of_a_golden_store_is_what_the_commands_say(scenario: str) -> None:
     assert_tables_agree(rocketmq_node(scenario), {})
@@ -399,6 +400,7 @@ def test_any_partition_and_batch_bytes_give_the_same_rows(store: str) -> None:
         assert scanned(rows) == whole, (partition_bytes, batch_bytes)
 
 
+@pytest.mark.slow
 def test_rows_go_on_behind_damage_within_the_same_file(store: str) -> None:
     before = read_rows("records", store)
     hit = next(row for row in before if row["physical_offset"] > FILE_BYTES + 3000)

@@ -165,6 +165,7 @@ def test_everything_else_works_without_spark() -> None:
     assert '"queues"' in ran.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["pyspark", "py4j", "pyarrow", "pandas"])
 def test_what_spark_needs_and_is_not_there_is_named(missing: str) -> None:
     script = f"""
@@ -222,6 +223,7 @@ def test_one_master_of_several_that_answers_is_enough() -> None:
         check_master(f"spark://127.0.0.1:1,127.0.0.1:{port}")
 
 
+@pytest.mark.slow
 def test_an_unreachable_master_is_one_line() -> None:
     node = rabbitmq_node(RABBITMQ[0])
     command = [sys.executable, "-m", "warren.cli", "spark", "inspect", node, "--master", "spark://127.0.0.1:1"]

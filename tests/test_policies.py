@@ -238,6 +238,7 @@ def policies_of(queue: warren.Queue) -> tuple[Any, Any, Any]:
     return stats["policy"], stats["operator_policy"], stats["effective_policy_definition"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["done", "closed"])
 @pytest.mark.parametrize("change", ["set", "clear", "import"])
 def test_others_have_their_turns_between_slices_of_queues_that_get_other_policies(change: str, end: str) -> None:

@@ -177,6 +177,7 @@ def test_an_entry_whose_place_holds_something_else_is_taken_for_a_message_and_sa
     assert [problem.detail.partition("; ")[2] for problem in replayed.missing] == [UNKNOWN]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_a_damaged_entry_leaves_a_random_historys_machine_sound(seed: int) -> None:
     chance = random.Random(seed)

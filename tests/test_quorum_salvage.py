@@ -459,6 +459,7 @@ def damages(path: Path, seed: int, count: int) -> Iterator[bytes]:
             yield sound[:at] + bytes([sound[at] ^ 1 << random_.randrange(8)]) + sound[at + 1 :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("archive", "pattern", "count"),
     [

@@ -27,6 +27,7 @@ from tests.support.tried import Count, Tried
 from warren.actors.runtime.future import Future
 
 
+@pytest.mark.slow
 def test_no_order_of_a_nodes_threads_breaks_a_promise(tried: Count) -> None:
     first, count = new_seed() if EFFORT == "nightly" else 0, times(600, quick=20, nightly=10_000)
     for seed in range(first, first + count):

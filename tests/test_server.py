@@ -485,6 +485,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_warren_serve_until_sigterm(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SAYS_WHAT_IS_FROZEN, "serve", str(tmp_path / "node"), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

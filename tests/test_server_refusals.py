@@ -412,6 +412,7 @@ WITH_THEIR_RIGHTS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @WITH_THEIR_RIGHTS
 def test_refusals_have_the_broker_s_words(here: Side, before: Sequence[Before], refusals: Sequence[Refusal]) -> None:
     assert closings(here, before, refusals) == [text for _, _, text in refusals]

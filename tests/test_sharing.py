@@ -179,6 +179,7 @@ SETTLE_AGAIN: dict[str, tuple[Callable[[warren.Queue, Sequence[warren.Delivery]]
 are left of 6."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", SETTLE_AGAIN)
 @pytest.mark.parametrize("first", ["ack multiple", "ack up to"])
 @pytest.mark.parametrize("whose", ["host", "guest"])
@@ -873,6 +874,7 @@ def in_child(work: Callable[[], None]) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whose", ["host", "guest"])
 def test_a_forked_child_is_a_client_of_its_own(host: Node, guest: Node, whose: str) -> None:
     node = host if whose == "host" else guest
@@ -949,6 +951,7 @@ def test_a_forked_child_cannot_settle_what_its_parent_got(host: Node, guest: Nod
     assert bodies(queue) == [b"3", b"4"]
 
 
+@pytest.mark.slow
 def test_messages_that_come_again_after_a_kill_say_so(tmp_path: Path) -> None:
     place = tmp_path / "data"
     with Member(place, "hold") as first:
@@ -1002,6 +1005,7 @@ def test_commands_for_what_lies_still_say_that_it_does_not(host: Node, reading: 
     assert f"process {os.getpid()}" in result.stderr
 
 
+@pytest.mark.slow
 def test_two_terminals_have_one_directory(tmp_path: Path) -> None:
     place = tmp_path / "data"
     with Member(place, "consume") as consumer, warren.open(place, share=True) as node:

@@ -200,6 +200,7 @@ def check_other_ways(run: Kills) -> None:
             assert not missing, f"{place}: {sorted(missing)[:20]} are lost"
 
 
+@pytest.mark.slow
 def test_what_was_confirmed_survives_hosts_that_are_killed(tmp_path: Path, tried: Count) -> None:
     check_kills(tmp_path, times(5, nightly=30), tried)
 

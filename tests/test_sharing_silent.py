@@ -78,6 +78,7 @@ def seconds(call: Callable[[], object]) -> float:
     return time.monotonic() - begin
 
 
+@pytest.mark.slow
 def test_a_call_with_a_timeout_keeps_it(stopped: Member, guest: warren.Node) -> None:
     queue = guest.queue("work")
     stop(stopped)
@@ -111,6 +112,7 @@ PREPARED: dict[str, Callable[[warren.Node], Callable[[], object]]] = {
 }
 
 
+@pytest.mark.slow
 def test_every_call_with_a_timeout_keeps_it(stopped: Member, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = warren.open(tmp_path / "data", share=True, host_timeout_ms=LONG_MS)
     calls = {what: prepare(node) for what, prepare in PREPARED.items()}
@@ -123,6 +125,7 @@ def test_every_call_with_a_timeout_keeps_it(stopped: Member, tmp_path: Path, mon
     node.close()
 
 
+@pytest.mark.slow
 def test_every_call_of_a_coroutine_with_a_timeout_keeps_it(
     stopped: Member, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +164,7 @@ def test_every_call_of_a_coroutine_with_a_timeout_keeps_it(
     asyncio.run(asyncio.wait_for(ask(), LONG_S))
 
 
+@pytest.mark.slow
 def test_a_consumer_and_a_reader_whose_host_is_stopped_are_closed_soon(
     stopped: Member, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +192,7 @@ CALLS: dict[str, Callable[[warren.Node], object]] = {
 }
 
 
+@pytest.mark.slow
 def test_calls_without_a_timeout_end(stopped: Member, guest: warren.Node) -> None:
     stop(stopped)
     with ThreadPoolExecutor(len(CALLS)) as threads:
@@ -195,6 +200,7 @@ def test_calls_without_a_timeout_end(stopped: Member, guest: warren.Node) -> Non
             assert isinstance(done.exception(LONG_S), HostUnresponsiveError), what
 
 
+@pytest.mark.slow
 def test_a_call_that_waited_for_the_host_is_not_made_again(
     stopped: Member, guest: warren.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +217,7 @@ def test_a_call_that_waited_for_the_host_is_not_made_again(
     assert connects == []
 
 
+@pytest.mark.slow
 def test_calls_go_on_once_the_host_does(stopped: Member, guest: warren.Node) -> None:
     queue = guest.queue("work")
     stop(stopped)
@@ -219,6 +226,7 @@ def test_calls_go_on_once_the_host_does(stopped: Member, guest: warren.Node) -> 
     assert next_of(queue, timeout=LONG_S, auto_ack=True).body == b"1"
 
 
+@pytest.mark.slow
 def test_a_host_that_ends_while_it_is_silent_is_taken_over(stopped: Member, guest: warren.Node) -> None:
     queue = guest.queue("work")
     stop(stopped)
@@ -228,6 +236,7 @@ def test_a_host_that_ends_while_it_is_silent_is_taken_over(stopped: Member, gues
     assert next_of(guest.queue("work"), auto_ack=True).body == b"1"
 
 
+@pytest.mark.slow
 def test_a_consumer_that_waits_is_told(stopped: Member, guest: warren.Node) -> None:
     consumer = guest.queue("empty").consume()
     assert consumer.receive(0.01) is None
@@ -236,6 +245,7 @@ def test_a_consumer_that_waits_is_told(stopped: Member, guest: warren.Node) -> N
         consumer.receive()
 
 
+@pytest.mark.slow
 def test_coroutines_are_told(stopped: Member, guest: warren.Node, tmp_path: Path) -> None:
     async def ask() -> None:
         node = await warren.aio.open(tmp_path / "data", share=True, host_timeout_ms=HOST_TIMEOUT_MS)
@@ -251,11 +261,13 @@ def test_coroutines_are_told(stopped: Member, guest: warren.Node, tmp_path: Path
     asyncio.run(asyncio.wait_for(ask(), LONG_S))
 
 
+@pytest.mark.slow
 def test_a_directory_whose_host_is_stopped_cannot_be_opened(stopped: Member, tmp_path: Path) -> None:
     stop(stopped)
     assert seconds(lambda: opened(tmp_path)) < LONG_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["queues"], ["ctl", "list_queues"], ["definitions"], ["top", "--once"]])
 def test_a_command_that_asks_says_so_too(
     command: list[str], stopped: Member, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -284,6 +296,7 @@ def test_a_command_says_which_process_does_not_answer(stopped: Member, tmp_path:
     assert f"(process {stopped.process.pid}, " in done.stderr
 
 
+@pytest.mark.slow
 def test_a_program_that_has_published_to_a_stopped_host_ends(stopped: Member, tmp_path: Path) -> None:
     program = (
         "import logging, warren\n"
@@ -339,6 +352,7 @@ def test_a_host_that_never_listens_is_given_up(tmp_path: Path) -> None:
         holder.kill()
 
 
+@pytest.mark.slow
 def test_an_idle_host_sends_something(stopped: Member, guest: warren.Node) -> None:
     """The member is not stopped, and nothing else is to be sent."""
     link = link_of(guest)

@@ -210,6 +210,7 @@ def test_a_transaction_is_decided_by_any_process(host: Node, guest: Node) -> Non
 # ── forks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whose", ["host", "guest"])
 def test_a_forked_child_appends_and_reads_for_itself(host: Node, guest: Node, whose: str) -> None:
     topic = (host if whose == "host" else guest).topic("t", queues=2)

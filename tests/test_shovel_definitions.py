@@ -196,6 +196,7 @@ def test_the_http_api_of_a_broker_that_is_not_there(tmp_path: Path, url: str, se
     assert "secret" not in said
 
 
+@pytest.mark.slow
 def test_a_server_begins_with_the_definitions_of_a_dead_node(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "warren", "serve", str(tmp_path / "data"), "--port", "0", "--json"]
     options = ["--definitions", str(KILLED)]

@@ -25,6 +25,7 @@ def result() -> Result:
     return simulate(BACKLOG, check_invariants=True)
 
 
+@pytest.mark.slow
 def test_what_was_published_is_ready_unacked_or_acked(result: Result) -> None:
     orders = result.summary["queues"]["orders"]
     assert orders["published"] == orders["ready"] + orders["unacked"] + orders["acked"]
@@ -41,6 +42,7 @@ def test_a_backlog_is_paged_and_memory_stays_below_the_watermark(result: Result)
     assert (timeline[["q1", "q2", "delta", "q3", "q4"]].sum(axis=1) == timeline["len"]).all()
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_and_another_one_others(result: Result, tmp_path: Path) -> None:
     result.save(tmp_path / "a")
     simulate(BACKLOG).save(tmp_path / "b")

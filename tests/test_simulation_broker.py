@@ -140,6 +140,7 @@ def test_curves_differ_by_the_share_of_messages_that_are_elsewhere() -> None:
     assert difference(one, curves((0.0, 100, 0), (5.0, 50, 50), (10.0, 50, 50))) == pytest.approx(0.25, abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_simulation_with_another_limit_does_not_pass() -> None:
     recording = load(DATA / "embedded.json.gz")
     with pytest.raises(AssertionError):

@@ -160,6 +160,7 @@ def test_the_example_is_a_scenario_that_can_be_simulated(tmp_path: Path) -> None
 # ── one scenario ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_the_answer_is_written_and_its_json_is_alone_on_stdout(answer: tuple[Path, str, str]) -> None:
     out, _, said = answer
     written = json.loads((out / "summary.json").read_text(encoding="utf-8"))
@@ -277,6 +278,7 @@ def test_a_folder_that_has_no_answer_is_one_line(tmp_path: Path, content: str | 
 # ── many ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_sweep_is_told_and_written(scenario: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     vary = ["--vary", "node.paging_ratio=0.2,0.9", "--vary", "publishers.body=1kB,8kB"]
@@ -470,6 +472,7 @@ def test_the_help_and_the_package_import_nothing_of_the_simulation() -> None:
     assert ran.stdout.splitlines()[-1] == "imported: []"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["simpy", "matplotlib"])
 def test_what_the_simulation_needs_and_is_not_there_is_named(missing: str, scenario: Path) -> None:
     script = f"""
@@ -491,6 +494,7 @@ def test_what_the_simulation_needs_and_is_not_there_is_named(missing: str, scena
     assert ran.stderr == f'warren: {missing} is not installed: pip install "warrenmq[sim]"\n'
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_nothing_behind(scenario: Path, tmp_path: Path) -> None:
     scenario.write_text(SCENARIO.replace("length = 2.5", "length = 3000000"), encoding="utf-8")
     with warren("sweep", scenario, "--vary", "seed=1,2,3", "--processes", 2, "--out", tmp_path / "out") as running:

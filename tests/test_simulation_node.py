@@ -97,6 +97,7 @@ def test_a_full_disk_blocks_publishers_and_stops_paging() -> None:
     assert result.summary["node"]["max_disk_bytes"] < 60_000_000
 
 
+@pytest.mark.slow
 def test_a_disk_that_had_room_made_lets_them_go_on() -> None:
     node = attrs.evolve(QUICK, disk=Disk(size="80MB", fsync=0.0), settings={"disk_free_limit": 50_000_000})
     stored = PublisherSpec(queue="q", rate=1000, body=STORED)
@@ -243,6 +244,7 @@ def dead(target: str, **arguments: Any) -> dict[str, Any]:
     return {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": target} | arguments
 
 
+@pytest.mark.slow
 def test_what_expires_arrives_at_the_dead_letter_queue() -> None:
     queues = [QueueSpec(name="q", arguments=dead("late", **{"x-message-ttl": 2000})), QueueSpec(name="late")]
     publisher = PublisherSpec(queue="q", rate=100, body=500, end=20)
@@ -279,6 +281,7 @@ def test_messages_that_expire_by_their_publishers_word() -> None:
     assert simulation.node.queues["q"].dropped == of(result)["published"]
 
 
+@pytest.mark.slow
 def test_a_higher_priority_waits_less() -> None:
     waits = {}
     for high in (0, 5):

@@ -82,6 +82,7 @@ def labels(axes: Any) -> list[str]:
 # ── what is written ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_there_is_a_picture_of_each_side_and_one_of_all(folder: Path) -> None:
     pictures = {path.stem for path in folder.glob("*.png")}
     assert pictures == {"overview", *TITLES}
@@ -193,6 +194,7 @@ def test_names_of_any_kind_are_drawn_as_they_are(result: Result, tmp_path: Path)
 # ── many queues, and nothing at all ──────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_of_many_queues_the_few_that_matter_are_drawn_and_the_rest_is_said(tmp_path: Path) -> None:
     many = simulate(
         Scenario(

@@ -67,6 +67,7 @@ def test_mean_number_and_mean_wait_are_within_2_percent_of_the_formula(
     assert shown["latency_mean_s"] == pytest.approx(ready / (rho * MU), rel=near)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", ["exponential", "constant"])
 @pytest.mark.parametrize("rho", [0.3, 0.9])
 def test_each_wait_is_lindleys(rho: float, service: Service) -> None:

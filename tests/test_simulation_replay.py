@@ -143,6 +143,7 @@ def test_the_simulated_states_follow_the_recorded_ones_through_paging_and_back()
     assert max(columns(record, result, "q3")[1]) > 50
 
 
+@pytest.mark.slow
 def test_a_smaller_watermark_would_have_paged_more() -> None:
     """What a replay is for: the same workload on another node."""
     record, _ = recorded_backlog()
@@ -257,6 +258,7 @@ def test_consumers_of_one_s_own_take_the_place_of_those_recorded() -> None:
 WORK = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(0, 60), st.integers(0, 60)), max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=times(8), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(work=WORK, auto_ack=st.booleans())
 def test_what_was_counted_is_counted_again(work: list[tuple[int, int, int, int]], auto_ack: bool) -> None:

@@ -58,6 +58,7 @@ def test_a_groups_row_is_its_queues_rows_added_up() -> None:
     assert each.summary["node"]["first_paging_s"] is not None
 
 
+@pytest.mark.slow
 def test_what_was_counted_in_all_is_what_the_rows_say() -> None:
     result = grouped("each")
     for name, said in result.summary["queues"].items():

@@ -50,6 +50,7 @@ def vhost_of(broker: Path) -> Path:
 # ── what a directory tells ───────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)
 def test_messages_and_bytes_are_what_inspect_tells(archive: Path) -> None:
     with open_source(str(archive)) as source:

@@ -55,6 +55,7 @@ def bodies_of(consumer: Consumer, count: int) -> list[bytes]:
     return [body for _, _, body in consumer.wait(count)]
 
 
+@pytest.mark.slow
 def test_every_call_is_answered_as_rabbitmq_answers_it(here: Served) -> None:
     found, recorded = answers(here.url), json.loads(RECORDED.read_text(encoding="utf-8"))
     assert {name: found[name] for name in found if found[name] != recorded.get(name)} == {}
@@ -75,6 +76,7 @@ def test_streams_and_their_messages_outlive_a_restart(tmp_path: Path) -> None:
         assert consume(channel, 1).wait(2) == [(1, 1, b"1"), (2, 2, b"2")]
 
 
+@pytest.mark.slow
 def test_what_was_confirmed_outlives_a_kill(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "warren", "serve", str(tmp_path / "node"), "--port", "0"]
     bodies = [b"%d" % number for number in range(50)]

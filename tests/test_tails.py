@@ -362,6 +362,7 @@ def test_a_tail_goes_on_where_the_connection_is_lost(host: Node, guest: Node) ->
     assert any(one.body == b"last" for one in tail)
 
 
+@pytest.mark.slow
 def test_a_tail_goes_on_with_the_next_host(tmp_path: Path) -> None:
     with Member(tmp_path / "data", "hold") as member:
         member.hear()

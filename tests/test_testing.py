@@ -522,6 +522,7 @@ def test_threads_share_a_node_in_memory() -> None:
         assert sum(len(one.body) for one in queues[0].browse()) == 2 * sum(len(b"%d" % n) * 500 for n in range(500))
 
 
+@pytest.mark.slow
 def test_a_server_in_memory_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "warren", "serve", ":memory:", "--port", "0", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as server:

@@ -654,6 +654,7 @@ def running_node(path: Path, many: int = 0) -> Iterator[subprocess.Popen[str]]:
         child.communicate()
 
 
+@pytest.mark.slow
 def test_attaching_to_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "data"
     with running_node(data, many=120) as child:
@@ -685,6 +686,7 @@ def test_attaching_to_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not (data / SOCKET_NAME).exists()
 
 
+@pytest.mark.slow
 def test_keys_typed_at_a_terminal_open_a_page_and_end_it(tmp_path: Path) -> None:
     """The whole command at a pseudoterminal: what is typed comes through, and the terminal is as it was afterwards."""
     with running_node(tmp_path / "data"):
@@ -711,6 +713,7 @@ def test_keys_typed_at_a_terminal_open_a_page_and_end_it(tmp_path: Path) -> None
             os.close(theirs)
 
 
+@pytest.mark.slow
 def test_a_node_that_was_killed_has_left_its_socket_and_the_next_one_takes_its_place(tmp_path: Path) -> None:
     with running_node(tmp_path / "data") as child:
         child.send_signal(signal.SIGKILL)

@@ -35,6 +35,7 @@ def load(scenario: str, part: str, patch: list[golden.Json], override: golden.Js
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "state"), STATES)
 def test_a_store_answers_as_rocketmq_does(scenario: str, state: Any) -> None:
     _, part, patch, override, mode, expected = state

@@ -1266,6 +1266,7 @@ class Life:
         hand.node.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True])
 def test_a_crash_at_any_operation_loses_nothing_that_anybody_was_told(power: bool) -> None:
     operations = crashes = 0

@@ -37,6 +37,7 @@ def differences(found: dict[str, Any] | None, recorded: dict[str, Any] | None) -
     return {name: (found.get(name), value) for name, value in (recorded or {}).items() if found.get(name) != value}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [pytest.param(path, id=name.removesuffix(".json")) for name, path in PATHS])
 def test_state_and_results_are_the_brokers_after_every_operation(path: Path) -> None:
     trace = load(path)

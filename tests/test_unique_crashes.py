@@ -62,6 +62,7 @@ def left(life: Life, *, power: bool, seed: int) -> MemoryFileSystem:
     return life.scene.lose_power(random.Random(seed)) if power else life.scene.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "power"])
 @pytest.mark.parametrize("torn", [False, True], ids=["between", "torn"])
 def test_a_crash_at_every_operation(power: bool, torn: bool) -> None:
@@ -83,6 +84,7 @@ def _closes(life: Life) -> None:
     life.scene.node.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "power"])
 def test_a_crash_at_every_operation_of_a_stop(power: bool) -> None:
     count = operations_of(_closes)

@@ -590,6 +590,7 @@ def listed(files: OverlayFileSystem, place: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", [name for name in golden.SCENARIOS if name != "default-index"])
 def test_any_damage_ends_in_findings(scenario: str) -> None:
     for seed in range(25):

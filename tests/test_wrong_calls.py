@@ -191,6 +191,7 @@ UNCHECKED_NAMES = re.compile(
 """Calls that are made for each message: Python itself reports missing and unknown arguments."""
 
 
+@pytest.mark.slow
 @both_ways
 async def test_each_callable_refuses_wrong_arguments_and_changes_nothing(node: Any) -> None:
     queue, topic = await done(node.queue("q")), await done(node.topic("t"))
@@ -335,6 +336,7 @@ def test_opening_a_directory_twice_in_one_process_says_so(tmp_path: Path) -> Non
                 warren.open(tmp_path, share=share)
 
 
+@pytest.mark.slow
 def test_another_process_that_hosts_the_directory_is_not_taken_for_this_one(tmp_path: Path) -> None:
     with Member(tmp_path, "hold") as member:
         member.hear("ready")
@@ -359,6 +361,7 @@ def test_a_name_that_is_not_there_comes_with_the_one_that_was_meant(module: Any)
         module.opne  # noqa: B018
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["host", "guest"])
 def test_an_unknown_argument_is_logged_with_the_one_that_was_meant(
     role: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
