@@ -47,7 +47,6 @@ from warren.actors.engines.declared.exchanges import (
     ExchangeDeclaration,
 )
 from warren.queue_index.index.erlang_hash import Term, jump_consistent_hash, phash2
-from warren.queue_index.message.hashed_terms import header_term, property_term
 
 Headers = Mapping[str, Any]
 
@@ -345,6 +344,8 @@ def _by_consistent_hash(arguments: Mapping[str, Any]) -> Choose:
     header, name = arguments.get(HASH_HEADER), arguments.get(HASH_PROPERTY)
 
     def choose(routing_keys: Sequence[str], properties: bytes, bindings: Sequence[Binding]) -> int:
+        from warren.queue_index.message.hashed_terms import header_term, property_term
+
         first: dict[tuple[str, str], int] = {}
         for index, binding in enumerate(bindings):
             first.setdefault((binding.destination_type, binding.destination), index)
