@@ -103,6 +103,8 @@ class NodeRegistry:
         self.vhosts: dict[str, RunningVhost] = {}
         self.down: dict[str, BaseException] = {}
         """Vhosts that could not be opened, and why."""
+        self.traced: set[str] = set()
+        """The vhosts whose clients' messages are traced (:mod:`warren.server.channels.tracing`)."""
         self.churn = Counter[str]()
         """How many queues were declared and deleted since the node was opened, under RabbitMQ's names."""
         self.entries_down: dict[str, Mapping[str, QueueEntry]] = {}
@@ -326,6 +328,7 @@ class NodeRegistry:
             entry.deleted = True
         for stream in self.streams.of(name):
             self.streams.remove(stream)
+        self.traced.discard(name)
         self._context.on_deleted("vhost", name)
 
     # ── queues, exchanges, bindings ─────────────────────────────────────────────────────────────────────────────

@@ -437,14 +437,17 @@ class RunningVhost:
                 headers = decode_properties(envelope.properties).headers
                 routing = self.definitions.routing
                 names = routing.route_all(binding.destination, keys, headers, envelope.properties, from_node=True)
-            key = PublishKey(envelope, message.expiration_ms, message.priority)
-            for name in names:
-                entry = self.queues.get(name)
-                if entry is not None and (actor := entry.running) is not None:
-                    with contextlib.suppress(WarrenError):  # it has stopped
-                        actor.intake.publish_many(key, [message.body], here=False)
-                elif self.streams is not None and (stream := self.streams.find(self.name, name)) is not None:
-                    stream.take_dead_letter(envelope, message.body, Future())
+            self.send_to(names, PublishKey(envelope, message.expiration_ms, message.priority), message.body)
+
+    def send_to(self, names: Iterable[str], key: PublishKey, body: bytes) -> None:
+        """Publish a message to queues; no sender waits for it. Queues that are down do not get it."""
+        for name in names:
+            entry = self.queues.get(name)
+            if entry is not None and (actor := entry.running) is not None:
+                with contextlib.suppress(WarrenError):  # it has stopped
+                    actor.intake.publish_many(key, [body], here=False)
+            elif self.streams is not None and (stream := self.streams.find(self.name, name)) is not None:
+                stream.take_dead_letter(key.envelope, body, Future())
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 

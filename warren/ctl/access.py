@@ -67,7 +67,15 @@ def _list_vhosts(node: RunningNode, _: Arguments) -> Rows:
     for name in run(verbs.vhosts()):
         metadata = run(verbs.users.vhost_metadata(name))
         state = "running" if name in node.registry.vhosts else "stopped"
-        rows.append({"name": name, "default_queue_type": None, **metadata, "tracing": False, "state": state})
+        rows.append(
+            {
+                "name": name,
+                "default_queue_type": None,
+                **metadata,
+                "tracing": name in node.registry.traced,
+                "state": state,
+            }
+        )
     return rows
 
 

@@ -114,6 +114,25 @@ def _shown_threshold(arguments: Arguments) -> str:
     )
 
 
+def set_tracing(node: RunningNode, vhost: str, *, on: bool) -> None:
+    """Trace the messages of a vhost's clients from now on, or no longer; until the node is closed."""
+    (node.registry.traced.add if on else node.registry.traced.discard)(vhost)
+    for server in list(node.hosted):
+        for connection in list(getattr(server, "connections", {}).values()):
+            for channel in list(connection.channels.values()):
+                channel.link.note_tracing()
+
+
+def trace_on(node: RunningNode, arguments: Arguments) -> str:
+    set_tracing(node, node.vhost(arguments["vhost"]).name, on=True)
+    return f"Trace enabled for vhost {arguments['vhost']}"
+
+
+def trace_off(node: RunningNode, arguments: Arguments) -> str:
+    set_tracing(node, arguments["vhost"], on=False)
+    return f"Trace disabled for vhost {arguments['vhost']}"
+
+
 def _version() -> str:
     try:
         return version("warrenmq")
@@ -175,6 +194,8 @@ NODE: Final[dict[str, Verb]] = {
     "ping": Verb(says="Asking the node ...", work=ping, shown="text", text=lambda _: "Ping succeeded"),
     "cluster_status": Verb(says="Cluster status of the node ...", work=cluster_status, shown="json"),
     "set_cluster_name": Verb(syntax="name", says="Setting cluster name to {name} ...", work=set_cluster_name),
+    "trace_on": text_verb(trace_on, 'Starting tracing for vhost "{vhost}" ...', "--vhost"),
+    "trace_off": text_verb(trace_off, 'Stopping tracing for vhost "{vhost}" ...', "--vhost"),
     "set_vm_memory_high_watermark": Verb(
         syntax="threshold amount?", says=_shown_threshold, work=set_vm_memory_high_watermark
     ),

@@ -20,6 +20,7 @@ from warren.actors.engines.declared.exchanges import DELAYED, EXCHANGE_TYPES
 from warren.actors.engines.declared.vhost_metadata import VhostMetadata
 from warren.ctl import checks
 from warren.ctl.feature_flags import FEATURE_FLAGS
+from warren.ctl.node_verbs import set_tracing
 from warren.logs import log_files
 from warren.management.call import Call, Managed
 from warren.management.http import bad_request, boolean, done, not_found, required
@@ -315,7 +316,7 @@ def _vhost(call: Call, name: str, sample: NodeSample | None, sums: Mapping[str |
         "tags": list(metadata.tags),
         "default_queue_type": metadata.default_queue_type or "undefined",
         "metadata": {"description": description, "tags": list(metadata.tags)},
-        "tracing": False,
+        "tracing": name in call.node.registry.traced,
         "cluster_state": {call.managed.node_name: "stopped" if name in call.node.registry.down else "running"},
     }
     if sample is None:
@@ -352,7 +353,7 @@ async def vhost(call: Call) -> Any:
 async def put_vhost(call: Call) -> Any:
     """Declare a vhost; the user gets all permissions in it."""
     body = await call.body()
-    boolean(body.get("tracing"))
+    traced = boolean(body["tracing"]) if "tracing" in body else None
     if isinstance(body.get("tags"), str):
         body["tags"] = [tag for tag in body["tags"].split(",") if tag]
     metadata = VhostMetadata.from_json(body)
@@ -367,6 +368,8 @@ async def put_vhost(call: Call) -> Any:
             definitions.describe_vhost(name, metadata)
 
     await call.managed.change(lambda registry: registry.define(describe))
+    if traced is not None:
+        set_tracing(call.node, name, on=traced)
     return done(new)
 
 

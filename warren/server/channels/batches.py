@@ -38,6 +38,8 @@ class Route:
     receivers: Sequence[Receiver]
     down: WarrenError | None = None
     """Why a queue that should get them cannot, if one is down."""
+    names: Sequence[str] = ()
+    """The names of the queues."""
 
     @property
     def coalesces(self) -> bool:

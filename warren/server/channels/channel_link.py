@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pamqp import commands as c
 from pamqp.base import Frame as Method
@@ -16,6 +16,9 @@ from warren.amqp.framing import LARGE_BYTES, MethodRun
 from warren.amqp.received import Messages, MethodReceived
 from warren.server.client_link import ClientLink
 from warren.server.replies import Refusal
+
+if TYPE_CHECKING:
+    from warren.server.channels.tracing import ChannelTrace
 
 Work = Coroutine[Any, Any, None] | None
 """The rest of a method's work, if it has to wait."""
@@ -40,12 +43,24 @@ class ChannelLink:
         """The queue that was declared last: an empty name means it."""
         self.traffic = self.server.traffic.of_channel(self.vhost)
         """The counts of its messages; ``None``: not counted."""
+        self.trace: ChannelTrace | None = None
+        """What traces its messages, while its vhost is traced."""
+        self.note_tracing()
         self.closed = False
         self.is_busy = False
         """Whether a method waits for its end."""
         self.waiting: deque[ChannelEvent] = deque()
         """What comes after that method."""
         self._afterwards: list[Callable[[], None]] = []
+
+    def note_tracing(self) -> None:
+        """Begin or stop to trace messages. Any thread may call it."""
+        if self.vhost not in self.node.registry.traced:
+            self.trace = None
+            return
+        from warren.server.channels.tracing import ChannelTrace
+
+        self.trace = ChannelTrace(self.node, self.vhost, self.user, self.connection.name, self.number)
 
     # ── the way back ────────────────────────────────────────────────────────────────────────────────────────────
 

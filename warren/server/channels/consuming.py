@@ -351,6 +351,8 @@ class ChannelConsumers:
             return
         if channel.traffic is not None:
             channel.traffic.deliver(count, no_ack=consumer.no_ack, redelivered=consumer.redelivered)
+        if channel.trace is not None:
+            channel.trace.delivered(consumer.queue, piece, redelivered=consumer.redelivered)
         if consumer.credit is not None:
             consumer.credit -= sum(map(len, piece.bodies)) + MESSAGE_BYTES * count
         method, tags = consumer.method_for(piece), range(tag, tag + count)

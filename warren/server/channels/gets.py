@@ -74,6 +74,9 @@ class ChannelGets:
             for fetched in contents_for(self._channel, delivered.fetched):
                 content = with_count(fetched, 0) if tells_zero and fetched is not None else fetched
                 if content is not None and channel.may_send:
+                    if channel.trace is not None:
+                        queue = through.actor.declaration.name
+                        channel.trace.delivered(queue, content, redelivered=delivered.fetched.redelivered)
                     answer = method_of(
                         c.Basic.GetOk,
                         delivery_tag=tag,

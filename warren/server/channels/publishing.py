@@ -165,6 +165,8 @@ class ChannelPublisher:
         receivers, address = batch.route.receivers, batch.address
         if (traffic := self._channel.traffic) is not None:
             traffic.publish(address.checked.name, len(batch.given), len(receivers))
+        if (trace := self._channel.trace) is not None:
+            trace.published(batch)
         if address.delay is None:
             remember(self._channel.node, address.key, batch.given)
         numbers = batch.numbers
@@ -403,10 +405,10 @@ class ChannelPublisher:
             and (actor := entry.running) is not None
         ]  # fmt: skip
         if len(receivers) == len(names):
-            return Route(receivers)
+            return Route(receivers, None, names)
         entries = [entry for name in names if (entry := vhost.queues.get(name)) is not None]
         down = next((entry.down_error() for entry in entries if entry.running is None), None)
-        return Route([*receivers, *node.streams(vhost.name, names)], down)
+        return Route([*receivers, *node.streams(vhost.name, names)], down, names)
 
     def _reply(self, batch: Batch) -> bool:
         """Give messages to a channel that waits for replies; return whether there is one."""

@@ -24,6 +24,7 @@ from warren.actors.log_events import log_event, logger
 from warren.actors.topics.streams import Stream, StreamMessage
 from warren.aio import bridge
 from warren.amqp.methods import method_of
+from warren.queue_index.message.contents import Content
 from warren.queue_index.properties import decode_properties, encode_properties
 from warren.server.channels.channel_link import ChannelLink
 from warren.server.channels.streams import OFFSET, OffsetSpec
@@ -212,6 +213,14 @@ class StreamConsumer:
                 [message.body for message in run],
             )
             tag += len(run)
+            if channel.trace is not None:
+                content = Content(
+                    exchange.encode(errors="surrogateescape"),
+                    routing_key.encode(errors="surrogateescape"),
+                    [message.properties for message in run],
+                    [message.body for message in run],
+                )
+                channel.trace.delivered(self.queue, content, redelivered=False)
         channel.connection.flush()
 
     # ── settling: what a channel calls for its deliveries ───────────────────────────────────────────────────────
