@@ -17,6 +17,7 @@ from warren.management.handlers import (
     policies,
     queues,
     users,
+    vhosts,
 )
 from warren.management.routing import Access, Handler, Route
 
@@ -42,9 +43,9 @@ def _routes() -> Iterator[Route]:
     for path in ("/definitions", "/all-configuration", "/definitions/:vhost"):
         yield route(path, "admin", get=definitions.definitions, post=definitions.import_definitions)
 
-    yield route("/vhosts", "any", get=overview.vhosts)
-    yield route("/vhosts/:vhost", "admin", get=overview.vhost, put=overview.put_vhost, delete=overview.delete_vhost)
-    yield route("/vhosts/:vhost/start/:node", "admin", post=overview.start_vhost)
+    yield route("/vhosts", "any", get=vhosts.vhosts)
+    yield route("/vhosts/:vhost", "admin", get=vhosts.vhost, put=vhosts.put_vhost, delete=vhosts.delete_vhost)
+    yield route("/vhosts/:vhost/start/:node", "admin", post=vhosts.start_vhost)
     yield route("/vhosts/:vhost/permissions", "admin", get=users.permissions)
     yield route("/vhosts/:vhost/topic-permissions", "admin", get=users.topic_permissions)
     yield route("/vhosts/:vhost/connections", "vhost", get=connections.connections)

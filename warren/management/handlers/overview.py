@@ -9,21 +9,17 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, Final
 
 import psutil
 
-from warren.actors.engines.declared.definitions import Definitions
 from warren.actors.engines.declared.definitions_json import BROKER_VERSION
 from warren.actors.engines.declared.exchanges import DELAYED, EXCHANGE_TYPES
-from warren.actors.engines.declared.vhost_metadata import VhostMetadata
 from warren.ctl import checks
 from warren.ctl.feature_flags import FEATURE_FLAGS
-from warren.ctl.node_verbs import set_tracing
 from warren.logs import log_files
 from warren.management.call import Call, Managed
-from warren.management.http import bad_request, boolean, done, not_found, required
+from warren.management.http import bad_request, done, not_found, required
 from warren.management.lists import listed
 from warren.management.past import NOTHING, Past
 from warren.management.rates import KEPT_S
@@ -91,7 +87,7 @@ async def overview(call: Call) -> Any:
     sample, managed, past = await call.managed.sample(), call.managed, call.past
     lengths, counted = managed.samples.totals(sample, None, past)
     document |= {
-        "message_stats": counted | _of_clients(managed, None, client_sums(managed)[None], past),
+        "message_stats": counted | client_rates(managed, None, client_sums(managed)[None], past),
         "churn_rates": _churn(managed, past),
         "queue_totals": lengths,
         "object_totals": totals
@@ -110,9 +106,9 @@ def take_samples(managed: Managed, sample: NodeSample) -> None:
     for vhost in (None, *definitions):
         managed.samples.totals(sample, vhost)
         counted = sums.get(vhost, Counter())
-        _of_clients(managed, vhost, counted)
+        client_rates(managed, vhost, counted)
         if vhost is not None:
-            _octets(managed, vhost, counted)
+            octets(managed, vhost, counted)
     _churn(managed)
     _node_counters(managed, sample, psutil.Process())
     traffic = managed.clients.traffic
@@ -153,10 +149,16 @@ def client_sums(managed: Managed) -> dict[str | None, Counter[str]]:
     return sums
 
 
-def _of_clients(managed: Managed, vhost: str | None, counted: Counter[str], past: Past = NOTHING) -> Document:
+def client_rates(managed: Managed, vhost: str | None, counted: Counter[str], past: Past = NOTHING) -> Document:
     """What channels count and queues cannot: confirms, and what reached no queue."""
     names = ("confirm", "return_unroutable", "drop_unroutable")
     return managed.samples.rates_of(("channels", vhost), {name: counted[name] for name in names}, past)
+
+
+def octets(managed: Managed, vhost: str, counted: Counter[str], past: Past = NOTHING) -> Document:
+    """Bytes that the connections of a vhost have received and sent."""
+    totals = {name: counted[name] for name in ("recv_oct", "send_oct")}
+    return managed.samples.rates_of(("octets", vhost), totals, past)
 
 
 async def _object_totals(call: Call) -> Document:
@@ -302,89 +304,6 @@ def io_counters(process: psutil.Process) -> dict[str, int]:
         "io_write_bytes": counters.write_bytes,
         "io_write_count": counters.write_count,
     }
-
-
-# ── vhosts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _vhost(call: Call, name: str, sample: NodeSample | None, sums: Mapping[str | None, Counter[str]]) -> Document:
-    metadata = call.node.registry.definitions.metadata(name)
-    description = metadata.description or ("Default virtual host" if name == "/" else "")
-    document: Document = {
-        "name": name,
-        "description": description,
-        "tags": list(metadata.tags),
-        "default_queue_type": metadata.default_queue_type or "undefined",
-        "metadata": {"description": description, "tags": list(metadata.tags)},
-        "tracing": name in call.node.registry.traced,
-        "cluster_state": {call.managed.node_name: "stopped" if name in call.node.registry.down else "running"},
-    }
-    if sample is None:
-        return document
-    managed, past, of_clients = call.managed, call.past, sums.get(name, Counter())
-    lengths, counted = managed.samples.totals(sample, name, past)
-    document |= lengths | _octets(managed, name, of_clients, past)
-    if counted:
-        document["message_stats"] = counted | _of_clients(managed, name, of_clients, past)
-    return document
-
-
-def _octets(managed: Managed, vhost: str, counted: Counter[str], past: Past = NOTHING) -> Document:
-    """Bytes that the connections of a vhost have received and sent."""
-    totals = {name: counted[name] for name in ("recv_oct", "send_oct")}
-    return managed.samples.rates_of(("octets", vhost), totals, past)
-
-
-async def vhosts(call: Call) -> Any:
-    """``/api/vhosts``."""
-    sample = None if disable_stats(call) else await call.managed.sample()
-    sums = client_sums(call.managed)
-    documents = [_vhost(call, name, sample, sums) for name in call.visible_vhosts]
-    return listed(documents, call.query, ("name",), pages=True)
-
-
-async def vhost(call: Call) -> Any:
-    """``/api/vhosts/:vhost``."""
-    name = call.vhost
-    sample = None if disable_stats(call) else await call.managed.sample()
-    return _vhost(call, name, sample, client_sums(call.managed))
-
-
-async def put_vhost(call: Call) -> Any:
-    """Declare a vhost; the user gets all permissions in it."""
-    body = await call.body()
-    traced = boolean(body["tracing"]) if "tracing" in body else None
-    if isinstance(body.get("tags"), str):
-        body["tags"] = [tag for tag in body["tags"].split(",") if tag]
-    metadata = VhostMetadata.from_json(body)
-    name, user = call.parts["vhost"], call.user.name
-    new = name not in call.vhosts
-    await call.managed.change(lambda registry: registry.declare_vhost(name))
-
-    def describe(definitions: Definitions) -> None:
-        if new:
-            definitions.users.set_permissions(user, name, ".*", ".*", ".*")
-        if metadata is not None:
-            definitions.describe_vhost(name, metadata)
-
-    await call.managed.change(lambda registry: registry.define(describe))
-    if traced is not None:
-        set_tracing(call.node, name, on=traced)
-    return done(new)
-
-
-async def delete_vhost(call: Call) -> Any:
-    """Delete a vhost with everything in it."""
-    name = call.vhost
-    await call.managed.change(lambda registry: registry.delete_vhost(name))
-    return done()
-
-
-async def start_vhost(call: Call) -> Any:
-    """``/api/vhosts/:vhost/start/:node``: it runs, or is tried again by itself."""
-    if call.vhost in call.node.registry.down:
-        raise bad_request(f"vhost '{call.vhost}' is down: {call.node.registry.down[call.vhost]}")
-    return done(new=True)
 
 
 # ── small questions ───────────────────────────────────────────────────────────────────────────────────────────────────
