@@ -89,6 +89,14 @@ def test_the_timestamp_is_that_of_the_next_message(sampled: Sampled) -> None:
     assert shown == [None, 5, 1_700_000_000]
 
 
+def test_the_next_message_of_a_priority_queue_is_one_of_the_highest_priority(sampled: Sampled) -> None:
+    urgent = sampled.hand.node.queue("orders", arguments={"x-max-priority": 5})
+    assert sampled.queue()["head_message_timestamp"] is None
+    for priority in (1, 5, 3):
+        urgent.publish(b"x", priority=priority, timestamp=priority).wait()
+    assert sampled.queue()["head_message_timestamp"] == 5
+
+
 def test_queues_that_come_and_go_are_counted(sampled: Sampled) -> None:
     node = sampled.hand.node
     for name in ("a", "b", "a"):

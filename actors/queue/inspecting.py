@@ -106,8 +106,11 @@ def allocated_bytes(process: QueueProcess) -> int:
 
 def head_timestamp(process: QueueProcess) -> int | None:
     """Return the timestamp of the message that is next; ``None`` if it has none, or is not in memory."""
-    number, awake = process.backing.first_level(), dict(process.backing.awake())
-    head = awake[number].peek(1) if number is not None and number in awake else None
+    queue = process.backing.single
+    if queue is None:
+        number = process.backing.first_level()
+        queue = next((level for name, level in process.backing.awake() if name == number), None)
+    head = None if queue is None else queue.peek(1)
     encoded = None if head is None else head.properties(0)
     if encoded is None or not encoded[1] & _TIMESTAMP_BIT:
         return None
