@@ -108,7 +108,7 @@ def test_queues_that_come_and_go_are_counted(sampled: Sampled) -> None:
 
 def test_log_files_are_those_that_warren_writes_to(tmp_path: Path) -> None:
     loggers = [logging.getLogger(name) for name in ("warren", None)]
-    handlers = [logging.FileHandler(tmp_path / "warren.log"), logging.StreamHandler(sys.stderr)]
+    handlers: list[logging.Handler] = [logging.FileHandler(tmp_path / "warren.log"), logging.StreamHandler(sys.stderr)]
     before = log_files()
     for logger, handler in zip(loggers, handlers, strict=True):
         logger.addHandler(handler)
