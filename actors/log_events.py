@@ -38,6 +38,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "delayed_reindexed": "an index of delayed messages was rebuilt from their log",
     "delayed_up": "the delayed messages of a vhost, which were down, are available again",
     "delayed_restarted": "the delayed messages of a vhost restart from their files",
+    "directory_skipped": "a directory was left out of a table, because no broker wrote it",
     "disk_full": "a part of the node waits for disk space; `part` says which",
     "disk_room": "there is disk space again",
     "disk_unreadable": "the free disk space cannot be read",
@@ -109,13 +110,13 @@ class Named(Protocol):
     def name(self) -> str: ...
 
 
-def logger(part: str) -> logging.Logger:
-    """Return the logger ``warren.<part>``.
+def logger(part: str = "") -> logging.Logger:
+    """Return the logger ``warren.<part>``, or ``warren``.
 
     Interrupts are held back meanwhile. Modules are imported in the midst of a user's calls, and an interrupt at that
     point would leave the lock of :mod:`logging` held for ever, and block the next thread that logs.
     """
-    return uninterrupted(logging.getLogger, f"warren.{part}")
+    return uninterrupted(logging.getLogger, f"warren.{part}".rstrip("."))
 
 
 def log_event(

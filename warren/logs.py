@@ -12,6 +12,7 @@ import logging
 import sys
 from typing import Any, Final
 
+from warren.actors.log_events import logger
 from warren.salvage.names import printable
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -54,12 +55,12 @@ class JsonFormatter(logging.Formatter):
 def log_files() -> list[str]:
     """Where warren's records go: the names of files, and ``<stdout>`` and ``<stderr>``."""
     files = list[str]()
-    logger: logging.Logger | None = logging.getLogger("warren")
-    while logger is not None:
-        for handler in logger.handlers:
+    source: logging.Logger | None = logger()
+    while source is not None:
+        for handler in source.handlers:
             if isinstance(handler, logging.FileHandler):
                 files.append(handler.baseFilename)
             elif isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr):
                 files.append("<stdout>" if handler.stream is sys.stdout else "<stderr>")
-        logger = logger.parent if logger.propagate else None
+        source = source.parent if source.propagate else None
     return files

@@ -207,8 +207,9 @@ def _open_source(
             raise ShovelError("--state is for copies, not for --move")
         if orders.is_of_file:
             raise ShovelError(f"{orders.source}: is a file, which can only be copied; leave out --move")
-        with open_place(orders.source) as place:
-            restore(place)
+        if orders.definitions:
+            with open_place(orders.source) as place:
+                restore(place)
         names = [from_text(name) for name in orders.queues]
         return places.enter_context(MoveSource.open(orders.source, orders.vhost, names, report))
     if orders.source == STDIN and orders.state is None and not orders.is_of_file:

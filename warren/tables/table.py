@@ -9,13 +9,13 @@ A table's columns are known before; the module that reads it is imported when it
 from __future__ import annotations
 
 import importlib
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 import pyarrow as pa
 
+from warren.actors.log_events import log_event, logger
 from warren.arrow.arrays import Columns, Rows
 from warren.salvage.queue_directory import Finding
 from warren.storage.errors import DataError
@@ -25,7 +25,7 @@ from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import Kind, Node, NodeContents
 from warren.tables.read_options import ReadOptions
 
-_log: Final = logging.getLogger(__name__)
+_LOG = logger("tables")
 
 
 @attrs.frozen
@@ -69,7 +69,7 @@ def plan(table: Table, nodes: Iterable[Node], options: ReadOptions, pushdown: Pu
         except (DataError, PipelineError) as error:
             if not options.skip_others:
                 raise
-            _log.warning("skipped: %s", error)
+            _LOG.warning("skipped: %s", error, extra=log_event("directory_skipped", error))
             if table.name == "findings":
                 yield Task(node, Finding("skipped directory", "unread", node.name, None, str(error)))
             continue

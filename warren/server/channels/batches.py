@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 from pamqp import commands as c
@@ -31,8 +31,7 @@ class Address:
     """When it is due; ``None``: now."""
 
 
-@attrs.frozen
-class Route:
+class Route(NamedTuple):
     """Where messages go."""
 
     receivers: Sequence[Receiver]
@@ -47,17 +46,19 @@ class Route:
         return all(receiver.coalesces for receiver in self.receivers)
 
 
-@attrs.frozen(eq=False)
 class Batch:
     """Messages with the same method and address."""
 
-    method: c.Basic.Publish
-    address: Address
-    route: Route
-    given: list[bytes] = attrs.Factory(list)
-    """Their bodies, or their contents if the address is one of contents."""
-    numbers: list[int] = attrs.Factory(list)
-    """The numbers under which they are confirmed: each that of a run of messages. None: they are not."""
+    __slots__ = ("address", "given", "method", "numbers", "route")
+
+    def __init__(self, method: c.Basic.Publish, address: Address, route: Route) -> None:
+        self.method = method
+        self.address = address
+        self.route = route
+        self.given: list[bytes] = []
+        """Their bodies, or their contents if the address is one of contents."""
+        self.numbers: list[int] = []
+        """The numbers under which they are confirmed: each that of a run of messages. None: they are not."""
 
     def messages(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield properties and body of each message."""
@@ -69,18 +70,20 @@ class Batch:
                 yield envelope.properties, given
 
 
-@attrs.define(eq=False)
 class Batches:
     """The batches of one event. Each receiver gets its messages in the order in which they were published."""
 
-    in_order: list[Batch] = attrs.Factory(list)
-    """As they are to be handed over."""
-    routes: dict[Address, Route] = attrs.Factory(dict)
-    """The addresses that were looked up."""
-    _open: dict[tuple[int, Address], Batch] = attrs.Factory(dict)
-    """The last batch of each method and address."""
-    _last: dict[int, Batch] = attrs.Factory(dict)
-    """The last batch of each receiver, by the receiver's identity."""
+    __slots__ = ("_last", "_open", "in_order", "routes")
+
+    def __init__(self) -> None:
+        self.in_order: list[Batch] = []
+        """As they are to be handed over."""
+        self.routes: dict[Address, Route] = {}
+        """The addresses that were looked up."""
+        self._open: dict[tuple[int, Address], Batch] = {}
+        """The last batch of each method and address."""
+        self._last: dict[int, Batch] = {}
+        """The last batch of each receiver, by the receiver's identity."""
 
     def batch_for(self, method: c.Basic.Publish, address: Address, route: Route) -> Batch:
         """Return the batch that the next message joins: none that other messages to one of its receivers follow."""
