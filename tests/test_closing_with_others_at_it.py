@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import warren
-from tests.support.runtime_tools import actor_of, hand_node
+from tests.support.runtime_tools import SMALL, actor_of, hand_node
 from tests.support.sharing_tools import hang_up, link_of
 from tests.support.waiting import together
 from warren.actors.delays.delay_actor import DelayActor, Delayed
@@ -121,9 +121,8 @@ def test_an_answer_for_a_client_of_a_server_that_has_stopped_does_not_end_the_ac
         assert actor_of(queue) is actor
 
 
-@pytest.mark.slow
 def test_who_comes_too_late_for_an_actor_of_a_node_that_closes_is_told_that_it_is_closed() -> None:
-    scene = hand_node()
+    scene = hand_node(**SMALL)
     actor, topics = actor_of(scene.node.queue("q")), scene.node.topic("t")
     topics.append(b"1").wait()
     running = scene.node._running.topics_now()
@@ -159,10 +158,9 @@ def test_a_publish_that_meets_the_end_of_its_queue_is_refused(monkeypatch: pytes
     assert [message.body for message in again.node.queue("q").browse()] == [b"before"]
 
 
-@pytest.mark.slow
 def test_an_append_that_meets_the_end_of_the_topics_is_stored_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its confirm failed, though it was taken: the log had taken the last entry out of its inbox."""
-    hand, refused, taken = hand_node(), list[type[BaseException]](), list[Any]()
+    hand, refused, taken = hand_node(**SMALL), list[type[BaseException]](), list[Any]()
     topic = hand.node.topic("t", queues=1)
     topic.append(b"before").wait()
     intake, verbs = hand.node._running.topics_now().log.intake, topic._verbs
@@ -197,7 +195,7 @@ def test_an_append_that_meets_the_end_of_the_topics_is_stored_or_refused(monkeyp
     assert [confirm.error for confirm in taken] == [None, None]
     assert all(confirm.done for confirm in taken)
     monkeypatch.undo()
-    again = hand_node(hand.files)
+    again = hand_node(hand.files, **SMALL)
     assert [record.body for record in again.node.topic("t").read("g")] == [b"before", b"single", b"batch"]
 
 
