@@ -84,3 +84,19 @@ def test_a_directory_that_cannot_be_made_is_one_line_on_stderr(tmp_path: Path, m
     path = tmp_path / "a" / "b"
     result = CliRunner().invoke(app, ["publish", str(path), "q", "x", "--declare"])
     assert (result.exit_code, result.stderr) == (2, f"warren: {path}: Permission denied\n")
+
+
+def test_a_directory_that_appears_meanwhile_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was, in a process that opened a shared directory while another one made it."""
+    path, stat = tmp_path / "data", os.stat
+
+    def made_right_after(of: str) -> os.stat_result:
+        try:
+            return stat(of)
+        finally:
+            if not os.path.lexists(path):
+                os.mkdir(path)
+
+    monkeypatch.setattr(os, "stat", made_right_after)
+    assert kind_of(str(path)) is Kind.MISSING
+    assert kind_of(str(path)) is Kind.EMPTY

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import enum
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -62,8 +63,12 @@ class Kind(enum.Enum):
 
 def kind_of(path: str) -> Kind:
     """Return the kind of a path. Raises :class:`StorageError` if the directory cannot be read."""
-    if not os.path.isdir(path):
-        return Kind.FILE if os.path.lexists(path) else Kind.MISSING
+    try:
+        mode = os.stat(path).st_mode  # one look: meanwhile another process may make the directory
+    except OSError:
+        return Kind.FILE if os.path.islink(path) else Kind.MISSING
+    if not stat.S_ISDIR(mode):
+        return Kind.FILE
     try:
         names = os.listdir(path)
     except OSError as error:

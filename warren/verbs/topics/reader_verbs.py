@@ -339,8 +339,11 @@ class ReaderVerbs:
             )
             return
         for lost in done.get():
-            event = log_event("group_lost", group=member.group, topic=member.topic, member=member.name, reason=lost)
-            _LOG.info("%s", lost, extra=event)
+            _LOG.info(
+                "%s",
+                lost,
+                extra=log_event("group_lost", group=member.group, topic=member.topic, member=member.name, reason=lost),
+            )
 
     def settle(self, *, is_done: bool = True, wakes: bool = True) -> None:
         """Mark what was read in one go as done (with ``auto_commit`` and ``is_done``), and leave an iteration.
