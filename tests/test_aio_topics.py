@@ -496,6 +496,7 @@ def test_iterations_that_are_cancelled_anywhere_go_on_with_the_next_message(path
 # ── many ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_a_hundred_producers_and_twenty_readers_of_a_group(path: str) -> None:
     async with opened(path, **SLOW_SYNC) as node:

@@ -186,6 +186,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.
 GZIPPED = SOUND.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -237,6 +238,7 @@ def test_a_hostile_archive_is_one_line_and_nothing_is_written(data: bytes, reaso
     assert os.listdir(tmp_path) == ["bad"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_archive_that_grows_too_large_is_given_up(kind: str, tmp_path: Path) -> None:
     made = io.BytesIO()

@@ -172,6 +172,7 @@ def test_a_host_that_is_stopped_between_two_requests_is_named(tmp_path: Path, mo
                 there.ask(want="snapshot", patience_s=10 * LONG_S)
 
 
+@pytest.mark.slow
 def test_a_host_that_is_slow_is_given_the_time_that_the_caller_says(
     node: warren.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

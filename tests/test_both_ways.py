@@ -163,6 +163,7 @@ async def test_a_consumer_gets_no_more_than_its_prefetch_and_more_when_it_may(no
     assert (await done(queue.stats()))["messages_ready"] == 15
 
 
+@pytest.mark.slow
 @both_ways
 async def test_a_consumer_ends_when_nothing_comes_and_when_it_is_cancelled(node: Any) -> None:
     queue = await done(node.queue("q"))
@@ -378,6 +379,7 @@ async def bodies_read(topic: Any, group: str, **arguments: Any) -> list[bytes]:
     return [one.body for one in await listed(topic.read(group, **arguments))]
 
 
+@pytest.mark.slow
 @both_ways(sync_interval_ms=600_000)
 async def test_messages_are_appended_found_and_read_and_there_after_opening_again(node: Any) -> None:
     assert await done(node.topics()) == {}
@@ -426,6 +428,7 @@ async def test_messages_are_appended_found_and_read_and_there_after_opening_agai
         assert await bodies_read(events, "h", consume_from=0.0, tags="x || created") == [b"one", b"three"]
 
 
+@pytest.mark.slow
 @both_ways
 async def test_transactions_are_decided_once_and_those_that_are_not_survive(node: Any) -> None:
     events = await done(node.topic("events", queues=1))

@@ -148,6 +148,7 @@ def test_tasks_that_were_sent_before_the_worker_started_are_done(app: Any, tally
         tally.wait_for(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_task_is_retried(app: Any, tally: Tally, pool: str) -> None:
     with worker(app, pool):
@@ -170,12 +171,14 @@ def test_tasks_wait_for_their_countdown_and_others_go_on(app: Any, tally: Tally,
     assert max(tally.moments) - began >= 1
 
 
+@pytest.mark.slow
 def test_a_failing_task_is_acked_and_its_error_comes_back(app: Any, tmp_path: Path) -> None:
     with worker(app, "threads"), pytest.raises(RuntimeError, match="on purpose"):
         app.tasks["crashes"].delay().get(timeout=PATIENCE_S)
     assert queues(tmp_path / "node") == {}
 
 
+@pytest.mark.slow
 def test_a_task_that_rejects_its_message_gets_it_again(app: Any, tally: Tally, tmp_path: Path) -> None:
     with worker(app, "threads"):
         app.tasks["rejects"].delay()
@@ -186,6 +189,7 @@ def test_a_task_that_rejects_its_message_gets_it_again(app: Any, tally: Tally, t
     assert queues(tmp_path / "node") == {}
 
 
+@pytest.mark.slow
 def test_tasks_are_routed_to_queues_and_priorities_go_first(app: Any, tally: Tally) -> None:
     app.conf.update(
         task_queues=[Queue("urgent", max_priority=9), Queue("celery")],
@@ -199,6 +203,7 @@ def test_tasks_are_routed_to_queues_and_priorities_go_first(app: Any, tally: Tal
     assert list(tally.done) == [9, 5, 1]
 
 
+@pytest.mark.slow
 def test_a_worker_answers_its_remote_control(app: Any) -> None:
     with worker(app, "threads", hostname="a@b"):
         control = app.control
@@ -206,6 +211,7 @@ def test_a_worker_answers_its_remote_control(app: Any) -> None:
         assert control.inspect(timeout=5, limit=1).registered()["a@b"]
 
 
+@pytest.mark.slow
 def test_events_of_a_worker_are_received(app: Any, tally: Tally) -> None:
     seen: list[str] = []
     ready = threading.Event()
@@ -235,6 +241,7 @@ def test_events_of_a_worker_are_received(app: Any, tally: Tally) -> None:
     assert "task-received" in seen
 
 
+@pytest.mark.slow
 def test_chains_groups_and_chords_work(app: Any) -> None:
     count = app.tasks["count"]
     with worker(app, "threads"):

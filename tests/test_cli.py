@@ -143,6 +143,7 @@ def test_inspecting_queues_imports_what_reads_their_format(data: Path) -> None:
     assert not modules & {*others, "warren.queue_index.queue.variable_queue", "warren.salvage.export"}
 
 
+@pytest.mark.slow
 def test_inspecting_draws_with_rich_and_with_nothing_else(data: Path) -> None:
     code, libraries, _ = imported("inspect", data)
     assert (code, "rich" in libraries) == (0, True)

@@ -341,6 +341,7 @@ def test_what_a_reader_of_a_topic_leaves_in_the_pipe_comes_again(at_rest: Path) 
     assert rest == [str(number) for number in range(1, 2000)]
 
 
+@pytest.mark.slow
 def test_a_new_group_begins_where_it_is_told(at_rest: Path) -> None:
     done("topic", "append", at_rest, "events", "old", "--queue-id", "0")
     assert done("topic", "consume", at_rest, "events", "-g", "late", "--from", "latest") == ""
@@ -404,6 +405,7 @@ def test_mqadmins_names_do_what_topic_does(data: Path) -> None:
 # ── files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", [one for one in golden.SCENARIOS if "store" in golden.manifest(one)])
 def test_a_rocketmqs_store_answers_too(scenario: str) -> None:
     store = golden.unpacked(scenario) / golden.directory(scenario)

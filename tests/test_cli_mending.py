@@ -63,6 +63,7 @@ def ids(data: Path, queue: str, *arguments: str) -> list[str]:
     return done("browse", data, queue, "--format", r"%i\n", *arguments).splitlines()
 
 
+@pytest.mark.slow
 def test_browse_shows_ids_keys_and_bodies_and_takes_nothing(data: Path) -> None:
     for _ in range(2):
         lines = [line.split("\t") for line in done("browse", data, "jobs").splitlines()]
@@ -80,6 +81,7 @@ def test_browse_shows_ids_keys_and_bodies_and_takes_nothing(data: Path) -> None:
     assert "no queue 'nowhere'" in refused("browse", data, "nowhere")
 
 
+@pytest.mark.slow
 def test_take_writes_one_from_the_middle_and_takes_it_off(data: Path) -> None:
     one = ids(data, "jobs", "--where", "body = 'job 3'")[0]
     assert done("take", data, "jobs", one) == "job 3\n"
@@ -90,6 +92,7 @@ def test_take_writes_one_from_the_middle_and_takes_it_off(data: Path) -> None:
     assert "no message's id: 'job 2'" in refused("take", data, "jobs", "job 2")
 
 
+@pytest.mark.slow
 def test_move_goes_to_a_queue_or_an_exchange_by_condition_id_and_limit(data: Path) -> None:
     assert done("move", data, "dead", "empty", "--where", "headers['n'] IS NULL", "--dry-run") == (
         "1 message would be moved\n"
@@ -126,6 +129,7 @@ def test_remove_wants_to_know_which_and_that_it_is_meant(data: Path) -> None:
     assert done("remove", data, "jobs", "--id", left, "--dry-run") == "0 messages would be deleted\n"
 
 
+@pytest.mark.slow
 def test_requeue_brings_dead_letters_back_and_leaves_the_others(data: Path) -> None:
     assert done("requeue", data, "dead", "--dry-run") == "2 messages would be requeued\n"
     assert done("requeue", data, "dead", "--where", "headers['n'] = 1") == "1 message requeued\n"

@@ -102,6 +102,7 @@ def test_a_body_that_is_no_text_arrives_as_it_is(data: Path) -> None:
     assert bodies(consumed(data)) == [b"\xff\xfe"]
 
 
+@pytest.mark.slow
 def test_bodies_from_files_and_stdin(data: Path, tmp_path: Path) -> None:
     file = tmp_path / "body"
     file.write_bytes(b"a\r\n\nb")
@@ -216,6 +217,7 @@ def test_a_line_of_json_is_what_export_writes(data: Path) -> None:
     assert [line["redelivered"] for line in lines] == [False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", [[], ["--timeout", "0"], ["--timeout", "0.05"]])
 def test_without_ack_all_stay_where_they_are(data: Path, wait: list[str]) -> None:
     done("publish", data, "orders", "a", "b", "c")
@@ -292,6 +294,7 @@ def test_what_cannot_be_consumed_is_one_line(data: Path) -> None:
     assert "either --follow or --timeout" in refused("consume", data, "orders", "--follow", "--timeout", "1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_a_message_that_cannot_be_read_is_one_line_and_the_others_are_written(data: Path, form: list[str]) -> None:
     with runtime.open(data) as node:
@@ -363,6 +366,7 @@ def test_purging(data: Path) -> None:
 # ── definitions ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_definitions_go_out_and_in_again(data: Path, tmp_path: Path) -> None:
     with runtime.open(data) as node:
         node.exchange("logs", "topic")
@@ -428,6 +432,7 @@ def at(arguments: list[str], path: Path) -> list[str]:
     return [str(path) if argument == "PATH" else argument for argument in arguments]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", CHANGING, ids=lambda arguments: arguments[0])
 def test_a_directory_whose_process_lets_nobody_in_says_who_that_is(data: Path, arguments: list[str]) -> None:
     with runtime.open(data, attach=False):
@@ -474,6 +479,7 @@ def test_a_running_node_is_asked_for_its_queues_and_definitions(data: Path) -> N
     assert not (data / SOCKET_NAME).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", ADOPTING, ids=" ".join)
 def test_a_rabbitmqs_directory_is_taken_over_only_when_told(rabbitmq: Path, arguments: list[str]) -> None:
     before = sorted(map(str, rabbitmq.rglob("*")))

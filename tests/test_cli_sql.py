@@ -104,6 +104,7 @@ def test_the_query_of_an_archive() -> None:
     assert said(GOLDEN / f"{RABBITMQ[0]}.tar.gz", COUNTS) == said(NODE, COUNTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "reason"),
     [

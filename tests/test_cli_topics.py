@@ -604,6 +604,7 @@ IDENTICAL = [(scenario, part) for scenario, part in STORES if (scenario, part) !
 """Where the writer had lost nothing and put nothing twice."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "part"), IDENTICAL)
 def test_a_rebuild_gives_the_same_bytes(scenario: str, part: str, tmp_path: Path) -> None:
     store, out = golden.unpacked(scenario) / part, tmp_path / "out"
@@ -699,6 +700,7 @@ def test_a_rebuild_goes_into_an_empty_directory_outside_of_the_store(tmp_path: P
 # ── what it is opened from, and what stays as it is ──────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["basic-clean", "default-index", "crash-recovery"])
 def test_an_archive_answers_as_the_directory_does(scenario: str) -> None:
     archive, store = golden.GOLDEN / f"{scenario}.tar.gz", golden.directory(scenario)

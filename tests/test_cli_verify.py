@@ -242,6 +242,7 @@ def segment_record(rel_seq: int) -> bytes:
     return segment_publish_head(rel_seq, persistent=True) + BODY.pack(N, 0, 4, len(encoded)) + encoded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("situation", DAMAGE)
 def test_damage(situation: str, queue: QueueOnDisk) -> None:
     spoil, expected = DAMAGE[situation]
@@ -541,6 +542,7 @@ def node_with_own_files(tmp_path: Path) -> Path:
 OWN = ["warren.version", "warren.definitions.json", "warren.definitions.log", "*.delayed", "unique.log", "returned.log"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_files_of_warrens_own_are_looked_at_too(node_with_own_files: Path, name: str) -> None:
     assert warren("verify", node_with_own_files).exit_code == 0

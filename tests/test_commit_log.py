@@ -179,6 +179,7 @@ def as_records(batch: Batch, queue_offset: int, store_timestamp: int) -> list[Re
     return made
 
 
+@pytest.mark.slow
 @run_settings(max_examples=times(120))
 @given(st.lists(st.tuples(batches(), st.integers(0, 99)), max_size=6))
 def test_any_batches_become_the_records_that_the_format_makes_of_them(several: list[tuple[Batch, int]]) -> None:

@@ -59,6 +59,7 @@ def data(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     node.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["running", "closed"], indirect=True)
 def test_users_come_and_go(data: Path) -> None:
     assert said(data, "list_users") == "user\ttags\nguest\t[administrator]\n"
@@ -143,6 +144,7 @@ def test_policies_and_parameters(data: Path) -> None:
     assert said(data, "list_parameters") == said(data, "list_global_parameters") == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["running", "closed"], indirect=True)
 def test_queues_exchanges_and_bindings(data: Path) -> None:
     assert said(data, "list_queues") == "name\tmessages\norders\t1\n"
@@ -177,6 +179,7 @@ def test_names_cannot_speak_to_the_terminal(tmp_path: Path) -> None:
         assert said(tmp_path, "list_queues", "name", "--no-table-headers") == "a\\tb\\x1b[31m\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["running", "closed"], indirect=True)
 def test_definitions_go_out_and_in(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "definitions.json"
@@ -205,6 +208,7 @@ def test_status_and_environment(data: Path) -> None:
     assert said(data, "ping") == "Ping succeeded\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -453,6 +457,7 @@ def test_health_checks_and_what_the_node_is_called(served: tuple[Path, Server]) 
             connection.process_data_events(5)
 
 
+@pytest.mark.slow
 def test_all_connections_are_closed(served: tuple[Path, Server]) -> None:
     data, server = served
     clients = [connected(server) for _ in range(3)]

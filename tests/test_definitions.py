@@ -659,6 +659,7 @@ def test_a_flipped_bit_in_the_log_is_said_unless_it_may_be_a_torn_end() -> None:
     assert kept(Definitions.open(files, DIRECTORY, bytes)) == states[-1]
 
 
+@pytest.mark.slow
 def test_a_log_cut_anywhere_holds_the_whole_records_before_the_cut() -> None:
     files, states = damaged_disk()
     log = files.read(LOG)
@@ -956,6 +957,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(document=st.dictionaries(st.sampled_from([*definitions_file.KINDS, "policies"]), JSON | st.lists(JSON)))
 def test_an_import_of_anything_works_or_is_refused(document: dict[str, Any]) -> None:
     definitions = Definitions()

@@ -462,6 +462,7 @@ def test_many_that_are_due_at_once_come_in_batches_and_all() -> None:
     assert taken(queue) + taken(queue) == [b"%d" % n for n in range(many)]
 
 
+@pytest.mark.slow
 def test_messages_that_are_due_at_once_do_not_keep_other_actors_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """One turn published up to 8192 of them, each to a queue of its own."""
     hand = hand_node()

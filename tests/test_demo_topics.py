@@ -353,6 +353,7 @@ def test_the_topic_is_read_by_both_groups_and_found_by_key(topic_played: tuple[T
     assert "\x1b" not in text
 
 
+@pytest.mark.slow
 def test_groups_that_forget_where_they_were_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forget(node: Path) -> None:
         for path in node.rglob("consumerOffset.json*"):

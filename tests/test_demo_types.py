@@ -138,6 +138,7 @@ def test_a_count_where_there_should_be_none_is_noticed(found: Lines) -> None:
     assert QueueDigest.of([]).delivery_counts is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["0.idx", "0.qs", "00000001.segment", "00000002.wal"])
 def test_damage_in_a_file_of_each_type_is_noticed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unpack(str(ARCHIVE), str(tmp_path))

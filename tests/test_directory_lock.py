@@ -263,6 +263,7 @@ USES: dict[str, Callable[[dict[str, Any]], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", USES)
 def test_a_forked_child_that_uses_its_parents_node_gets_an_error(scene: dict[str, Any], use: str) -> None:
     said = in_child(lambda: USES[use](scene))

@@ -198,6 +198,7 @@ def test_done_more_often_than_got_is_an_error(new: New) -> None:
         jobs.task_done()
 
 
+@pytest.mark.slow
 def test_workers_do_everything_once(new: New) -> None:
     jobs = new(maxsize=10)
     done: list[int] = []
@@ -324,6 +325,7 @@ def test_items_that_others_publish_are_got(tmp_path: Path) -> None:
         assert len(node.queue("jobs")) == 1  # the node is the caller's, and open
 
 
+@pytest.mark.slow
 def test_join_notices_what_is_done_elsewhere(tmp_path: Path) -> None:
     with warren.open(tmp_path / "node") as node, DurableQueue(node, "jobs") as jobs:
         jobs.put(b"1")

@@ -130,6 +130,7 @@ def test_a_backlog_far_above_the_limit_stays_on_disk_and_in_order(
     assert last == "all 50000 there, in order"
 
 
+@pytest.mark.slow
 def test_the_celery_application_does_its_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     example("celery_app.py")(str(tmp_path / "data"))
     assert capsys.readouterr().out.splitlines() == [

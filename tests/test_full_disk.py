@@ -104,6 +104,7 @@ EMPTYING: dict[str, Callable[[Queue], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("priorities", [None, 2])
 @pytest.mark.parametrize("sync", ["os", "group"])
 @pytest.mark.parametrize("empty", EMPTYING.values(), ids=EMPTYING.keys())
@@ -196,6 +197,7 @@ def test_what_is_written_when_there_is_room_again_was_published_once() -> None:
     again.node.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("end", ["close", "kill", "power"])
 def test_a_full_disk_is_opened_and_drained(end: str, torn: bool) -> None:

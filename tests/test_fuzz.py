@@ -30,6 +30,7 @@ QUICK = [name for name, target in TARGETS.items() if not target.is_slow]
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name, target in TARGETS.items() if target.is_slow]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*QUICK, *SLOW])
 def test_sound_input_is_accepted(name: str) -> None:
     target = TARGETS[name]

@@ -108,6 +108,7 @@ def test_exported_is_what_the_broker_delivered(archive: Path) -> None:
         assert described == expected, queue["name"]
 
 
+@pytest.mark.slow
 def test_bodies_and_sizes_are_what_was_published(archive: Path) -> None:
     for messages in exported(archive).values():
         for message in messages:

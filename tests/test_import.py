@@ -85,6 +85,7 @@ def brought(*arguments: str | Path, exit_code: int = 0) -> dict[str, Any]:
 # ── byte for byte ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_an_import_is_what_was_exported_byte_for_byte(
     exported: Path, source: tuple[Path, list[Letter]], tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ def test_an_import_is_what_was_exported_byte_for_byte(
     assert found_in(tmp_path / "node") == source[1]
 
 
+@pytest.mark.slow
 def test_so_is_what_a_shovel_takes_out_of_a_file(
     exported: Path, source: tuple[Path, list[Letter]], tmp_path: Path
 ) -> None:
@@ -118,6 +120,7 @@ def test_into_a_directory_that_others_have_open(
     assert found_in(tmp_path / "node") == source[1]
 
 
+@pytest.mark.slow
 def test_into_a_node_of_this_program(exported: Path, source: tuple[Path, list[Letter]], tmp_path: Path) -> None:
     with warren_package.open(tmp_path / "node") as node:
         done = warren_package.import_messages(exported, node)
@@ -272,6 +275,7 @@ def test_as_published_the_bindings_say_where_it_goes(tmp_path: Path) -> None:
         assert [one.body for one in node.queue("eu").browse()] == [b"1", b"1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("exchange", "said"), [("missing", "no exchange 'missing'"), ("amq.direct", "no queue for routing key 'k'")]
 )

@@ -511,6 +511,7 @@ def test_a_process_may_die_at_any_operation(torn: bool) -> None:
         life.check(life.files.after_process_crash())
 
 
+@pytest.mark.slow
 def test_power_may_be_lost_at_any_operation() -> None:
     for number, life in enumerate(lives(torn=True)):
         for seed in range(12):

@@ -164,6 +164,7 @@ def test_a_directory_that_cannot_be_opened_is_a_connection_error(tmp_path: Path)
                 assert caught.type in connection.transport.connection_errors
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("begin", ["connect", "channel", "default_channel", "simple", "list"])
 def test_the_first_of_several_directories_that_can_be_opened_is_used(tmp_path: Path, begin: str) -> None:
@@ -289,6 +290,7 @@ def test_a_message_comes_as_it_was_sent(connect: Connect) -> None:
     assert message.delivery_info == {"exchange": "jobs", "routing_key": "job", "redelivered": False, "delivery_tag": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [b"\x00\xff", "text", "späť", b""])
 @pytest.mark.parametrize("compression", [None, "zlib"])
 def test_bodies_of_bytes_and_text_come_through(connect: Connect, body: bytes | str, compression: str | None) -> None:

@@ -154,6 +154,7 @@ def mount_tmpfs(place: Path) -> bool:
     return not subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=False, capture_output=True).returncode
 
 
+@pytest.mark.slow
 def test_the_lock_of_another_process_namespace_is_seen(directory: Path) -> None:
     """As in two containers that have one volume."""
     inside = ["unshare", "--pid", "--fork", "--mount-proc"]

@@ -161,6 +161,7 @@ def _log_in(server: ManagementServer, password: str = "guest", **headers: str) -
     return client, client.post("/login", json={"username": "guest", "password": password}, headers=headers)
 
 
+@pytest.mark.slow
 def test_a_session_needs_its_token_for_every_change(server: ManagementServer) -> None:
     client, answer = _log_in(server)
     assert answer.json()["name"] == "guest"
@@ -452,6 +453,7 @@ def test_a_connection_is_closed_with_a_long_reason(tmp_path: Path) -> None:
     assert (text[:23], text[-4:], len(text)) == ("CONNECTION_FORCED - rrr", "r...", 255)
 
 
+@pytest.mark.slow
 def test_who_connects_and_asks_nothing_is_let_go(tmp_path: Path) -> None:
     settings = ManagementSettings(management_tcp_port=0, management_tcp_request_timeout=100)
     with warren.open(tmp_path / "node") as node, management.serve(node, settings) as server:

@@ -359,6 +359,7 @@ def scene() -> Any:
     one.node.close()
 
 
+@pytest.mark.slow
 def test_a_move_takes_a_page_of_memory_at_a_time(scene: HandNode) -> None:
     queue, other = scene.node.queue("q"), scene.node.queue("other")
     queue.set_mode("lazy")

@@ -147,6 +147,7 @@ def test_a_recovery_may_crash_too(work: Callable[[Life], None]) -> None:
                 break
 
 
+@pytest.mark.slow
 def test_a_failed_operation_comes_out_and_loses_nothing() -> None:
     for skip in range(12):
         for kind in ("append", "sync", "sync_directory", "create", "truncate", "pwrite", "delete"):

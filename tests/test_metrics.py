@@ -135,6 +135,7 @@ def test_a_closed_node_has_no_numbers(tmp_path: Path) -> None:
     assert generate_latest(registry) == b""
 
 
+@pytest.mark.slow
 def test_without_the_library_the_error_says_what_to_install(tmp_path: Path) -> None:
     program = f"""
         import sys

@@ -150,6 +150,7 @@ def definitions_in_memory(contents: dict[str, bytes]) -> tuple[Json, list[Findin
     return read_definitions(ReadOnlyFileSystem(files), "node", findings.append), findings
 
 
+@pytest.mark.slow
 @given(
     name=st.sampled_from(["LATEST.LOG", "LATEST.LOG", "rabbit_durable_queue.DCL", "schema.DAT", "DECISION_TAB.LOG"]),
     place=st.floats(0, 1),

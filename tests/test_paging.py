@@ -151,6 +151,7 @@ def test_a_queue_that_was_recovered_has_one_message_in_ram_until_somebody_comes(
     assert taken(queue) == [body(n) for n in range(1, 600)]
 
 
+@pytest.mark.slow
 def test_draining_at_target_0_holds_a_few_messages_at_a_time_and_reads_a_segment_a_few_times() -> None:
     """A segment of 2 MB: so large that parts of it are read by themselves."""
     files = CountedFileSystem()

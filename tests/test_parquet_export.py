@@ -130,6 +130,7 @@ def test_what_was_not_asked_for_has_no_column(node: Path, tmp_path: Path) -> Non
         assert pq.read_schema(tmp_path / "out.parquet").names == [*MESSAGES.names, *more]
 
 
+@pytest.mark.slow
 def test_without_pyarrow_it_is_said_in_one_line(node: Path, tmp_path: Path) -> None:
     ran = run(f"import sys; sys.modules['pyarrow'] = None; {CALL}", "export", node, "--out", tmp_path / "out.parquet")
     assert (ran.returncode, list(tmp_path.glob("out*"))) == (2, [])

@@ -65,6 +65,7 @@ def there_and_back(queue: Queue) -> None:
     assert queue.take() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("promise", [Promise.WRITTEN, Promise.FSYNCED])
 def test_a_peer_gives_back_what_it_was_given(name: str, promise: Promise, tmp_path: Path) -> None:

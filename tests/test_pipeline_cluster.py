@@ -115,6 +115,7 @@ def test_a_command_hands_itself_to_executors_that_unpack_the_environment(
 # ── archives ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_the_package_is_of_pure_python_and_says_what_it_needs(package: Packed) -> None:
     with zipfile.ZipFile(package.path) as opened:
         names = opened.namelist()
@@ -141,6 +142,7 @@ def test_the_environment_has_what_is_compiled(environment: Packed) -> None:
     assert not environment.needed
 
 
+@pytest.mark.slow
 def test_the_same_installation_gives_the_same_bytes(package: Packed, tmp_path: Path) -> None:
     again = pack(str(tmp_path / "another.zip"))
     assert digest(again.path) == digest(package.path)

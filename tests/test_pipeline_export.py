@@ -112,6 +112,7 @@ def as_columns(said: Json) -> Json:
     return row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["jsonl", "parquet"])
 def test_a_task_that_is_done_twice_leaves_nothing_behind(tmp_path: Path, output_format: str) -> None:
     nodes = ALL[:3]

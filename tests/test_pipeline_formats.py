@@ -189,6 +189,7 @@ def test_the_index_of_a_quorum_queue_says_what_is_left_in_it(path: Path) -> None
         assert body in data[row["file"]][row["file_offset"] :][: len(body) + 2000]
 
 
+@pytest.mark.slow
 def test_a_directory_with_all_three_kinds() -> None:
     node = all_kinds()
     rows = read_rows("queues", node)
@@ -226,6 +227,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return noted(monkeypatch, ReadOnlyFileSystem)
 
 
+@pytest.mark.slow
 def test_segments_of_version_2_that_are_not_wanted_are_not_read(opened: list[str]) -> None:
     node = the_one(V2, "04-crash-segments-4096")
     rows = rows_of("messages", node)
@@ -270,6 +272,7 @@ def test_a_task_scans_a_write_ahead_log_once_for_all_of_its_queues(opened: list[
     assert apart - together >= queues - 1
 
 
+@pytest.mark.slow
 def test_damage_of_either_kind_stops_where_it_shall(tmp_path: Path) -> None:
     place = tmp_path / "node"
     shutil.copytree(all_kinds(), place)

@@ -151,6 +151,7 @@ def test_compact_counts_hidden_messages_as_needed(holed: Holed, partition_bytes:
     assert Counter(row["msg_id"] for row in rows if row["what"] == compact.RECORD) == needed
 
 
+@pytest.mark.slow
 @PARTITIONS
 def test_messages_are_searched_for_once(holed: Holed, searches: list[int], partition_bytes: int) -> None:
     rows = read_rows("messages", holed.node, partition_bytes=partition_bytes, batch_bytes=300)

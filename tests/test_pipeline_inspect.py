@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", RABBITMQ)
 def test_queues_and_stores_are_those_of_one_machine(scenario: str) -> None:
     path = rabbitmq_node(scenario)

@@ -256,6 +256,7 @@ def test_a_place_above_several_nodes_names_each_of_them(s3: S3) -> None:
     assert find_nodes([node.path for node in nodes]) == nodes
 
 
+@pytest.mark.slow
 def test_what_opens_a_store_is_no_part_of_a_name(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ENDPOINT_URL", *ENVIRONMENT):
         monkeypatch.delenv(name)
@@ -288,6 +289,7 @@ def test_a_uri_without_a_store_is_an_error_of_one_line(s3: S3, path: str, said: 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_file_system_of_uris_answers_as_that_of_a_disk(s3: S3) -> None:
     from warren.storage.filesystem import RealFileSystem
 
@@ -331,6 +333,7 @@ class _Counted:
         return self.data[offset : offset + size]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 3 * BLOCK_BYTES), st.integers(0, 3 * BLOCK_BYTES)), max_size=12),
     st.integers(1, 3),

@@ -70,6 +70,7 @@ def test_messages_are_the_lines_of_the_export(scenario: str) -> None:
     assert {(row["vhost"], row["queue"], row["priority"]) for row in rows} <= levels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", RABBITMQ)
 def test_the_index_has_the_numbers_of_inspect(scenario: str) -> None:
     path = rabbitmq_node(scenario)
@@ -90,6 +91,7 @@ def test_the_index_has_the_numbers_of_inspect(scenario: str) -> None:
     assert all(r["delivered"] for r in rows if r["acked"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", RABBITMQ)
 def test_an_index_row_says_where_its_publish_stands(scenario: str) -> None:
     for row in read_rows("index", rabbitmq_node(scenario))[:200]:
@@ -104,6 +106,7 @@ def test_an_index_row_says_where_its_publish_stands(scenario: str) -> None:
         assert not embedded or len(decode_message(embedded).body) == row["size"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", RABBITMQ)
 def test_the_store_has_the_records_of_its_files(scenario: str) -> None:
     path = Path(rabbitmq_node(scenario))
@@ -127,6 +130,7 @@ def test_the_store_has_the_records_of_its_files(scenario: str) -> None:
     assert without == [{**row, "message": None} for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", RABBITMQ)
 def test_queues_are_those_of_inspect(scenario: str) -> None:
     path = rabbitmq_node(scenario)
@@ -142,6 +146,7 @@ def test_queues_are_those_of_inspect(scenario: str) -> None:
             assert json.loads(row["details"]).items() <= queue.items()
 
 
+@pytest.mark.slow
 @settings(max_examples=times(40))
 @given(
     st.sampled_from([name for name in RABBITMQ if "16384" not in name and "2048" not in name]),
@@ -545,6 +550,7 @@ def test_a_file_that_the_system_does_not_give_away_is_passed_over(place: Path, m
             read_rows(table, str(place), mode="failfast")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["02-crash-small-mixed", "05-clean-segments-2048"])
 def test_without_bodies_all_else_is_the_same(scenario: str) -> None:
     path = rabbitmq_node(scenario)

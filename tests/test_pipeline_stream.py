@@ -146,6 +146,7 @@ def test_a_golden_store_is_streamed_as_its_queues_are(scenario: str) -> None:
     assert numbers(rows) == {key: found for key, found in expected.items() if found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ROCKETMQ)
 def test_rows_of_a_stream_are_rows_of_the_table(scenario: str) -> None:
     path = rocketmq_node(scenario)
@@ -401,6 +402,7 @@ def test_each_message_comes_once_and_in_order_whatever_the_limits_and_the_growth
     store.store.abandon()
 
 
+@pytest.mark.slow
 def test_tasks_are_cut_by_bytes_of_the_log(tmp_path: Path) -> None:
     path = str(tmp_path / "node")
     with warren.open(path, attach=False) as node:

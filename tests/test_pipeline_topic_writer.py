@@ -91,6 +91,7 @@ def left_over(path: Path) -> list[str]:
 # ── what is written ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_rows_become_messages_in_the_order_of_the_partitions(tmp_path: Path) -> None:
     node = tmp_path / "node"
     write(node, numbered(*range(10)), [], numbered(*range(10, 3000)), queues=1)
@@ -101,6 +102,7 @@ def test_rows_become_messages_in_the_order_of_the_partitions(tmp_path: Path) -> 
     assert not (node / "writes").exists()
 
 
+@pytest.mark.slow
 def test_every_column_has_its_meaning(tmp_path: Path) -> None:
     rows: Rows = [
         {"body": b"a", "keys": ["x", "y"], "tags": "new", "properties": [("one", "1")], "queue_id": 2},
@@ -143,6 +145,7 @@ def test_nothing_to_write_is_nothing(tmp_path: Path) -> None:
 # ── once ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_batch_of_a_stream_that_comes_again_is_there_once(tmp_path: Path) -> None:
     node = tmp_path / "node"
     stream(node, 0, numbered(*range(5)), numbered(*range(5, 9)))
@@ -156,6 +159,7 @@ def test_a_batch_of_a_stream_that_comes_again_is_there_once(tmp_path: Path) -> N
     assert bodies(node) == [b"body 0"]
 
 
+@pytest.mark.slow
 def test_an_epoch_of_a_batch_is_there_once(tmp_path: Path) -> None:
     node = tmp_path / "node"
     for _ in range(2):

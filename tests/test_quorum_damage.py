@@ -224,6 +224,7 @@ def is_readable(log: QuorumLog, index: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_any_changed_byte_of_a_records_head_costs_that_record_at_most() -> None:
     """No checksum covers its id and its length: the directories give the name, and the next record the length."""
     entries, others = plain(), plain((0, 1))

@@ -477,6 +477,7 @@ def test_each_damaged_byte_of_a_brokers_entry_is_refused_or_read(archive: Path) 
                 assert outcome(decoder.decode, one) == outcome(decode_entry, one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("msg_ids", [[1, 2, 3], [300, 2, 70_000]])
 def test_where_a_layout_is_expected_every_byte_counts(msg_ids: list[int]) -> None:
     """Change each byte in each bit, after enough entries of one length that they are compared in one go."""

@@ -56,6 +56,7 @@ async def leave(records: Any) -> None:
 # ── what is done ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @both_ways
 async def test_what_read_brought_is_done_with_the_next_call_or_at_the_end(node: Any) -> None:
     topic = await filled(node, 6)
@@ -91,6 +92,7 @@ async def test_a_read_brings_bodies_at_once_and_records_when_they_are_asked_for(
         assert (none.bodies, none) == ([], [])
 
 
+@pytest.mark.slow
 @both_ways
 async def test_without_auto_commit_only_what_is_committed_is_done(node: Any) -> None:
     topic = await filled(node, 300)
@@ -118,6 +120,7 @@ async def test_without_auto_commit_only_what_is_committed_is_done(node: Any) -> 
     assert three.body == b"2"
 
 
+@pytest.mark.slow
 @both_ways
 async def test_a_commit_in_a_loop_is_of_all_that_the_loop_got(node: Any) -> None:
     topic = await filled(node, 5)
@@ -129,6 +132,7 @@ async def test_a_commit_in_a_loop_is_of_all_that_the_loop_got(node: Any) -> None
             assert await committed(topic, "g") == {0: count}
 
 
+@pytest.mark.slow
 @both_ways
 async def test_a_loop_that_is_left_gets_its_message_again(node: Any) -> None:
     topic = await filled(node, 10)
@@ -148,6 +152,7 @@ async def test_a_loop_that_is_left_gets_its_message_again(node: Any) -> None:
     assert await bodies_read(topic, "g") == [b"9"]
 
 
+@pytest.mark.slow
 @both_ways
 async def test_a_loop_over_a_topic_that_is_left_leaves_the_group(node: Any) -> None:
     topic = await filled(node, 10)
@@ -232,6 +237,7 @@ async def test_queues_are_shared_and_what_another_one_has_cannot_be_committed(no
     assert await done(topic.lag("g")) == {0: 0, 1: 0}
 
 
+@pytest.mark.slow
 @both_ways
 async def test_a_reader_notes_that_a_queue_was_lost_and_goes_on(node: Any) -> None:
     topic = await filled(node, 4, queues=2)
@@ -247,6 +253,7 @@ async def test_a_reader_notes_that_a_queue_was_lost_and_goes_on(node: Any) -> No
     assert await done(topic.lag("g")) == {0: 0, 1: 0}
 
 
+@pytest.mark.slow
 @both_ways
 async def test_what_tags_leave_out_is_done_but_not_what_was_read_before_it(node: Any) -> None:
     topic = await done(node.topic("events", queues=1))
@@ -270,6 +277,7 @@ async def test_what_tags_leave_out_is_done_but_not_what_was_read_before_it(node:
         assert await done(topic.lag("h")) == {0: 0}
 
 
+@pytest.mark.slow
 @both_ways
 async def test_a_broadcast_reader_keeps_its_own_positions(node: Any) -> None:
     topic = await filled(node, 3, queues=2)
@@ -297,6 +305,7 @@ async def test_a_broadcast_reader_keeps_its_own_positions(node: Any) -> None:
         await done((await done(topic.get(0, 0))).commit())
 
 
+@pytest.mark.slow
 @both_ways
 async def test_whoever_reads_or_asks_does_not_depend_on_how_far_the_index_is(node: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -150,6 +150,7 @@ def test_properties_of_ours_among_the_others_are_refused() -> None:
         encode_recovery_terms({"Q": attrs.evolve(NOTHING, others=(("next_seq_id", 5),))})
 
 
+@pytest.mark.slow
 def test_table_with_more_segments_than_one_part_holds() -> None:
     keys = [number.to_bytes(3, "big") for number in range(512 * 256 + 1)]
     data = encode_table(TableObject(key, number, b"\x83j") for number, key in enumerate(keys))

@@ -124,6 +124,7 @@ def test_a_queue_that_begins_anew_does_not_count_for_other_messages() -> None:
     assert taken(bench) == [(b"new", 0)]
 
 
+@pytest.mark.slow
 def test_a_log_does_not_outgrow_what_it_says() -> None:
     bench = Bench()
     bench.publish(b"a")
@@ -406,6 +407,7 @@ def test_a_channel_that_is_gone_has_no_deadlines() -> None:
     assert taken(bench) == [(b"a", 1)]
 
 
+@pytest.mark.slow
 def test_deliveries_of_one_time_are_one_mark() -> None:
     bench = timed(60_000)
     for number in range(1000):

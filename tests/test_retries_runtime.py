@@ -125,6 +125,7 @@ async def test_a_consumer_that_is_closed_counts_only_what_it_has_seen(node: Any)
     assert [(one.body, one.delivery_count) for one in found] == [(b"seen", 1), (b"buffered", 0), (b"too", 0)]
 
 
+@pytest.mark.slow
 @both_ways
 async def test_what_a_consumer_does_not_ack_in_time_another_one_gets(node: Any) -> None:
     queue = await done(node.queue("q"))

@@ -463,6 +463,7 @@ def test_settings_that_cannot_work() -> None:
             ServerSettings(**wrong)
 
 
+@pytest.mark.slow
 def test_clients_are_told_of_the_end_and_find_all_after_it(tmp_path: Path) -> None:
     with served(tmp_path / "node") as here, here.connection() as connection:
         channel = connection.channel()

@@ -129,6 +129,7 @@ def test_what_comes_in_one_piece_with_a_violation_ends_in_its_reason_alone(
         channel.queue_delete("pipelined")
 
 
+@pytest.mark.slow
 def test_a_channel_is_closed_while_its_queue_goes(here: Served) -> None:
     """Celery's remote control: a queue that deletes itself with its consumer, and the channel closed in its back."""
     with Raw(here.port).socket as raw:

@@ -72,6 +72,7 @@ def test_a_client_that_says_nothing_is_dropped(tmp_path: Path) -> None:
         assert client.recv(1) == b""  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_client_that_stops_beating_is_dropped(here: Served) -> None:
     with here.connection(heartbeat=1) as connection:
         connection._impl._heartbeat_checker.stop()
@@ -81,6 +82,7 @@ def test_a_client_that_stops_beating_is_dropped(here: Served) -> None:
         assert time.monotonic() - begun < 15
 
 
+@pytest.mark.slow
 def test_a_client_is_beaten_to(here: Served) -> None:
     with here.connection(heartbeat=1) as connection:
         connection.process_data_events(time_limit=2.5)
@@ -195,6 +197,7 @@ def test_tls_and_a_name_by_certificate(tmp_path: Path) -> None:
             pika.BlockingConnection(pika.ConnectionParameters("localhost", port, ssl_options=bare))
 
 
+@pytest.mark.slow
 def test_a_tls_handshake_that_fails_ends_in_time_with_an_alert_and_a_log_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

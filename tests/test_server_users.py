@@ -144,6 +144,7 @@ def refused(work: Callable[[], object]) -> tuple[int, str]:
     return closed.value.reply_code, closed.value.reply_text
 
 
+@pytest.mark.slow
 def test_a_right_that_is_taken_away_is_gone_for_channels_that_have_used_it(tmp_path: Path) -> None:
     with warren.open(tmp_path / "data") as node:
         node.add_user("bob", "secret")
@@ -158,6 +159,7 @@ def test_a_right_that_is_taken_away_is_gone_for_channels_that_have_used_it(tmp_p
         assert refused(lambda: channel.basic_publish("", "q", b"m")) == (403, why)
 
 
+@pytest.mark.slow
 def test_an_impersonator_publishes_in_the_name_of_others(tmp_path: Path) -> None:
     alices = pika.BasicProperties(user_id="alice")
     with warren.open(tmp_path / "data") as node:

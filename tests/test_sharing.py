@@ -402,6 +402,7 @@ def test_what_cannot_be_done_from_outside_says_so(guest: Node) -> None:
         guest.serve()
 
 
+@pytest.mark.slow
 def test_publishers_wait_while_an_alarm_is_set(host: Node, guest: Node) -> None:
     queue = guest.queue("q")
     gate = host._running.gate
@@ -447,6 +448,7 @@ def test_a_guest_that_comes_while_an_alarm_is_set_is_told_before_it_publishes(ho
     host._running.gate.set(frozenset())
 
 
+@pytest.mark.slow
 def test_threads_share_one_connection(guest: Node) -> None:
     queues = [guest.queue(f"q{number}") for number in range(4)]
 
@@ -527,6 +529,7 @@ def test_another_user_is_dropped(host: Node) -> None:
     assert is_dropped(Path(host.path) / SOCKET_NAME, b"AMQP\0\0\x09\x01")
 
 
+@pytest.mark.slow
 def test_a_directory_that_is_not_shared_is_locked(tmp_path: Path) -> None:
     with warren.open(tmp_path / "data"), pytest.raises(DirectoryLockedError, match="does not share"):
         warren.open(tmp_path / "data", share=True)
@@ -774,6 +777,7 @@ def test_the_next_host_goes_on_when_one_closes(host: Node, guest: Node) -> None:
             assert next(consumer).body == b"and more"
 
 
+@pytest.mark.slow
 def test_a_host_that_closes_has_done_all_that_others_have_sent_until_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -335,6 +335,7 @@ def test_a_lock_of_another_program_keeps_nobody_waiting_for_ever(what: str, tmp_
         os.close(descriptor)
 
 
+@pytest.mark.slow
 def test_a_host_that_never_listens_is_given_up(tmp_path: Path) -> None:
     """It has the lock, says that it shares, and was stopped before it had made its socket."""
     (tmp_path / "data").mkdir()

@@ -102,6 +102,7 @@ def test_a_message_that_is_damaged_is_said_where_its_turn_comes(host: Node, gues
         assert (caught.value.path, caught.value.offset) == (str(log), place.physical_offset)
 
 
+@pytest.mark.slow
 def test_appenders_wait_while_an_alarm_is_set(host: Node, guest: Node) -> None:
     topic = guest.topic("t", queues=1)
     gate = host._running.gate
@@ -161,6 +162,7 @@ def test_a_reader_and_an_appender_go_on_with_the_next_host(host: Node, guest: No
     assert [record.queue_offset for record in topic.find("none")] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broadcast", [False, True])
 def test_a_reader_goes_on_when_its_connection_is_lost(host: Node, guest: Node, broadcast: bool) -> None:
     topic = guest.topic("t", queues=1)

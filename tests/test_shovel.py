@@ -422,6 +422,7 @@ def test_orders_that_make_no_sense(tmp_path: Path) -> None:
     assert "two queues would become 'q'" in complaint(source, data, "--rename", "r=q")
 
 
+@pytest.mark.slow
 def test_a_directory_that_it_makes_opens_as_it_is(tmp_path: Path) -> None:
     fill(tmp_path / "source", 3)
     shovel(tmp_path / "source", tmp_path / "data")
@@ -442,6 +443,7 @@ def test_a_brokers_directory_stays_a_brokers(tmp_path: Path) -> None:
     assert not list((tmp_path / "data").glob("warren.definitions*"))
 
 
+@pytest.mark.slow
 def test_a_directory_that_another_process_has_is_left_alone(tmp_path: Path) -> None:
     fill(tmp_path / "source", 3)
     with engine.open_vhost(tmp_path / "data"):

@@ -41,6 +41,7 @@ def listening(serve: Callable[[socket.socket], object]) -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_messages_go_there_and_back_by_tls_with_a_certificate_of_the_clients_own(tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -67,6 +68,7 @@ def test_messages_go_there_and_back_by_tls_with_a_certificate_of_the_clients_own
         assert [browsed.message.body for browsed in data.queue(b"q").browse()] == bodies
 
 
+@pytest.mark.slow
 def test_a_broker_to_another_with_heartbeats(tmp_path: Path) -> None:
     fill(tmp_path / "source", 3000)
     with served(tmp_path / "one") as one, served(tmp_path / "two") as two:
@@ -77,6 +79,7 @@ def test_a_broker_to_another_with_heartbeats(tmp_path: Path) -> None:
     assert numbers(tmp_path / "data") == list(range(3000))
 
 
+@pytest.mark.slow
 def test_heartbeats_go_on_while_another_broker_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shovel_connection, "ANSWER_S", 2.5)
     heartbeats: list[Heartbeat] = []

@@ -82,6 +82,7 @@ def check_all(expected: Json, got: Json, kinds: tuple[str, ...] = ()) -> None:
         assert named(got, "parameters", "vhost", "component", "name")[key] == parameter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("archive", [KILLED, CHANGED, UNUSED], ids=lambda path: path.name[:2])
 def test_a_directory_gets_everything_with_classic_queues_for_streams(tmp_path: Path, archive: Path) -> None:
     summary = shovel(archive, tmp_path / "data", "--definitions", "--state", tmp_path / "state")
@@ -140,6 +141,7 @@ def test_a_queue_that_exists_with_other_arguments_ends_it(tmp_path: Path) -> Non
         assert "q.0" in said
 
 
+@pytest.mark.slow
 def test_a_broker_gets_everything_by_its_http_api(tmp_path: Path) -> None:
     settings = ServerSettings(management=ManagementSettings(management_tcp_port=0))
     with served(tmp_path / "data", settings) as here:

@@ -33,6 +33,7 @@ def test_what_was_published_is_ready_unacked_or_acked(result: Result) -> None:
     assert 2_800 <= orders["acked"] <= 3_000
 
 
+@pytest.mark.slow
 def test_a_backlog_is_paged_and_memory_stays_below_the_watermark(result: Result) -> None:
     node = result.summary["node"]
     assert node["first_paging_s"] is not None

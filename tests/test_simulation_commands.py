@@ -177,6 +177,7 @@ def test_every_picture_of_an_earlier_answer_is_known() -> None:
     assert {f"{name}.png" for name in ("overview", *TITLES)} <= set(ANSWER.others)
 
 
+@pytest.mark.slow
 def test_people_are_told_of_paging_alarms_latency_backlog_and_files(answer: tuple[Path, str, str]) -> None:
     out, text, said = answer
     summary = json.loads(said)
@@ -454,6 +455,7 @@ def warren(*arguments: object, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, text=True, **{**streams, **options})
 
 
+@pytest.mark.slow
 def test_the_help_and_the_package_import_nothing_of_the_simulation() -> None:
     script = """
     import sys

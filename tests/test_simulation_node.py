@@ -87,6 +87,7 @@ def test_the_memory_alarm_blocks_publishers_until_consumers_have_made_room(when_
         assert published < 6500, "what could not be published then never was"
 
 
+@pytest.mark.slow
 def test_a_full_disk_blocks_publishers_and_stops_paging() -> None:
     node = attrs.evolve(QUICK, disk=Disk(size="80MB", fsync=0.0), settings={"disk_free_limit": 50_000_000})
     stored = PublisherSpec(queue="q", rate=1000, body=STORED)
@@ -146,6 +147,7 @@ def test_a_slow_disk_holds_publishers_back_by_credit() -> None:
     assert simulation.node.alarms.active == frozenset()
 
 
+@pytest.mark.slow
 def test_a_window_of_confirms_allows_as_many_messages_a_sync() -> None:
     fsync_s, window = 0.05, 20
     node = attrs.evolve(QUICK, disk=Disk(fsync=fsync_s))
@@ -170,6 +172,7 @@ def test_rabbitmq_makes_safe_only_what_somebody_waits_for_and_the_runtime_everyt
 # ── consumers ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_what_a_consumer_had_comes_back_when_it_goes_down() -> None:
     consumer = ConsumerSpec(queue="q", rate=20, prefetch=100, outages=[Outage(at=5.25, lasting=10)])
     _, result = run(scenario(PublisherSpec(queue="q", rate=60, body=100), consumers=[consumer], length=20))
@@ -198,6 +201,7 @@ def test_consumers_down_by_an_event_and_slower_by_another() -> None:
     assert acked[16:20].sum() == pytest.approx(160, abs=8)
 
 
+@pytest.mark.slow
 def test_a_consumer_that_gives_back_a_share_handles_those_again() -> None:
     consumer = ConsumerSpec(queue="q", rate=1000, requeue=0.5)
     publisher = PublisherSpec(queue="q", rate=100, body=100, end=10)
@@ -298,6 +302,7 @@ def test_a_higher_priority_waits_less() -> None:
     assert waits[5][1] > waits[0][1], "which wait the longer"
 
 
+@pytest.mark.slow
 def test_messages_at_the_start_are_on_disk_and_cost_nothing() -> None:
     queues = [QueueSpec(name="q", messages=20_000, body=STORED), QueueSpec(name="p", messages=100, body=10)]
     idle, result = run(scenario(queues=queues, length=3))

@@ -89,6 +89,7 @@ def test_there_is_a_picture_of_each_side_and_one_of_all(folder: Path) -> None:
     assert all(path.read_bytes().startswith(PNG) for path in folder.glob("*.png"))
 
 
+@pytest.mark.slow
 def test_pictures_are_on_white_whatever_they_are_looked_at_on(folder: Path) -> None:
     pixels = imread(folder / "overview.png")
     assert pixels[0, 0].tolist() == [1.0, 1.0, 1.0, 1.0]
@@ -221,11 +222,13 @@ def test_the_fullest_queue_is_drawn_first_and_there_are_never_too_many(held: lis
     assert queues[names[0]]["max_ready"] == max(ready for ready, _ in held)
 
 
+@pytest.mark.slow
 def test_a_node_with_nothing_to_do_is_drawn_too(tmp_path: Path) -> None:
     idle = simulate(Scenario(length=2, queues=[QueueSpec(name="idle")]))
     assert "never" in write_report(idle, tmp_path).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_one_step_is_drawn_too(tmp_path: Path) -> None:
     short = simulate(Scenario(length=1, step=1, queues=[QueueSpec(name="q")], publishers=[PublisherSpec(queue="q")]))
     with style():
@@ -508,6 +511,7 @@ def points(**keys: list[Any]) -> pd.DataFrame:
     )
 
 
+@pytest.mark.slow
 def test_a_sweep_of_two_keys_is_maps_and_of_one_is_lines(tmp_path: Path) -> None:
     grids: list[dict[str, list[Any]]] = [{"a": [1, 2, 3], "b": [0.1, 0.2]}, {"a": [1, 100]}, {"a": ["1kB", "2kB"]}]
     for number, keys in enumerate(grids):

@@ -249,6 +249,7 @@ def test_a_consumer_asks_for_nothing_twice_while_the_disk_is_busy() -> None:
     assert (summary["published"], summary["ready"], summary["unacked"]) == (1000, 900, 0)
 
 
+@pytest.mark.slow
 def test_consumers_of_one_s_own_take_the_place_of_those_recorded() -> None:
     record, _ = recorded_backlog()
     scenario = record_scenario(record, consumers=[ConsumerSpec(queue="orders", rate=400)])
@@ -376,6 +377,7 @@ record = {record = "run.parquet", queue = "orders"}
 """
 
 
+@pytest.mark.slow
 def test_a_scenario_s_file_can_have_a_record_s_rate_and_consumers(tmp_path: Path) -> None:
     record, files = recorded_backlog()
     written(record, files, tmp_path)
@@ -432,6 +434,7 @@ def test_a_consumption_that_cannot_be_is_refused(said: dict[str, Any]) -> None:
 # ── a record as an answer ───────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_record_can_be_saved_and_compared_as_an_answer_is(tmp_path: Path) -> None:
     record, _ = recorded_backlog()
     result = recorded_result(record)
@@ -464,6 +467,7 @@ def test_while_a_queue_sleeps_its_last_state_holds() -> None:
     assert frame["asleep"].iloc[-1] == 1
 
 
+@pytest.mark.slow
 def test_a_scenario_of_a_record_is_the_same_each_time() -> None:
     record, _ = recorded_backlog()
     assert simulate(record_scenario(record)).timeline.equals(replayed_backlog().timeline)

@@ -49,6 +49,7 @@ def pair_of() -> Iterator[PairOf]:
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("persistent", [True, False])
 def test_a_backlog_that_is_paged_and_worked_off(pair_of: PairOf, profile: Profile, persistent: bool) -> None:
@@ -165,6 +166,7 @@ def test_the_answer_to_a_report_that_comes_as_a_queue_falls_asleep(pair_of: Pair
 # ── consumers ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefetch", [0, 1, 7])
 def test_consumers_with_and_without_a_prefetch(pair_of: PairOf, prefetch: int) -> None:
     pair = pair_of({"a": {}}, memory=MB)
@@ -332,6 +334,7 @@ def carry_out(pair: Pair, step: tuple[Any, ...]) -> None:
             pair.purge(queue)
 
 
+@pytest.mark.slow
 @given(
     kind=st.sampled_from(KINDS),
     profile=st.sampled_from(PROFILES),

@@ -200,6 +200,7 @@ def test_a_point_that_cannot_be_is_said_with_its_values_before_anything_runs(key
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_row_has_the_points_values_and_its_summarys_numbers(swept: Sweep) -> None:
     frame = swept.frame
     assert list(frame.columns) == ["point", *VARY, *OF_NODE, *ADDED_UP, *WORST, "error"]
@@ -412,6 +413,7 @@ def test_a_point_that_fails_on_spark_is_a_row_too(spark: SparkSession) -> None:
     assert sound == run_point(points[1])
 
 
+@pytest.mark.slow
 def test_what_executors_get_has_the_simulation_and_what_it_needs(tmp_path: Path) -> None:
     import zipfile
 

@@ -317,6 +317,7 @@ def test_two_scans_in_turns_scan_each_store_once(tmp_path: Path, monkeypatch: py
     assert len(scanned) == 4 + 3
 
 
+@pytest.mark.slow
 def test_a_query_may_read_a_table_twice_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "MOST_STORES", 1)
     places = [tmp_path / str(number) for number in range(5)]

@@ -295,6 +295,7 @@ def test_a_channel_has_consumers_of_queues_and_of_streams(here: Served) -> None:
         assert jobs[2][1] == b"j1"
 
 
+@pytest.mark.slow
 def test_a_consumer_goes_on_when_the_topics_were_opened_anew(here: Served) -> None:
     with here.channel() as channel:
         declare(channel)
@@ -331,6 +332,7 @@ def test_a_consumer_that_waits_for_acks_is_told_that_its_stream_is_gone(here: Se
         assert channel.queue_declare("jobs").method.message_count == 0, "the channel goes on"
 
 
+@pytest.mark.slow
 def test_a_node_closes_while_a_consumer_reads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with served(tmp_path / "node") as here:
         connection = pika.BlockingConnection(pika.URLParameters(here.url))

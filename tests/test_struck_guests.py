@@ -40,6 +40,7 @@ def guest_of_a_stopped_host(directory: Path) -> Iterator[tuple[Member, warren.No
         yield host, node, queue
 
 
+@pytest.mark.slow
 def test_a_time_limit_in_a_guests_close_is_raised_and_nothing_stays_open(tmp_path: Path) -> None:
     """It struck while the guest waited for its host's good-bye, and was lost."""
     with guest_of_a_stopped_host(tmp_path) as (host, node, _):
@@ -56,6 +57,7 @@ def test_a_time_limit_in_a_guests_close_is_raised_and_nothing_stays_open(tmp_pat
             assert len(again.queue("q")) == 1
 
 
+@pytest.mark.slow
 def test_a_time_limit_in_a_guests_last_confirms_is_raised_once_they_are_there(tmp_path: Path) -> None:
     with guest_of_a_stopped_host(tmp_path) as (host, node, queue):
         link = link_of(node)

@@ -32,6 +32,7 @@ from warren.client.shared_directory import SharedDirectory
 from warren.server import Server
 
 
+@pytest.mark.slow
 def test_no_order_of_takeovers_breaks_a_promise(tried: Count) -> None:
     first, count = new_seed() if EFFORT == "nightly" else 0, times(200, quick=4, nightly=10_000)
     hosts = deaths = 0

@@ -331,6 +331,7 @@ def test_a_power_loss_takes_what_nobody_waited_for(node: TestNode) -> None:
     assert [one.body for one in node.queue("jobs").browse()] == [b"confirmed", b"synced by time"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_a_power_loss_of_any_outcome_keeps_what_was_confirmed(node: TestNode, seed: int) -> None:
     queue = node.queue("jobs")
@@ -358,6 +359,7 @@ def test_only_a_disk_in_memory_loses_power(tmp_path: Path) -> None:
         node.lose_power()
 
 
+@pytest.mark.slow
 def test_a_client_of_the_server_meets_the_crash(node: TestNode) -> None:
     host, port = node.serve(port=0).addresses[0]
     connection = pika.BlockingConnection(pika.ConnectionParameters(host, port))
@@ -426,6 +428,7 @@ def test_of_messages_with_one_body_those_are_known_that_were_refused() -> None:
         assert len(node._log.of("/", "q").ready) == len(queue) == 3
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(STEPS, st.sampled_from(ARGUMENTS))
 def test_what_is_seen_to_wait_is_what_waits(steps: list[tuple[str, int]], arguments: dict[str, Any]) -> None:

@@ -53,6 +53,7 @@ def test_files_do_not_expire_before_their_messages_have_entries() -> None:
     machine.next_numbers_are_right()
 
 
+@pytest.mark.slow
 def test_numbers_go_on_where_a_power_loss_took_the_entries_of_expired_messages() -> None:
     for seed in range(40):
         played(

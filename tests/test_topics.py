@@ -186,6 +186,7 @@ def test_a_confirm_comes_when_the_message_is_as_safe_as_the_mode_says(sync: str,
     assert everything(opened(files, hand.clock).node.topic("t")) == [b"0", b"1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["group", "always"])
 def test_what_was_confirmed_outlives_a_power_loss(sync: str) -> None:
     for seed in range(20):
@@ -379,6 +380,7 @@ def test_a_message_is_found_by_its_physical_offset_and_by_its_id() -> None:
         opened().node.topic("other").message_at(0)
 
 
+@pytest.mark.slow
 def test_the_commit_log_lies_on_another_disk_and_is_never_taken_for_lost() -> None:
     hand = opened(store_path_root_dir="/fast/store", store_path_commit_log="/large/log")
     hand.node.topic("t", queues=1).append_many(numbered(3), keys=["k"] * 3).wait()
@@ -693,6 +695,7 @@ def test_offset_at_is_the_first_message_of_that_time_or_later() -> None:
 # ── retries and delays ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_message_that_is_sent_back_comes_later_each_time_and_ends_with_the_dead_letters() -> None:
     hand = opened(max_reconsume_times=3)
     topic = hand.node.topic("orders", queues=2)
@@ -924,6 +927,7 @@ def test_old_files_go_in_their_hour_and_readers_go_on_behind_them() -> None:
     assert topic.append(b"more").wait().queue_offset == 400
 
 
+@pytest.mark.slow
 def test_a_full_disk_takes_old_files_at_any_hour_and_young_ones_when_it_is_nearly_full() -> None:
     machine = DiskMachine()
     hand = opened(machine=machine, file_reserved_time=1, delete_when="23")
@@ -1015,6 +1019,7 @@ def test_a_publisher_that_is_ahead_does_the_work_itself() -> None:
     assert everything(topic) == numbered(125)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "pattern"), [("pwrite", LOG), ("sync", LOG), ("create", "/data/topics/commitlog/*"), ("truncate", LOG)]
 )

@@ -65,6 +65,7 @@ def append_all(topic: warren.Topic, sender: int, count: int) -> None:
     topic.sync()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 4])
 def test_members_that_stay_get_every_message_once_and_each_queues_in_order(tmp_path: Path, threads: int) -> None:
     senders, each = 4, 1500
@@ -199,6 +200,7 @@ def test_transactions_of_several_threads_are_each_decided_once(tmp_path: Path) -
         assert sorted(found) == sorted(one for part in kept for one in part)
 
 
+@pytest.mark.slow
 def test_delayed_messages_come_by_themselves(tmp_path: Path) -> None:
     with warren.open(tmp_path, sync="os", message_delay_level="1s 2s", **SMALL) as node:
         topic = node.topic("t", queues=1)

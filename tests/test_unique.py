@@ -601,6 +601,7 @@ def test_a_queue_that_looks_at_headers_is_declared_so(scene: HandNode) -> None:
 # ── from everywhere ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["os", "group", "always"])
 def test_keys_hold_over_a_real_directory(tmp_path: Path, sync: Any) -> None:
     for first in (True, False):

@@ -94,6 +94,7 @@ def test_values_of_headers_as_keys(value: object, found: bytes | None) -> None:
     assert key_of(None) is None
 
 
+@pytest.mark.slow
 def test_a_million_keys_take_no_more_than_100_bytes_each() -> None:
     table = KeyTable()
     table.rebuild(rows_of(packed(key(f"{number}")) for number in range(100_000)))

@@ -44,6 +44,7 @@ def archives() -> dict[str, tuple[Contents, dict[str, Any]]]:
 Archives = dict[str, tuple[Contents, dict[str, Any]]]
 
 
+@pytest.mark.slow
 def test_the_present_version_has_an_archive_which_is_what_this_code_writes(archives: Archives) -> None:
     """Fails where the code writes something else than when the archive was made."""
     remedy = (
@@ -133,6 +134,7 @@ def work(scene: HandNode) -> dict[tuple[str, str], list[bytes]]:
     return wanted
 
 
+@pytest.mark.slow
 def test_what_an_earlier_warren_wrote_is_all_there_and_goes_on(
     directory: tuple[HandNode, dict[str, Any], Any], tried: Count
 ) -> None:

@@ -163,6 +163,7 @@ VARIANTS: dict[str, Found] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_what_was_done_to_a_crashed_store_is_found(name: str) -> None:
     scenario = "crash-recovery"
@@ -184,6 +185,7 @@ def test_where_recovery_will_begin_and_which_keys_it_loses_is_said() -> None:
         assert sum("are lost" in one.detail for one in found if one.kind == "leftover index file") == lost
 
 
+@pytest.mark.slow
 def test_every_variant_gives_a_finding() -> None:
     for scenario in golden.SCENARIOS:
         for name, part, patch, override, mode, _ in golden.answers(scenario):
@@ -472,6 +474,7 @@ SPOILT: dict[str, tuple[str, list[Spoil], Found]] = {
 """Situation → scenario, what is done to its store, what is found."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("situation", SPOILT)
 def test_what_is_done_to_a_sound_store_is_found(situation: str) -> None:
     scenario, spoils, expected = SPOILT[situation]

@@ -169,6 +169,7 @@ def test_a_stop_that_fails_gives_the_lock_back_and_loses_nothing() -> None:
         assert bodies(again, b"orders") == [*[SMALL, LARGE] * 10, SMALL]
 
 
+@pytest.mark.slow
 def test_two_cannot_have_one_directory() -> None:
     files = filled()
     vhost = open_vhost(files, owner="the first one")

@@ -108,6 +108,7 @@ def test_a_question_is_asked_once_where_there_is_no_time() -> None:
     assert asked == [1]
 
 
+@pytest.mark.slow
 def test_a_change_that_nobody_told_is_noticed() -> None:
     answers = iter([None, "so"])
     assert WaitingRoom().wait_for(lambda: next(answers)) == "so"

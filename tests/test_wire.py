@@ -135,6 +135,7 @@ def answer_to(wire: Wire, start_ok: bytes) -> str:
 TUNE_OK = method(c.Connection.TuneOk(2047, 131072, 0), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [b"t\1", b"t\0", b"I\0\0\0\1", b"S\0\0\0\4true"])
 def test_only_a_true_truth_value_is_a_capability(port: int, value: bytes) -> None:
     names = ("authentication_failure_close", "consumer_cancel_notify")
@@ -167,6 +168,7 @@ def test_short_strings_of_methods_on_channel_0_are_utf8(port: int) -> None:
     assert "FRAME_ERROR - Malformed UTF-8 in shortstr" in close
 
 
+@pytest.mark.slow
 def test_a_silent_client_has_three_heartbeat_intervals(port: int) -> None:
     with Wire(port) as wire:
         began_s = time.monotonic()
@@ -190,6 +192,7 @@ def test_a_commit_of_which_a_message_is_refused_closes_its_channel_alone_and_set
     assert got == "2 body b'm'"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queues", [["one", "one"], ["a", "b", "c"]], ids=["one queue", "three queues"])
 def test_consumers_that_share_a_prefetch_take_turns(port: int, queues: list[str]) -> None:
     with Wire(port) as wire:

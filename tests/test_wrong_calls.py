@@ -329,6 +329,7 @@ def test_a_mistyped_argument_of_open_is_not_taken_for_a_setting(tmp_path: Path) 
         warren.open(tmp_path / "data", shared=True)  # type: ignore[call-arg]
 
 
+@pytest.mark.slow
 def test_opening_a_directory_twice_in_one_process_says_so(tmp_path: Path) -> None:
     with warren.open(tmp_path):
         for share in (False, True):
@@ -421,6 +422,7 @@ class Retry:
     arguments: ClassVar[dict[str, Any]] = {"x-max-length": 1}
 
 
+@pytest.mark.slow
 @both_ways
 async def test_what_an_iterator_yields_is_checked_too_and_counts_once(node: Any) -> None:
     queue, topic = await done(node.queue("q")), await done(node.topic("t"))
@@ -486,6 +488,7 @@ async def test_a_queues_argument_is_json_with_names_and_changes_nothing_otherwis
     assert await done(node.queue("q", arguments={"x": [1, "2", None, {"y": 3}]}))
 
 
+@pytest.mark.slow
 @both_ways
 async def test_no_place_of_another_type_stops_the_groups(node: Any) -> None:
     topic = await done(node.topic("t", queues=2))
