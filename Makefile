@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-test: install  ## run the tests that find most mistakes, in two minutes
+test: install  ## run the tests that find most mistakes, in three minutes
 	$(PYTEST) -m "not slow and not broker and not cluster"
 
 test-all: install  ## run all tests: with brokers, a Spark cluster, all kills
