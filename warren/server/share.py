@@ -23,8 +23,8 @@ from warren.amqp.received import Event
 from warren.server.client_link import ClientLink
 
 TURN_S: Final = 0.02
-EVENTS_AT_A_TIME: Final = 256
-"""Events of a transaction, before other connections have their turn."""
+MESSAGES_AT_A_TIME: Final = 256
+"""Messages of a transaction, before other connections have their turn."""
 READ_AT_A_TIME_BYTES: Final = 1 << 16
 """After a read of this size other connections come first; libuv would read on for megabytes."""
 MAX_UNSENT_BYTES: Final = 16 << 20

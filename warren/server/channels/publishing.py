@@ -42,7 +42,7 @@ from warren.server.channels.confirms import Confirms
 from warren.server.channels.direct_reply import ReplyConsumer
 from warren.server.replies import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
 from warren.server.reply_addresses import REPLY_TO, is_address
-from warren.server.share import EVENTS_AT_A_TIME
+from warren.server.share import MESSAGES_AT_A_TIME
 from warren.storage.errors import MessageError, WarrenError
 from warren.values.messages import Shared, content_key
 from warren.verbs.addressing import address, delay_in, milliseconds, text_of
@@ -459,8 +459,11 @@ class ChannelPublisher:
         self._refused = False
         self._committing = confirms
         try:
-            for index, event in enumerate(events, 1):
-                if index % EVENTS_AT_A_TIME == 0:
+            handed_over = 0
+            for event in events:
+                handed_over += len(event.bodies)
+                if handed_over >= MESSAGES_AT_A_TIME:
+                    handed_over = 0
                     await asyncio.sleep(0)
                 if (work := self._publish(event, None)) is not None:
                     await work
