@@ -59,9 +59,9 @@ def contents_of(fetched: Fetched) -> Iterator[Content | None]:
     head, head_bytes, term_bytes, body_end = b"", 0, -1, 0
     for term in fetched.terms:
         if len(term) == term_bytes and term.startswith(head):
-            properties.append(properties[-1])
             bodies.append(term[head_bytes:body_end])
             continue
+        properties += properties[-1:] * (len(bodies) - len(properties))  # those that begin with the same head
         located = locate_addresses(term)
         if located is None:
             if content is not None:
@@ -82,6 +82,7 @@ def contents_of(fetched: Fetched) -> Iterator[Content | None]:
         properties.append(located.properties)
         bodies.append(term[head_bytes:body_end])
     if content is not None:
+        properties += properties[-1:] * (len(bodies) - len(properties))
         yield content
 
 
