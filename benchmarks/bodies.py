@@ -17,8 +17,13 @@ def bodies_of_sizes(sizes: Sequence[int]) -> list[bytes]:
 
 def mixed_sizes(count: int) -> list[int]:
     """Sizes as log lines or events have them: most of some hundred bytes, some of thousands, all embedded."""
-    generator = random.Random(2)
-    return [min(3500, max(16, int(generator.lognormvariate(5.5, 0.9)))) for _ in range(count)]
+    return log_normal_sizes(count, median_log=5.5, largest=3500, seed=2)
+
+
+def log_normal_sizes(count: int, *, median_log: float, largest: int, seed: int) -> list[int]:
+    """Sizes from a log-normal distribution, at least 16. ``median_log``: the natural logarithm of the median."""
+    generator = random.Random(seed)
+    return [min(largest, max(16, int(generator.lognormvariate(median_log, 0.9)))) for _ in range(count)]
 
 
 class NumberedBodies:

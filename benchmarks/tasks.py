@@ -9,12 +9,12 @@ import random
 import uuid
 from typing import Final, NamedTuple
 
+from benchmarks.bodies import log_normal_sizes
 from warren.queue_index.properties import Properties, encode_properties
 
 ROUTING_KEYS: Final = 10
 _MEDIAN_LOG: Final = 6.4
 """Natural logarithm of the median size of a body: about 600 bytes."""
-_SPREAD_LOG: Final = 0.9
 _MAX_BODY_BYTES: Final = 1 << 16
 _NAMES: Final = ("shop.tasks.charge", "shop.tasks.refund", "mail.tasks.send_receipt", "reports.tasks.refresh_daily")
 
@@ -29,10 +29,7 @@ class TaskMessage(NamedTuple):
 
 def body_sizes(count: int, seed: int = 1) -> list[int]:
     """Sizes from a log-normal distribution: half of them up to about 600 bytes, the largest 64 KiB."""
-    generator = random.Random(seed)
-    return [
-        min(_MAX_BODY_BYTES, max(16, round(generator.lognormvariate(_MEDIAN_LOG, _SPREAD_LOG)))) for _ in range(count)
-    ]
+    return log_normal_sizes(count, median_log=_MEDIAN_LOG, largest=_MAX_BODY_BYTES, seed=seed)
 
 
 def task_messages(count: int, seed: int = 1, *, transient: float = 0.0) -> list[TaskMessage]:
