@@ -156,7 +156,7 @@ def ten_queues(messages: int) -> Work:
 
 
 def at_once(windows: Callable[[], list[bytes]], messages: int, pairs: int, *, confirms: bool, acks: bool) -> Work:
-    """Published and consumed at the same time by so many connections each: messages a second, end to end."""
+    """Published and consumed at the same time, by ``pairs`` connections each: messages a second, end to end."""
     count = max(messages // WINDOW // pairs, 1)
 
     def work(server: Contestant) -> dict[str, float]:

@@ -51,7 +51,7 @@ AHEAD_BYTES = 4 << 20
 """About how many bytes of records are read before the first of their bodies is returned."""
 
 _GAP_BYTES = 256
-"""The unwanted bytes that are read between two records. With more, whoever reads one queue after the other would read
+"""The unwanted bytes that are read between two records. With more, a reader of one queue after the other would read
 a store that many queues share several times."""
 
 

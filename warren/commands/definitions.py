@@ -21,7 +21,7 @@ _ALWAYS: Final = ("vhosts", "policies", "exchanges", "queues", "bindings")
 _SOMETIMES: Final = ("users", "permissions", "topic_permissions", "parameters", "global_parameters")
 """What an import reports as new; the latter only if there was some."""
 _HEAD_BYTES: Final = 512
-"""A tar or zip file has zero bytes in its first block, a JSON text has none."""
+"""A tar or zip file has zero bytes in its first block, a JSON text does not."""
 _COMPRESSED: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 """How files of gzip, bzip2, xz and zstd begin."""
 

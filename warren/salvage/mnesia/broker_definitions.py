@@ -51,7 +51,7 @@ _QUEUE_TYPES: Final = {
     "rabbit_stream_queue": "stream",
 }
 _TYPE_FIELD: Final = 19
-"""Of a queue's record; before 3.8 there was none, and every queue was a classic one."""
+"""Of a queue's record; records from before 3.8 lack it, and every queue was a classic one."""
 _NOT_OF_CLASSIC: Final = ("x-queue-type", "x-max-age", "x-stream-")
 """How the names of arguments begin that a classic queue may not have."""
 _OLD_HASHING: Final = "rabbit_password_hashing_md5"
