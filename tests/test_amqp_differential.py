@@ -133,7 +133,7 @@ SCENARIOS: dict[str, list[Call]] = {
         *get("@c"),
     ],
     "a cycle of expiries": [
-        declare("@a", dead="", key="@b", message_ttl=20),
+        declare("@a", dead="", key="@b", message_ttl=SHORT_MS),
         declare("@b", dead="", key="@a", message_ttl=20),
         publish("@a", "goes round once"),
         WAIT,
