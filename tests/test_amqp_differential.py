@@ -127,7 +127,7 @@ LAZY: list[dict[str, Any]] = [
 SCENARIOS: dict[str, list[Call]] = {
     "a message that dies of everything, everywhere, and again": [
         *[declare(f"@{queue}", dead="", key=f"@{following}") for queue, following in ("ab", "bc", "ca")],
-        publish("@a", "1", headers={"mine": 1, "zz": "last"}, expiration="20", content_type="text/plain"),
+        publish("@a", "1", headers={"mine": 1, "zz": "last"}, expiration=str(SHORT_MS), content_type="text/plain"),
         WAIT,
         *[one for queue in "bcabcab" for one in get(f"@{queue}", REJECT)],
         *get("@c"),
