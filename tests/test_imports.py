@@ -43,7 +43,7 @@ HOMES = {
 
 EXTRAS = {
     "spark": ("warren.pipeline",),
-    "parquet": ("warren.arrow", "warren.tables", "warren.salvage.streams.sub_batches"),
+    "parquet": ("warren.arrow", "warren.tables", "warren.storage.compression"),
     "sql": ("warren.sql",),
     "sim": ("warren.simulation", "warren.recording"),
     "kombu": ("warren.kombu",),

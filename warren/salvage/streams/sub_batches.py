@@ -11,16 +11,14 @@ Snappy comes in frames, as its clients write it::
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from typing import Any, Final
 
 from warren.salvage.streams.osiris_format import SubBatch, parse_entries
+from warren.storage.compression import decompressed, load_pyarrow
 from warren.storage.errors import MessageError
 
 _NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-_GZIP: Final = 31
-"""zlib's number for a gzip header and the largest window."""
 _MOST_BYTES: Final = 256 << 20
 """Of a sub-batch without compression: a damaged number would fill the memory."""
 _SNAPPY_COMPRESSED, _SNAPPY_PLAIN, _SNAPPY_SKIPPED = 0x00, 0x01, 0x80
@@ -61,24 +59,27 @@ def _inflated(batch: SubBatch) -> bytes:
     name = _NAMES[batch.compression] if batch.compression < len(_NAMES) else str(batch.compression)
     if size > _MOST_BYTES:
         raise MessageError(f"a sub-batch of {size:,} bytes without compression")
-    try:
-        match name:
-            case "gzip":
-                data = zlib.decompressobj(_GZIP).decompress(batch.data, size + 1)
-            case "snappy":
-                data = b"".join(_snappy_frames(batch.data))
-            case "lz4" | "zstd":
-                data = _pyarrow().CompressedInputStream(_pyarrow().BufferReader(batch.data), name).read(size + 1)
-            case _:
-                raise MessageError(f"a sub-batch with the unknown compression {name}")
-    except (OSError, ValueError, zlib.error) as error:
-        raise MessageError(f"a sub-batch that is no {name}: {error}") from error
+    match name:
+        case "gzip" | "lz4" | "zstd":
+            data = decompressed(batch.data, name, size)
+        case "snappy":
+            data = _snappy(batch.data)
+        case _:
+            raise MessageError(f"a sub-batch with the unknown compression {name}")
     if len(data) != size:
         raise MessageError(f"a sub-batch whose {name} does not have {size:,} bytes")
     return data
 
 
-def _snappy_frames(data: bytes) -> Iterator[bytes]:
+def _snappy(data: bytes) -> bytes:
+    arrow = load_pyarrow("snappy")
+    try:
+        return b"".join(_snappy_frames(data, arrow))
+    except (OSError, ValueError) as error:
+        raise MessageError(f"no snappy: {error}") from error
+
+
+def _snappy_frames(data: bytes, arrow: Any) -> Iterator[bytes]:
     position = 0
     while position < len(data):
         kind, length = data[position], int.from_bytes(data[position + 1 : position + 4], "little")
@@ -90,7 +91,7 @@ def _snappy_frames(data: bytes) -> Iterator[bytes]:
             yield content[_SNAPPY_CHECKSUM_BYTES:]
         elif kind == _SNAPPY_COMPRESSED:
             block = content[_SNAPPY_CHECKSUM_BYTES:]
-            yield bytes(_pyarrow().decompress(block, _snappy_size(block), codec="snappy"))
+            yield bytes(arrow.decompress(block, _snappy_size(block), codec="snappy"))
         elif kind < _SNAPPY_SKIPPED:
             raise ValueError(f"a frame of the unknown type {kind:#04x}")
 
@@ -106,11 +107,3 @@ def _snappy_size(block: bytes) -> int:
 def _goes_on(block: bytes, place: int) -> bool:
     """Whether all bytes before ``place`` have the bit that says that one more follows."""
     return all(byte & 0x80 for byte in block[:place])
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise MessageError("a compressed sub-batch, which needs pyarrow: install warrenmq[parquet]") from error
-    return pyarrow
