@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -563,10 +564,11 @@ def test_rates_are_over_the_last_seconds_and_few_samples_are_kept() -> None:
 
 def test_samples_of_the_past_are_those_of_their_moments() -> None:
     rates = Rates()
-    for second in range(100, 1000, 5):
+    for second in range(100, 6000, 5):
         rates.note("q", float(second), {"n": second, "m": 7})
-    assert rates.samples("q", "n", [999.0, 990.0, 600.5]) == [995, 990, 600]
-    assert rates.samples("q", "n", [50.0, 0.0]) == [390, 390]  # of ten minutes and a little more
+    assert rates.samples("q", "n", [5999.0, 5990.0, 5600.5]) == [5995, 5990, 5600]
+    assert rates.samples("q", "n", [5000.0, 4000.0]) == [4975, 3955]  # older than ten minutes: one a minute
+    assert rates.samples("q", "n", [50.0, 0.0]) == [2335, 2335]  # of an hour and a little more
     assert rates.samples("q", "other", [999.0]) == [0]
     rates.note("new", 990.0, {"n": 5})
     assert rates.samples("new", "n", [995.0, 985.0]) == [5, 0]
@@ -591,7 +593,53 @@ def test_a_queue_and_its_node_have_samples_of_the_past(api: Api) -> None:
     assert api.get("/exchanges/%2F/amq.default")["message_stats"]["publish_in"] >= 3
     for path in ("/overview", "/vhosts/%2F"):
         assert "samples" in str(api.get(f"{path}?{asked}"))
-    assert api.ask("GET", "/queues?lengths_age=601&lengths_incr=5").document["error"] == "invalid_range_parameters"
+    assert api.ask("GET", "/queues?lengths_age=3601&lengths_incr=60").document["error"] == "invalid_range_parameters"
+
+
+def _events(response: httpx.Response) -> Iterator[Any]:
+    """The events of a stream, without comments."""
+    return (json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line.startswith("data: "))
+
+
+def test_an_event_stream_has_answers_again_when_they_differ(tmp_path: Path) -> None:
+    path = "/queues/%2F/streamed?columns=arguments,name"
+    with (
+        warren.open(tmp_path / "node") as node,
+        management.serve(node, port=0) as server,
+        httpx.stream(
+            "GET", f"{server.url}api/events", params={"path": ["/whoami", path]}, auth=("guest", "guest")
+        ) as stream,
+    ):
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        events = _events(stream)
+        whoami = {"status": 200, "body": {"name": "guest", "tags": ["administrator"]}}
+        assert next(events)[0] == whoami
+        node.queue("streamed")
+        assert next(events) == [whoami, {"status": 200, "body": {"arguments": {}, "name": "streamed"}}]
+        with Api(server.url) as own:
+            own.ask("PUT", "/users/guest", {"password": "changed", "tags": "administrator"})
+        assert [answer["status"] for answer in next(events)] == [401, 401]
+        began_s = time.monotonic()
+        server.stop()
+        assert list(events) == []  # the stream ends with the server, at once
+        assert time.monotonic() - began_s < 1.5
+
+
+@pytest.mark.parametrize("query", ["", "path=x", "path=/events", "path=/%C3%A4", "&".join(["path=/whoami"] * 9)])
+def test_an_event_stream_of_no_paths_or_too_many_is_refused(api: Api, query: str) -> None:
+    assert api.ask("GET", f"/events?{query}").status == 400
+
+
+def test_a_snapshot_is_cut_into_pages(tmp_path: Path) -> None:
+    with warren.open(tmp_path / "node") as node, management.serve(node, port=0) as server, Api(server.url) as own:
+        for number in range(7):
+            node.queue(f"q{number}")
+        pages = [own.get(f"/snapshot?sort=name&limit=3&page={page}&name=Q") for page in range(1, 5)]
+        assert [[row["name"] for row in page["queues"]] for page in pages] == [
+            ["q0", "q1", "q2"], ["q3", "q4", "q5"], ["q6"], [],
+        ]  # fmt: skip
+        assert {page["matching"] for page in pages} == {7}
+        assert own.ask("GET", "/snapshot?page=0").status == 400
 
 
 def test_lists_are_sorted_filtered_and_cut() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import unquote
 
 import attrs
 from starlette.requests import Request
@@ -16,6 +17,7 @@ from warren.actors.log_events import log_event, logger
 from warren.aio import bridge
 from warren.management import access, api, prometheus
 from warren.management.call import Call, Managed
+from warren.management.events import MAX_PATHS, EventStream, collected
 from warren.management.http import HttpError, Long, bad_request, json_response, not_authorised, refused
 from warren.management.lists import columns_of, pick
 from warren.management.page import Page
@@ -25,6 +27,7 @@ from warren.storage.errors import MessageError, WarrenError
 _LOG = logger("management")
 
 API: Final = "/api"
+_EVENTS: Final = "/events"
 
 SECURITY_HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": (
@@ -100,6 +103,8 @@ class Application:
             return await prometheus.answer(self.managed, request, path)
         if not path.startswith(f"{API}/"):
             return await self._page.answer(request, path)
+        if path == API + _EVENTS and request.method == "GET":
+            return self._events(request)
         match = self._router.find(path.removeprefix(API))
         if match is None:
             raise HttpError(404, "Object Not Found", "Not Found")
@@ -111,6 +116,26 @@ class Application:
         if (reason := access.may(call, route.access)) is not None:
             raise not_authorised(reason)
         return await _called(handler, call)
+
+    def _events(self, request: Request) -> Response:
+        """The event stream of the paths in the query. Raises :class:`HttpError`."""
+        access.identify(self.managed, self.sessions, request)
+        paths = request.query_params.getlist("path")
+        if not 0 < len(paths) <= MAX_PATHS:
+            raise bad_request(f"an event stream is of 1 to {MAX_PATHS} paths, not of {len(paths)}")
+        for path in paths:
+            if not path.startswith("/") or not path.isascii() or path.partition("?")[0] == _EVENTS:
+                raise bad_request(f"an event stream has no path {path!r}")
+
+        async def look() -> bytes:
+            return b"[%s]" % b",".join([await self._look(request, path) for path in paths])
+
+        return EventStream(look, self.managed.stopping)
+
+    async def _look(self, request: Request, path: str) -> bytes:
+        raw, _, query = f"{API}{path}".partition("?")
+        scope = {**request.scope, "path": unquote(raw), "raw_path": raw.encode(), "query_string": query.encode()}
+        return await collected(await self._answered(Request(scope)), scope)
 
 
 async def _called(handler: Handler, call: Call) -> Response:

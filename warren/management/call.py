@@ -45,6 +45,8 @@ class Managed:
     live: Live = attrs.field(init=False)
     addresses: list[tuple[str, int]] = attrs.Factory(list)
     """The addresses on which the API itself listens."""
+    stopping: asyncio.Event = attrs.Factory(asyncio.Event)
+    """Set once: event streams end."""
     _sampling: asyncio.Lock = attrs.Factory(asyncio.Lock)
 
     def __attrs_post_init__(self) -> None:

@@ -9,12 +9,14 @@ from typing import Any, Final
 import attrs
 
 from warren.management.http import HttpError
-from warren.management.rates import KEPT_S, Rates
+from warren.management.rates import KEPT_S, RECENT_S, Rates
 
 _KINDS: Final = ("lengths", "msg_rates", "data_rates", "node_stats")
 _OF_LENGTHS: Final = frozenset({"messages", "messages_ready", "messages_unacknowledged"})
 _OF_DATA: Final = frozenset({"recv_oct", "send_oct"})
 _DETAILS: Final = "_details"
+MAX_MOMENTS: Final = RECENT_S
+"""The most samples of one counter in an answer."""
 
 
 @attrs.frozen
@@ -54,7 +56,7 @@ class Past:
             age, incr = query.get(f"{kind}_age", ""), query.get(f"{kind}_incr", "")
             if age.isdecimal() and incr.isdecimal():  # RabbitMQ takes no notice of anything else
                 parsed = Range(int(age), int(incr))
-                if not 0 < parsed.incr_s <= parsed.age_s <= KEPT_S:
+                if not 0 < parsed.incr_s <= parsed.age_s <= min(KEPT_S, MAX_MOMENTS * parsed.incr_s):
                     raise HttpError(
                         400,
                         "invalid_range_parameters",

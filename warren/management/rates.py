@@ -1,8 +1,9 @@
 """Rates and past samples: how counters grow. A plain object.
 
-For each counter, the samples of the last ten minutes are kept, five seconds apart; of a time without changes, only the
-first and the last one. They are taken by a clock, and at requests. A rate is the growth since the newest sample that is
-at least five seconds old, or else since the oldest one; without any sample it is 0.0.
+For each counter, the samples of the last ten minutes are kept, five seconds apart (of a time without changes, only the
+first and the last one), and those of the last hour, one a minute. They are taken by a clock, and at requests. A rate is
+the growth since the newest sample that is at least five seconds old, or else since the oldest one; without any sample
+it is 0.0.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ import attrs
 
 APART_S: Final = 5.0
 """The interval of RabbitMQ's rates: its statistics come every five seconds."""
-KEPT_S: Final = 600
+KEPT_S: Final = 3600
 """How far samples go back."""
+RECENT_S: Final = 600
+"""How far samples go back that are :data:`APART_S` apart; older ones are :data:`OLDER_APART_S` apart."""
+OLDER_APART_S: Final = 60
 MAX_SAMPLES: Final = 100_000
 """The limit for all things of one kind together: each has its share, and always enough for a rate."""
 _FOR_A_RATE: Final = 8
@@ -30,6 +34,8 @@ Sample = tuple[float, "array[float]"]
 class _Series:
     names: tuple[str, ...]
     samples: deque[Sample] = attrs.Factory(deque)
+    older: deque[Sample] = attrs.Factory(deque)
+    """The last sample of each minute."""
     is_cut: bool = False
     """Whether samples before the first one were dropped."""
 
@@ -40,9 +46,16 @@ class _Series:
             if last_s - before_s < APART_S or before == last == values:
                 samples.pop()
         samples.append((now_s, values))
-        while len(samples) > at_most or (len(samples) > 1 and samples[1][0] < now_s - KEPT_S):
-            samples.popleft()
+        while len(samples) > at_most or (len(samples) > 1 and samples[1][0] < now_s - RECENT_S):
+            self._retire(samples.popleft())
+        while len(self.older) > at_most or (len(self.older) > 1 and self.older[1][0] < now_s - KEPT_S):
+            self.older.popleft()
             self.is_cut = True
+
+    def _retire(self, sample: Sample) -> None:
+        if self.older and self.older[-1][0] // OLDER_APART_S == sample[0] // OLDER_APART_S:
+            self.older.pop()
+        self.older.append(sample)
 
     def rates(self, now_s: float, values: array[float]) -> dict[str, float]:
         since: Sample | None = None
@@ -80,7 +93,7 @@ class Rates:
         if series is None or name not in series.names:
             return [0 for _ in moments_s]
         column, values = series.names.index(name), list[float]()
-        samples = list(series.samples)  # others may take samples meanwhile
+        samples = [*series.older, *series.samples]  # a copy: others may take samples meanwhile
         newest_first, first = reversed(samples), samples[0] if series.is_cut else None
         sample = next(newest_first, first)
         for moment_s in moments_s:

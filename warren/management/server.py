@@ -146,6 +146,7 @@ class ManagementServer:
     async def _stop(self) -> None:
         if self._sampling is not None:
             self._sampling.cancel()
+        self._managed.stopping.set()
         if self._uvicorn is not None and self._serving is not None:
             self._uvicorn.should_exit = True
             await self._serving

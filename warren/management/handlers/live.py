@@ -18,7 +18,7 @@ MAX_ROWS: Final = 1000
 
 
 async def snapshot(call: Call) -> Any:
-    """Rows of queues: ``vhost``, ``name`` (a piece of it), ``sort``, ``limit``; or, with ``queue``, of that one."""
+    """Rows of queues: ``vhost``, ``name`` (a piece of it), ``sort``, ``page``, ``limit``; with ``queue``, that one."""
     allowed = call.vhosts if call.is_administrator else call.usable_vhosts
     queue = call.query.get("queue")
     vhost = call.query.get("vhost", None if queue is None else "/")
@@ -34,7 +34,10 @@ async def snapshot(call: Call) -> Any:
     if queue is not None and vhost is not None:
         return document | await _one(call, vhost, queue, node_snapshot)
     sort, limit = call.query.get("sort", "messages"), integer(call.query.get("limit", 100))
-    if sort not in SORTS or limit < 0:
+    page = integer(call.query.get("page", 1))
+    if page < 1 or limit < 0:
+        raise bad_request(f"there is no page {page} of {limit} queues")
+    if sort not in SORTS:
         raise bad_request(f"queues are sorted by {', '.join(SORTS)}")
     text = call.query.get("name", "").lower()
     vhosts = set(allowed if vhost is None else [vhost])
@@ -42,8 +45,10 @@ async def snapshot(call: Call) -> Any:
     def rows() -> Document:
         visible_rows = [row for row in node_snapshot["queues"] if row["vhost"] in vhosts]
         matching = ordered([row for row in visible_rows if text in row["name"].lower()], sort)
-        shown = matching[: min(limit, MAX_ROWS)]
-        return {"totals": totals_of(visible_rows), "queues": shown, "left_out": len(matching) - len(shown)}
+        size = min(limit, MAX_ROWS)
+        shown = matching[(page - 1) * size : page * size]
+        counts = {"matching": len(matching), "left_out": len(matching) - len(shown)}
+        return {"totals": totals_of(visible_rows), "queues": shown} | counts
 
     return document | await bridge.in_thread(rows)
 

@@ -22,7 +22,7 @@ from warren.management.call import Call, Managed
 from warren.management.http import bad_request, done, not_found, required
 from warren.management.lists import listed
 from warren.management.past import NOTHING, Past
-from warren.management.rates import KEPT_S
+from warren.management.rates import KEPT_S, RECENT_S
 from warren.management.samples import Document, NodeSample
 
 _DESCRIPTIONS: Final = {name: f"AMQP {name} exchange, as per the AMQP specification" for name in EXCHANGE_TYPES} | {
@@ -32,7 +32,7 @@ _DESCRIPTIONS: Final = {name: f"AMQP {name} exchange, as per the AMQP specificat
     "x-random": "Randomly picks a binding (queue) to route via (to).",
     "x-recent-history": "Recent History Exchange.",
 }
-_RETENTION: Final = {kind: [KEPT_S] for kind in ("global", "basic", "detailed")}
+_RETENTION: Final = {kind: [RECENT_S, KEPT_S] for kind in ("global", "basic", "detailed")}
 _CHURN: Final = (
     "channel_closed", "channel_created", "connection_closed", "connection_created", "queue_created", "queue_declared",
     "queue_deleted",
