@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --max-worker-restart 3
 unexport PYTHONDONTWRITEBYTECODE # tests start a thousand processes, which would compile everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-all nightly test-clients lint format demo bench bench-peers clean
+.PHONY: help install test test-all nightly test-clients lint format docs demo bench bench-peers clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ lint: install  ## check format, style, types, and for what is unsafe in our code
 format: install  ## put the code into the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: install  ## build the documentation's site into build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 demo: install  ## run the main job, watched
 	$(BIN)/python -m examples.demo

@@ -24,6 +24,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import warren
+from docs import site_hooks
 from warren import management, server
 from warren.cli import app
 from warren.storage.errors import SettingsError
@@ -143,10 +144,19 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     assert not dead
 
 
-def test_every_page_can_be_reached_from_the_first() -> None:
-    index = DOCS / "index.md"
-    linked = {(DOCS / link.partition("#")[0]).resolve() for link in _LINK.findall(without_blocks(index))}
-    assert {page for page in DOCS.glob("*.md") if page != index} <= linked
+def test_the_lists_of_the_first_page_name_every_page_once() -> None:
+    """They are the site's navigation."""
+    top, *parts = site_hooks.navigation((DOCS / "index.md").read_text(encoding="utf-8"))
+    assert [title for part in parts for title in part] == ["Tutorial", "How-to guides", "Reference", "Explanation"]
+
+    def pages(entries: list[Any]) -> Iterator[str]:
+        for entry in entries:
+            if isinstance(entry, str):
+                yield entry
+            else:
+                yield from (page for section in entry.values() for page in pages(section))
+
+    assert sorted([top, *pages(parts)]) == sorted([*(page.name for page in DOCS.glob("*.md")), *site_hooks.ADDED])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
