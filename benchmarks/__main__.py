@@ -75,7 +75,7 @@ def main(
             progress=progress,
         )
     show(console, results)
-    keep(results, "latest", "benchmarks.md")
+    keep(results, "latest")
     if not quick:
         draw(results, DOCS / "benchmarks.png")
         draw_topics(results, DOCS / "benchmarks-topics.png")

@@ -1,4 +1,7 @@
-"""The results as a table on the terminal, and as the table in docs/benchmarks.md."""
+"""The results as a table on the terminal, and as a table in a page of docs/.
+
+``python -m benchmarks.report`` writes the tables of docs/performance.md again from the results that are kept.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.figures import Bar, Figure, Results, Spread
+from benchmarks.figures import Figure, Results, Spread
 
 PROJECT: Final = Path(__file__).parent.parent
 RESULTS: Final = PROJECT / "benchmarks" / "results"
 DOCS: Final = PROJECT / "docs"
+PERFORMANCE: Final = DOCS / "performance.md"
+PARTS: Final = ("latest", "serving")
+"""The results whose tables stand in that page, between markers of their names."""
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->"
 
 
@@ -23,39 +29,43 @@ def wide_console() -> Console:
     return Console(width=None if Console().is_terminal else 160)
 
 
-def value_text(spread: Spread | None, unit: str, *, brief: bool) -> str:
-    if spread is None:
+def value_text(value: float | None, unit: str) -> str:
+    """A value with its unit, and with as many digits as it deserves."""
+    if value is None:
         return ""
-    digits = {"s": 3, "×": 2}.get(unit, 0 if abs(spread.median) >= 100 else 1)
-    median = f"{spread.median:,.{digits}f} {unit}"
-    return median if brief else f"{median} ({spread.low:,.{digits}f} … {spread.high:,.{digits}f})"
+    number = number_text(value, unit)
+    return number + "/s" if unit == "messages/s" else f"{number} {unit}"
 
 
-def _bar(bar: Bar | None, unit: str) -> str:
-    if bar is None:
+def number_text(value: float, unit: str) -> str:
+    digits = {"s": 3, "×": 2}.get(unit, 0 if abs(value) >= 100 else 1)
+    return f"{value:,.{digits}f}"
+
+
+def _median(spread: Spread | None) -> float | None:
+    return None if spread is None else spread.median
+
+
+def _goal(figure: Figure) -> str:
+    if figure.bar is None:
         return ""
-    sign = "≥" if bar.sense == "at least" else "≤"
-    return f"{sign} {bar.limit:g} ×" if bar.of == "ratio" else f"{sign} {bar.limit:g} {unit}"
+    sign = "≥" if figure.bar.sense == "at least" else "≤"
+    limit = f"{figure.bar.limit:,g} {'×' if figure.bar.of == 'ratio' else figure.unit}".replace(" messages/s", "/s")
+    return f"{sign} {limit}: {'reached' if figure.reached else 'missed'}"
 
 
-def _reached(figure: Figure) -> str:
-    return {None: "", True: "yes", False: "no"}[figure.reached]
-
-
-def _cells(figure: Figure, *, brief: bool) -> list[str]:
-    beside = value_text(figure.counterpart, figure.unit, brief=brief)
-    ratio = "" if figure.ratio is None else value_text(figure.ratio, "×", brief=brief)
+def _cells(figure: Figure) -> list[str]:
+    beside = value_text(_median(figure.counterpart), figure.unit)
     return [
         figure.title,
-        value_text(figure.ours, figure.unit, brief=brief),
+        value_text(_median(figure.ours), figure.unit),
         f"{figure.counterpart_name}: {beside}" if beside else "",
-        ratio,
-        _bar(figure.bar, figure.unit),
-        _reached(figure),
+        value_text(_median(figure.ratio), "×"),
+        _goal(figure),
     ]
 
 
-HEADINGS = ("what", "warren", "beside it", "ratio, pair by pair", "to reach", "reached")
+HEADINGS = ("what", "warren", "beside it", "ratio", "goal")
 
 
 def table(figures: Sequence[Figure]) -> Table:
@@ -65,14 +75,15 @@ def table(figures: Sequence[Figure]) -> Table:
         shown.add_column(heading, overflow="fold")
     for figure in figures:
         style = {None: "", True: "green", False: "red"}[figure.reached]
-        shown.add_row(*_cells(figure, brief=True)[:-1], f"[{style}]{_reached(figure)}[/]" if style else "")
+        *cells, goal = _cells(figure)
+        shown.add_row(*cells, f"[{style}]{goal}[/]" if style else "")
     return shown
 
 
 def machine_line(date: str, machine: Mapping[str, str | int]) -> str:
     """When and where, for a page."""
     said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items())
-    return f"Run of {date}; {said}. Medians, lowest and highest in brackets."
+    return f"Run of {date}; {said}. Medians; `benchmarks/results` has the lowest and highest."
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = False) -> list[str]:
@@ -83,13 +94,15 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, nu
 
 def figures_table(figures: Sequence[Figure]) -> list[str]:
     """A row a figure."""
-    return markdown_table(HEADINGS, [_cells(figure, brief=False) for figure in figures])
+    return markdown_table(HEADINGS, [_cells(figure) for figure in figures])
 
 
-def markdown(results: Results) -> str:
-    """For the page: the run, and a row a figure."""
-    notes = dict.fromkeys(f"- {figure.title}: {figure.note}." for figure in results.figures if figure.note)
-    return "\n".join([machine_line(results.date, results.machine), "", *figures_table(results.figures), "", *notes, ""])
+def markdown(results: Results, *, notes: bool = True) -> str:
+    """For the page: the run, a row a figure, and the figures' notes."""
+    lines = [machine_line(results.date, results.machine), "", *figures_table(results.figures), ""]
+    if notes:
+        lines += [*dict.fromkeys(f"- {figure.title}: {figure.note}." for figure in results.figures if figure.note), ""]
+    return "\n".join(lines)
 
 
 def write_into(page: Path, text: str, *, begin: str = BEGIN, end: str = END) -> None:
@@ -99,12 +112,29 @@ def write_into(page: Path, text: str, *, begin: str = BEGIN, end: str = END) -> 
     page.write_text(f"{before}{begin}{text}{end}{after}", encoding="utf-8")
 
 
-def keep(results: Results, name: str, page: str) -> None:
-    """Write the results into benchmarks/results and into a page of docs/, unless the run was a quick one."""
+def keep(results: Results, name: str, page: str | None = None) -> None:
+    """Write the results into benchmarks/results and into a page of docs/, unless the run was a quick one.
+
+    Without ``page``: into their part of docs/performance.md.
+    """
     if not results.quick:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / f"{name}.json").write_text(json.dumps(results.to_json(), indent=1) + "\n", encoding="utf-8")
-        write_into(DOCS / page, markdown(results))
+        if page is None:
+            write_part(results, name)
+        else:
+            write_into(DOCS / page, markdown(results))
+
+
+def kept(name: str) -> Results:
+    """The results of the last whole run."""
+    return Results.from_json(json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")))
+
+
+def write_part(results: Results, name: str) -> None:
+    """Write a table of docs/performance.md."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    write_into(PERFORMANCE, markdown(results, notes=False), begin=begin, end=end)
 
 
 def show(console: Console, results: Results) -> None:
@@ -112,3 +142,8 @@ def show(console: Console, results: Results) -> None:
     console.print(table(results.figures))
     for figure in results.missed:
         console.print(f"not reached: {figure.title}")
+
+
+if __name__ == "__main__":
+    for part in PARTS:
+        write_part(kept(part), part)

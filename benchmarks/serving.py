@@ -254,7 +254,7 @@ def main(
     with Progress(console=console) as progress:
         results = measure(0.05 if quick else 1.0, 1 if quick else 3, progress)
     show(console, results)
-    keep(results, "serving", "serving-benchmarks.md")
+    keep(results, "serving")
 
 
 if __name__ == "__main__":

@@ -110,10 +110,11 @@ def test_the_kept_results_are_the_table_and_the_pictures_of_the_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A figure's name stands in the benchmark, in the kept results and on the page: it is the same one."""
-    latest = Results.from_json(json.loads((report.RESULTS / "latest.json").read_text(encoding="utf-8")))
-    page = (report.DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    table = page[page.index(report.BEGIN) : page.index(report.END)]
-    assert report.markdown(latest).strip() == table.removeprefix(report.BEGIN).strip()
+    page = report.PERFORMANCE.read_text(encoding="utf-8")
+    for name in report.PARTS:
+        table = page.partition(f"<!-- {name} -->\n")[2].partition(f"<!-- /{name} -->")[0]
+        assert report.markdown(report.kept(name), notes=False).strip() == table.strip()
+    latest = report.kept("latest")
     titles = {figure.title for figure in latest.figures}
     assert "resident memory with 10,000 queues: filled, hibernated" in titles
     monkeypatch.setattr(plot, "DOCS", tmp_path)

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
+import attrs
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.figures import Spread
+from benchmarks.figures import Unit
 from benchmarks.peers.contestants import BARE, peer_class
 from benchmarks.peers.growth import GROWTHS
-from benchmarks.peers.outcome import Outcome, Points, Ran, WorkResult, behind, spark_figures
+from benchmarks.peers.outcome import Outcome, Points, WorkResult, behind, spark_figures
 from benchmarks.peers.works import WORKS_BY_NAME
-from benchmarks.report import figures_table, machine_line, markdown_table, table, value_text, write_into
+from benchmarks.report import (
+    PERFORMANCE,
+    PROJECT,
+    figures_table,
+    machine_line,
+    markdown_table,
+    number_text,
+    table,
+    value_text,
+    write_into,
+)
 
-PROJECT: Final = Path(__file__).parent.parent.parent
-PAGE: Final = PROJECT / "docs" / "performance.md"
 README: Final = PROJECT / "README.md"
 README_BEGIN, README_END = "<!-- peers -->\n", "<!-- /peers -->"
 PICTURE, GROWTH_PICTURE = "performance.png", "performance-growth.png"
@@ -45,10 +54,6 @@ def title_of(name: str) -> str:
         return name
 
 
-def _number(value: float, unit: str) -> str:
-    return value_text(Spread.of([value]), unit, brief=True)
-
-
 # ── the terminal ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -60,8 +65,8 @@ def show(console: Console, outcome: Outcome) -> None:
         for heading in ("", "promise", "messages", *work.values):
             shown.add_column(heading, justify="right" if heading in {"messages", *work.values} else "left")
         for name, ran in result.ran.items():
-            cells = [_number(Spread.of(found).median, work.values[value]) if (found := ran.values.get(value)) else ""
-                     for value in work.values]  # fmt: skip
+            spreads = {value: result.spread(name, value) for value in work.values}
+            cells = [value_text(spread and spread.median, work.values[value]) for value, spread in spreads.items()]
             shown.add_row(title_of(name), ran.promise, f"{ran.messages:,}", *cells, *([ran.error] if ran.error else []))
         console.print(shown)
         console.print()
@@ -78,7 +83,7 @@ def show(console: Console, outcome: Outcome) -> None:
 
 def _point(growth: str, point: dict[str, float]) -> str:
     units = next(one.values for one in GROWTHS if one.name == growth)
-    said = (f"{value} {_number(point[value], unit)}" for value, unit in units.items() if value in point)
+    said = (f"{value} {value_text(point[value], unit)}" for value, unit in units.items() if value in point)
     return f"{point['at']:,}: " + ", ".join(said)
 
 
@@ -97,56 +102,64 @@ def markdown(outcome: Outcome) -> str:
     )
     lines = [machine_line(outcome.date, outcome.machine), "", f"Versions: {versions}.", ""]
     lines += [f"![Rates of warren and its peers at the same works]({PICTURE})", ""]
-    lines += ["### Goals", "", *figures_table([*outcome.figures(), *spark_figures()]), ""]
-    lines += [f"Not measured: {missing}." for missing in outcome.not_measured()]
-    found = [line for result in outcome.works for line in _behind(result)]
-    lines += ["", "### Where a peer with the same promise is ahead", ""]
-    lines += [f"- {line}." for line in found] or ["Nowhere."]
-    lines += ["", "### Work by work", ""]
-    for result in outcome.works:
-        lines += [*_work_table(result), ""]
+    lines += ["### Stores", "", *_rates_table(outcome, README_PEERS), ""]
+    lines += ["### Bare writing, and what keeps less", "", *_rates_table(outcome, OTHERS), ""]
+    lines += [*_goals(outcome), ""]
     lines += ["### How cost grows", "", f"![Rates and memory against what grows]({GROWTH_PICTURE})", ""]
     for name, peers in outcome.growth.items():
         lines += [*_growth_table(name, peers), ""]
     return "\n".join(lines)
 
 
-def _work_table(result: WorkResult) -> list[str]:
-    work = WORKS_BY_NAME[result.work]
-    rows = []
-    for name, ran in result.ran.items():
-        cells = [_cell(result, name, ran, value) for value in work.values]
-        rows.append([_peer(name, ran), ran.promise, f"{ran.messages:,}", *cells])
-    title = f"**{work.name}: {work.title}.** {work.promise.capitalize()}, unless a row says otherwise."
-    return [title, "", *markdown_table(["", "promise", "messages", *work.values], rows)]
+OTHERS: Final = ("warren", "plain", "bare", "file", "queuelib", "queue.Queue")
+"""The columns of the second table; the first has the README's."""
+WEAKER: Final = "†"
+"""Stands after the figures of a peer that promises less than the work asks for."""
 
 
-def _peer(name: str, ran: Ran) -> str:
-    try:
-        note = peer_class(name).note
-    except ImportError:
-        note = ""
-    return title_of(name) + (f" ({note})" if note else "") + (f": {ran.error}" if ran.error else "")
+def _rates_table(outcome: Outcome, peers: tuple[str, ...]) -> list[str]:
+    """A row for each value of each work; in the second table only of works that another one than warren has."""
+    rows, first_table = [], peers is README_PEERS
+    for result in outcome.works:
+        work = WORKS_BY_NAME[result.work]
+        title = f"{work.name}, {work.title}: " if first_table else f"{work.name}: "
+        for value, unit in work.values.items():
+            cells = [_cell(result, peer, value, unit) for peer in peers]
+            if any(cells[0 if first_table else 1 :]):
+                rows.append([title + value + ("" if unit == "messages/s" else f", {unit}"), *cells])
+                title = f"{work.name}: "
+    return markdown_table(["messages/s", *map(title_of, peers)], rows, numbers=True)
 
 
-def _cell(result: WorkResult, name: str, ran: Ran, value: str) -> str:
-    """A value with its spread, and warren's as a multiple of it where both promise the same."""
-    spread = result.spread(name, value)
+def _cell(result: WorkResult, peer: str, value: str, unit: Unit) -> str:
+    spread = result.spread(peer, value)
     if spread is None:
         return ""
-    said = value_text(spread, WORKS_BY_NAME[result.work].values[value], brief=False)
-    same = "warren" in result.ran and result.ran["warren"].promise == ran.promise and name not in ("warren", *BARE)
-    ratio = result.ratio("warren", value, name) if same else None
-    return said if ratio is None else f"{said}; warren: {ratio.median:.2f} ×"
+    weaker = result.ran[peer].promise != WORKS_BY_NAME[result.work].promise
+    return number_text(spread.median, unit) + (WEAKER if weaker else "")
+
+
+def _goals(outcome: Outcome) -> list[str]:
+    figures = [figure for figure in (*outcome.figures(), *spark_figures()) if figure.bar is not None]
+    missed = [figure for figure in figures if figure.reached is False]
+    lines = ["### Goals", "", f"{len(figures) - len(missed)} of {len(figures)} goals are reached. These are not:", ""]
+    short = [attrs.evolve(figure, title=re.sub(r"^(W\w+), .*: ", r"\1: ", figure.title)) for figure in missed]
+    lines += [*figures_table(short), ""] if short else []
+    lines += [f"Not measured: {missing}." for missing in outcome.not_measured()]
+    found = [line for result in outcome.works for line in _behind(result)]
+    return [*lines, "Where a peer with the same promise is ahead of warren: " + ("; ".join(found) or "nowhere") + "."]
 
 
 def _growth_table(name: str, peers: dict[str, Points]) -> list[str]:
     growth = next(one for one in GROWTHS if one.name == name)
-    headings = [growth.axis, *(f"{title_of(peer)}: {value}" for peer in peers for value in growth.values)]
+    headings = [
+        growth.axis,
+        *(f"{title_of(peer)}: {value}, {growth.values[value]}" for peer in peers for value in growth.values),
+    ]
     rows = []
     for number, first in enumerate(next(iter(peers.values()), [])):
         cells = [
-            _number(points[number][value], unit) if number < len(points) and value in points[number] else ""
+            number_text(points[number][value], unit) if number < len(points) and value in points[number] else ""
             for points in peers.values()
             for value, unit in growth.values.items()
         ]
@@ -174,5 +187,5 @@ def readme(outcome: Outcome) -> str:
 
 def write(outcome: Outcome) -> None:
     """Both pages."""
-    write_into(PAGE, markdown(outcome))
+    write_into(PERFORMANCE, markdown(outcome))
     write_into(README, readme(outcome), begin=README_BEGIN, end=README_END)
