@@ -1,7 +1,7 @@
 """``python -m benchmarks.simulation``: how fast the simulation is, beside the real engine, and what memory it takes.
 
 Every case runs in a fresh process (:mod:`benchmarks.simulation_cases`), and those that are compared take turns. The
-page docs/simulation-benchmarks.md says what is compared with what.
+page docs/simulation-model.md says what is compared with what.
 
 ``--quick``: a hundredth of the messages, one turn each, nothing written but to the terminal.
 """
@@ -137,7 +137,7 @@ def measure(console: Console, *, quick: bool) -> None:
         figures = simulating(scale=0.01 if quick else 1.0, repeats=1 if quick else 3, tick=lambda: None)
     results = Results.of(figures, quick=quick)
     show(console, results)
-    keep(results, "simulation", "simulation-benchmarks.md")
+    keep(results, "simulation", "simulation-model.md")
 
 
 def main(

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/simulation-pictures.md: one run, and the same beside a larger node.
+"""Draws the pictures of docs/simulation.md: one run, and the same beside a larger node.
 
 python docs/draw_simulation_pictures.py
 """

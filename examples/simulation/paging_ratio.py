@@ -43,7 +43,7 @@ print((used * 100).round().astype(int).to_string())
 
 # %% [markdown]
 # Below 0.5 the ratio changes next to nothing: in RabbitMQ's rule a queue's target is (ram / 2 + rates) / ratio, and as
-# long as less than half of the watermark is used that is more than the queue has (docs/simulation-slow-consumer.md).
+# long as less than half of the watermark is used that is more than the queue has (docs/simulation-examples.md).
 # Queues get a target, and page nothing. What counts is the rate: it decides how far above one half memory comes to
 # stand.
 

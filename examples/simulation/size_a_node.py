@@ -17,7 +17,7 @@ MB = 1_000_000
 
 # %% [markdown]
 # The hour begins at once; the rest is the catch-up, which often needs more memory than the outage
-# (docs/simulation-consumer-outage.md).
+# (docs/simulation-examples.md).
 
 # %%
 scenario = Scenario(
@@ -67,7 +67,7 @@ print(f"{enough / MB:.0f} MB are enough, {too_little / MB:.0f} MB are not")
 
 # %% [markdown]
 # How does that compare with the backlog? Most of it is on disk. But small bodies are embedded: they stay in RAM with
-# their positions, up to a segment of 16,384 of them (docs/simulation-embedded.md), and that is what the node has to
+# their positions, up to a segment of 16,384 of them (docs/simulation-examples.md), and that is what the node has to
 # have room for. With `queue_index_embed_msgs_below = 1024` in the node's settings it needs less.
 
 # %%
