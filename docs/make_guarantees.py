@@ -183,7 +183,7 @@ PROMISES: Final = (
     Promise(
         "A program that ends in order loses nothing that it published; any other end nothing that was confirmed",
         Shown(
-            "[every end of an interpreter](ends.md)",
+            "[every end of an interpreter](failures.md)",
             "ends::an_interpreter_ends_as_the_table_says",
             "ends::and_so_do_the_others",
         ),

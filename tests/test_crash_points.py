@@ -1,6 +1,6 @@
 """Every crash point of recorded runs, as :mod:`tests.crash_points` makes them; and that it finds what it looks for.
 
-Another seed, or one state again: ``python -m tests.crash_points``, docs/crash-points.md.
+Another seed, or one state again: ``python -m tests.crash_points``, docs/how-it-is-tested.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ends of an interpreter: each ends as the table says, in time, with nothing lost that was promised.
 
-The table is :data:`tests.support.ends.ENDS`; docs/ends.md has it, too. Another seed: ``WARREN_SEED=7``.
+The table is :data:`tests.support.ends.ENDS`; docs/failures.md has it, too. Another seed: ``WARREN_SEED=7``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SLOW = [id_ for id_, one in ENDS.items() if not one.quick]
 DRAWN = [id_ for id_, one in ENDS.items() if one.draws]
 ROUNDS = times(1, nightly=8)
 """How often those are tried that have another course each time."""
-PAGE = Path(__file__).parent.parent / "docs" / "ends.md"
+PAGE = Path(__file__).parent.parent / "docs" / "failures.md"
 
 
 def check(one: End, ended: Ended) -> None:
@@ -75,16 +75,23 @@ def test_and_so_do_the_others(slowly: dict[str, Ended], tried: Count, id_: str) 
 
 # ── the page ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-LOCKS = {True: "left", False: "gone", None: "either"}
+LOCKS = {True: "left", False: "gone", None: "gone or left"}
 
 
 def table() -> str:
-    """The table as docs/ends.md has it."""
-    rows = {
-        one.what: f"| {one.what} | {one.code} | {one.kept.value} | {LOCKS[one.leaves_lock]} |" for one in ENDS.values()
-    }
-    head = "| the program's end | exit code | what is there | lock file |\n| --- | --- | --- | --- |\n"
-    return head + "\n".join(rows.values()) + "\n"
+    """The list as docs/failures.md has it: an item for each result, with all ends that have it."""
+    results: dict[str, list[str]] = {}
+    for end in ENDS.values():
+        result = f"{end.kept.value}, exit code {end.code}, lock file {LOCKS[end.leaves_lock]}"
+        results.setdefault(result, []).append(end.what)
+    return "".join(f"- **{result}**: {ends_of(whats)}.\n" for result, whats in results.items())
+
+
+def ends_of(whats: list[str]) -> str:
+    """All of them, each once; * stands for one that has the same result in a guest."""
+    guests = {what.replace(", of a guest", "") for what in whats if ", of a guest" in what}
+    return "; ".join(f"{what}*" if what in guests else what for what in dict.fromkeys(whats)
+                     if ", of a guest" not in what or what.replace(", of a guest", "") not in whats)  # fmt: skip
 
 
 def test_the_page_has_the_table() -> None:

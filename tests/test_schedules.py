@@ -1,4 +1,4 @@
-"""A node's threads in every order that a seeded scheduler comes upon (docs/schedules.md).
+"""A node's threads in every order that a seeded scheduler comes upon (docs/how-it-is-tested.md).
 
 Production's pool, inboxes, futures and queues, with users that publish, get, consume, fail and close as they like. A
 seed is one program and one order of its threads' steps; a failure is reported with the shortest order that still fails.

@@ -1,4 +1,4 @@
-"""A busy queue does not keep an idle one from answering, whatever the interface (docs/schedules.md).
+"""A busy queue does not keep an idle one from answering, whatever the interface (docs/how-it-is-tested.md).
 
 Real threads, with the interpreter switching between them as often as it can and garbage collected at any moment. What
 is measured says as much of the machine as of the code, so the best of some windows counts.

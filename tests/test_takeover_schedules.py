@@ -1,5 +1,5 @@
 """Processes of a shared directory that come, work, go and die in every order that a seeded scheduler comes upon
-(docs/schedules.md, docs/sharing.md)."""
+(docs/how-it-is-tested.md, docs/sharing.md)."""
 
 from __future__ import annotations
 

@@ -2,5 +2,5 @@
 
 :mod:`recording` keeps the operations, :mod:`losses` says what may be left of them, :mod:`search` makes the states and
 has each of them checked, :mod:`workloads` says what is done and what must hold. ``python -m tests.crash_points`` checks
-one state or many; see docs/crash-points.md.
+one state or many; see docs/how-it-is-tested.md.
 """

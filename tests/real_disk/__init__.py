@@ -1,7 +1,7 @@
 """A node on a real ext4, whose every write and flush is recorded below the file system; and power losses in between.
 
 ``python -m tests.real_disk`` records a workload and tries what a power loss may leave at points of the recording;
-docs/real-disk.md says how. In the order in which they are used:
+docs/how-it-is-tested.md says how. In the order in which they are used:
 
 ==================  ==================================================================================================
 ``recorder``        a FUSE file that notes what is written to it and when it is flushed; the ext4 stands in it
