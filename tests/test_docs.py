@@ -238,15 +238,16 @@ def test_the_settings_page_has_every_setting_of_topics_under_both_names() -> Non
 
 
 def test_the_command_line_page_has_every_command_and_option() -> None:
+    """A command has a section, or a row of a table."""
     page = (DOCS / "command-line.md").read_text(encoding="utf-8")
-    sections = {part.partition("\n")[0].removeprefix("warren "): part for part in page.split("\n## `")[1:]}
+    parts = [*page.split("\n## `")[1:], *re.findall(r"^\| `(warren .*)", page, re.MULTILINE)]
     missing = []
     for name, command in commands(typer.main.get_command(app)):
-        section = next((part for title, part in sections.items() if re.match(rf"{re.escape(name)}\b[^-]", title)), "")
+        part = next((part for part in parts if re.match(rf"warren {re.escape(name)}\b[^-]", part)), "")
         options = [
             option for parameter in command.command.params for option in parameter.opts if option.startswith("--")
         ]
-        missing += [f"warren {name} {option}" for option in ["", *options] if not section or option not in section]
+        missing += [f"warren {name} {option}" for option in ["", *options] if not part or option not in part]
     assert not missing
 
 
