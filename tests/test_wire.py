@@ -23,7 +23,7 @@ from warren.amqp.methods import encode_arguments, method_of
 SERVERS = ["warren", pytest.param("rabbitmq", marks=requires_broker)]
 
 
-DIFFERENT = Path(__file__).parents[1] / "docs" / "against-rabbitmq.md"
+DIFFERENT = Path(__file__).parents[1] / "docs" / "clients.md"
 CONVERSATIONS = 32
 """At a time: a server that refuses a login lets the client wait."""
 
