@@ -334,7 +334,7 @@ LIMITS: Final = """
 ## What is not promised
 
 - A message that was not confirmed may be there or not, and a publisher that sends it again may have it twice
-  ([unique](unique.md) messages are stored once).
+  ([unique](jobs.md#unique-jobs) messages are stored once).
 - An ack is safe within `sync_interval_ms`; before that a crash brings the message back, flagged as redelivered.
 - Transient messages and queues go with the process.
 - A disk that lies about a flush, and bits that flip in memory, break what they break; damage on the disk is found where
