@@ -24,14 +24,12 @@ from tests.support.tried import Tried  # noqa: E402 - which stands at the top of
 
 HEAD: Final = """# What is promised, and what shows it
 
-Each line is a promise, a fault under which it holds, and the tests that try to break it. Whoever doubts one runs them:
-`make test-all` runs all, `make nightly` searches for long. `docs/make_guarantees.py` makes this page, and the runs
-themselves write the counts.
+Each line is a promise, a fault under which it holds, and the tests that try to break it: `pytest -k` takes their names.
+[How it is tested](how-it-is-tested.md) explains the searches, [recovery](recovery.md) how the promises are kept.
 
-What the words mean: **confirmed** is a message whose confirm has come (`publish(…).wait()` returned), or a batch or
-append whose has; **safe** is written, with `sync="os"`, and written and synced, with `"group"` (the default) and
-`"always"`. So with `"os"` a promise holds when a process dies, and with the others when the power fails, too. How it is
-done: [recovery](recovery.md).
+**Confirmed** is a message whose confirm has come (`publish(…).wait()` returned), or a batch or append whose has;
+**safe** is written, with `sync="os"`, and written and synced, with `"group"` (the default) and `"always"`. So with
+`"os"` a promise holds when a process dies, and with the others when the power fails, too.
 """
 
 
@@ -364,7 +362,7 @@ def _link(test: str) -> str:
     source = (PROJECT / path).read_text(encoding="utf-8")
     if not re.search(rf"^(async )?def test_{name}\(", source, re.MULTILINE):
         raise LookupError(f"{path} has no test_{name}")
-    return f"[{name.replace('_', ' ')}](../{path})"
+    return f"[`{name}`](../{path})"
 
 
 def _counts() -> Iterator[str]:
