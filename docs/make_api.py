@@ -35,7 +35,7 @@ Seconds are `float`s, sizes are bytes, names are `str`, bodies are `bytes`. Ever
 of a topic `TopicsDownError` where the topics cannot.
 
 The handles of [`warren.aio`](asyncio.md) have the same verbs, as coroutines. Elsewhere: `warren.kombu`
-([Celery and Kombu](celery.md)), `warren.durable_queue` ([durable queue](durable-queue.md)), `warren.metrics`,
+([Celery and Kombu](celery.md)), `warren.durable_queue` ([durable queue](coming-from.md#queuequeue)), `warren.metrics`,
 `warren.opentelemetry` and `warren.logs` ([monitoring](monitoring.md)), `warren.sql` ([SQL](sql.md)). `warren.testing`
 ([testing](testing.md)) stands at the end.
 """

@@ -134,3 +134,14 @@ def test_only_what_is_missing_is_called_missing(page: str) -> None:
 def test_the_check_sees_what_does_not_exist() -> None:
     for cell in ("`q.pop()`", "`node.queue(sort=1)`", "`delivery.age`", "`publish(colour=1)`"):
         assert [text for node in expressions(cell) for text in problems(node)], cell
+
+
+def test_the_figures_of_the_comparison_are_those_of_the_pages_that_measure() -> None:
+    page = (DOCS / "coming-from.md").read_text(encoding="utf-8")
+    section = page[page.index("Measured (") : page.index("Likeness is tested")]
+    figures = set(re.findall(r"\d[\d,.]*\d(?=\*\*|/s| \||\s+µs| MB)", section.replace("\n", " ")))
+    measured = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("performance.md", "sharing.md"))
+    assert len(figures) > 30
+    assert {
+        figure for figure in figures if not re.search(rf"(?<![\d,.]){re.escape(figure)}(?![\d,.]*\d)", measured)
+    } == set()
