@@ -17,7 +17,7 @@ from tests.support.disk_log_tools import log
 from tests.support.rabbitmq_golden import DEFINITIONS, archives, as_sets, manifest_of, name_of
 from warren.queue_index.index.dets_format import encode_table
 from warren.salvage.archives.archive import unpack
-from warren.salvage.mnesia.broker_definitions import read_definitions
+from warren.salvage.metadata.broker_definitions import read_definitions
 from warren.salvage.queue_directory import Finding
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.storage.erlang_terms import Atom, Opaque, Term

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.disk_log_tools import CLOSED, OPEN, log
 from warren.queue_index.index.dets_format import TableObject, encode_table
-from warren.salvage.mnesia.mnesia_tables import read_tables
+from warren.salvage.metadata.mnesia_tables import read_tables
 from warren.salvage.queue_directory import Finding
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.storage.erlang_terms import Atom, Term, encode

@@ -38,7 +38,7 @@ from warren.queue_index.message.message_format import (
 from warren.queue_index.properties import Properties, decode_properties, encode_properties, from_json, names_in, to_json
 from warren.queue_index.topics import consumer_offsets_format
 from warren.queue_index.topics.local_offsets import LocalOffsets
-from warren.salvage.mnesia.broker_definitions import read_definitions
+from warren.salvage.metadata.broker_definitions import read_definitions
 from warren.salvage.quorum.fifo.decoding import EntryDecoder, decode_entry
 from warren.salvage.quorum.fifo.machine_state import parts_of
 from warren.salvage.quorum.quorum_node import read_applied, read_uids

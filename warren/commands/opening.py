@@ -166,7 +166,7 @@ def definitions_at(
         with looking_at(path, adopt=adopt) as node:
             own: dict[str, Any] = node.ask(want="definitions", vhost=vhost)
             return own
-    from warren.salvage.mnesia.broker_definitions import definitions_in, of_vhost
+    from warren.salvage.metadata.broker_definitions import definitions_in, of_vhost
 
     with open_place(path) as place:
         document = definitions_in(place, report, for_import=for_import)

@@ -26,7 +26,7 @@ from urllib.parse import quote, unquote, urlsplit
 from pamqp import commands as c
 
 from warren.commands.opening import opened_node
-from warren.salvage.mnesia.broker_definitions import of_vhost, without_streams
+from warren.salvage.metadata.broker_definitions import of_vhost, without_streams
 from warren.shovel.connection import Connection
 from warren.shovel.errors import ChannelRefusedError, ShovelError
 

@@ -14,7 +14,7 @@ from warren.commands.opening import definitions_at, opened_node
 from warren.handles.node import Node
 from warren.hosting.data_directory import Kind, kind_of
 from warren.salvage.formats import Format
-from warren.salvage.mnesia.broker_definitions import definitions_in
+from warren.salvage.metadata.broker_definitions import definitions_in
 from warren.salvage.names import from_text, to_text
 from warren.salvage.queue_directory import Finding
 from warren.salvage.source import STDIN, Place, is_stream, open_place

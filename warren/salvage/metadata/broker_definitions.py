@@ -23,7 +23,7 @@ import attrs
 
 from warren.actors.engines.declared.definitions_json import BROKER_VERSION, NODE_PARTS, OWN_PARTS
 from warren.actors.engines.errors import NotFoundError
-from warren.salvage.mnesia.mnesia_tables import has_tables, read_tables
+from warren.salvage.metadata.mnesia_tables import has_tables, read_tables
 from warren.salvage.names import to_text
 from warren.salvage.queue_directory import Finding, OnFinding
 from warren.salvage.read_only import ReadOnlyFileSystem, below, directories

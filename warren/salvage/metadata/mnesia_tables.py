@@ -28,7 +28,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from warren.queue_index.index.dets_format import surviving_terms
-from warren.salvage.mnesia.disk_log_format import read_items
+from warren.salvage.metadata.disk_log_format import read_items
 from warren.salvage.queue_directory import Finding, OnFinding
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.storage.erlang_terms import Atom, Term, decode, encode
