@@ -1,7 +1,7 @@
 """Clocks: the time, and alarms.
 
 All uses of time in the actors go through a :class:`Clock`: the system's, or one that a test or a simulation advances. A
-clock has one alarm at a time, that of the timer actor (:mod:`warren.actors.runtime.timer`).
+clock has one alarm at a time, that of the node's timer (:mod:`warren.actors.runtime.timer`).
 """
 
 from __future__ import annotations

@@ -27,26 +27,6 @@ if TYPE_CHECKING:
     from warren.actors.queue.deliveries import Deliveries
     from warren.actors.runtime.future import Future
 
-# ── timer ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@attrs.frozen(eq=False, repr=False)
-class StartTimer(Control):
-    """Any actor → timer. Tell. Send ``message`` to ``target`` at ``at_ns``; replaces the last timer of that key."""
-
-    target: ActorRef[Any]
-    key: str
-    at_ns: int
-    message: object
-
-
-@attrs.frozen(eq=False, repr=False)
-class CancelTimers(Control):
-    """Any actor → timer. Tell. Cancel all timers of ``target``."""
-
-    target: ActorRef[Any]
-
-
 # ── queue and its users ──────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -1,4 +1,4 @@
-"""Time: the two clocks, the plain timers against a model, and the actor in front of them."""
+"""Time: the two clocks, the plain timers against a model, and the timer that actors share."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from tests.support.runtime_tools import actor_behind, forget_actors
 from warren.actors.clock import NS, HandClock, SystemClock
-from warren.actors.messages import CancelTimers, StartTimer
 from warren.actors.runtime.pool import HandPool, Pool
 from warren.actors.runtime.pooled_actor import PooledActor
-from warren.actors.runtime.timer import TimerActor, Timers, tell
+from warren.actors.runtime.timer import Timer, Timers, tell
 
 # ── the plain object ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -147,7 +146,7 @@ def test_the_system_clock_tells_the_time(system: SystemClock) -> None:
     assert before <= system.wall_us() <= time.time_ns() // 1000
 
 
-# ── the actor ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the timer of a node ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Listener(PooledActor):
@@ -163,12 +162,12 @@ class Listener(PooledActor):
 class Scene:
     def __init__(self) -> None:
         self.pool, self.clock = HandPool(), HandClock()
-        self.timer = TimerActor.start(self.pool, self.clock)
+        self.timer = Timer(self.clock)
         self.ref = Listener.start(self.pool, self.clock)
         self.listener = actor_behind(self.ref)
 
     def start(self, key: str, at_s: float, message: object) -> None:
-        self.timer.tell(StartTimer(self.ref, key, round(at_s * NS), message))
+        self.timer.start(self.ref, key, round(at_s * NS), message)
 
     def advance(self, seconds: float) -> None:
         self.clock.advance(seconds, self.pool.run)
@@ -203,7 +202,7 @@ def test_a_timer_of_the_same_key_is_moved_forward_and_back(scene: Scene) -> None
 def test_a_timer_in_the_past_goes_off_at_once(scene: Scene) -> None:
     scene.advance(2)
     scene.start("key", 1, "late")
-    scene.pool.run()
+    scene.advance(0)
     assert scene.listener.heard == [(2, "late")]
 
 
@@ -211,8 +210,8 @@ def test_who_cancels_hears_nothing_more_and_others_do(scene: Scene) -> None:
     other_ref = Listener.start(scene.pool, scene.clock)
     scene.start("a", 1, "a")
     scene.start("b", 2, "b")
-    scene.timer.tell(StartTimer(other_ref, "a", NS, "mine"))
-    scene.timer.tell(CancelTimers(scene.ref))
+    scene.timer.start(other_ref, "a", NS, "mine")
+    scene.timer.cancel(scene.ref)
     scene.advance(5)
     assert scene.listener.heard == []
     assert actor_behind(other_ref).heard == [(1, "mine")]
@@ -224,6 +223,16 @@ def test_a_target_that_has_stopped_is_passed_over(scene: Scene) -> None:
     scene.advance(2)
     assert scene.listener.heard == []
     assert not tell(scene.ref, "more")
+
+
+def test_a_closed_timer_leaves_the_clock_to_others(scene: Scene) -> None:
+    scene.start("a", 1, "a")
+    scene.timer.close()
+    other = Timer(scene.clock)
+    other.start(scene.ref, "b", 2 * NS, "b")
+    scene.start("a", 3, "late")
+    scene.advance(5)
+    assert scene.listener.heard == [(2, "b")]
 
 
 def test_ten_thousand_targets_cancel_in_no_time(scene: Scene) -> None:

@@ -21,7 +21,6 @@ from warren.actors.node.memory_monitor_actor import MemoryMonitorActor
 from warren.actors.node.node_context import NodeContext
 from warren.actors.runtime.pool import HandPool, Pool
 from warren.actors.runtime.pooled_actor import PooledActor
-from warren.actors.runtime.timer import TimerActor
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import Settings
 from warren.testing import GIB, Machine
@@ -63,7 +62,6 @@ class Scene:
             engine=Settings(),
             check_invariants=True,
         )
-        self.context.timer = TimerActor.start(self.pool, self.clock)
         self.context.monitor = MemoryMonitorActor.start(
             self.context,
             reading=self.machine,

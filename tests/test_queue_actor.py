@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import warren
-from tests.support.runtime_tools import DATA, HandNode, actor_behind, actor_of, bodies, hand_node, ran_quickly
+from tests.support.runtime_tools import DATA, HandNode, actor_of, bodies, hand_node, ran_quickly
 from warren.actors.queue.intake import QueueGoneError, SettleKey
 from warren.actors.queue.queue_output import IDLE_BYTES
 from warren.actors.runtime.inbox import ControlCall
@@ -598,8 +598,7 @@ def test_a_node_at_rest_does_nothing_but_watch_the_memory(scene: HandNode) -> No
     for number in range(20):
         scene.node.queue(f"q{number}").publish(b"1").wait()
     scene.advance(10)
-    timer = actor_behind(scene.node._running._context.timer)
-    assert len(timer._timers) == 3, "memory, alarm, disk"
+    assert len(scene.node._running._context.timer) == 3, "memory, alarm, disk"
     before = scene.files.operations
     scene.advance(100)
     assert scene.files.operations == before

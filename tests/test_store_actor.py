@@ -24,7 +24,6 @@ from warren.actors.node.store_actor import MessageStoreActor, RemoteStore
 from warren.actors.runtime.inbox import Call
 from warren.actors.runtime.pool import HandPool, Pool
 from warren.actors.runtime.pooled_actor import ActorStoppedError, PooledActor
-from warren.actors.runtime.timer import TimerActor
 from warren.msg_store.rdq.message_store import MessageStore, StoreStatus
 from warren.queue_index.queue.body_store import StoreClient
 from warren.storage.errors import StorageError
@@ -80,7 +79,6 @@ class Scene:
             settings=NodeSettings(sync=sync),
             engine=SETTINGS,
         )
-        self.context.timer = TimerActor.start(self.pool, self.clock)
         self.context.node, self.context.monitor = self.node.actor_ref, self.listener().actor_ref
         self.clients = 0
         self.open(counted=counted)

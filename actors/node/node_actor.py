@@ -31,7 +31,7 @@ from warren.actors.node.node_registry import VHOSTS_DIRECTORY, NodeRegistry
 from warren.actors.node.supervision import Supervision
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.runtime.pooled_actor import ActorStoppedError
-from warren.actors.runtime.timer import TimerActor, tell
+from warren.actors.runtime.timer import tell
 from warren.queue_index.index import directory as names
 from warren.storage.data_version import refuse_newer, stamp
 from warren.storage.errors import DirectoryLostError, StorageError, WarrenError
@@ -120,7 +120,6 @@ class NodeActor(NodePart):
         context.check_directory = self.check_directory
         if self._record is not None:
             self._record.open(self._about())
-        context.timer = TimerActor.start(context.pool, context.clock)
         self._start_monitor()
         self.registry.open(vhost_names, adopts_queues=not is_ours)
         if self._record is not None:
@@ -247,8 +246,8 @@ class NodeActor(NodePart):
         if (recorder := self._context.recorder) is not None:  # after the last messages of the queues
             with contextlib.suppress(Exception):
                 recorder.ask(m.CloseRecord())
-        for ref in (self._context.monitor, self._context.timer):
-            ref.stop(block=False)
+        self._context.monitor.stop(block=False)
+        self._context.timer.close()
         if self._lock is not None:
             self._lock.remove()
             self._lock = None
@@ -264,9 +263,9 @@ class NodeActor(NodePart):
         elif self._record is not None:  # the recorder was not started
             with contextlib.suppress(Exception):
                 self._record.close()
-        for ref in (getattr(self._context, "monitor", None), getattr(self._context, "timer", None)):
-            if ref is not None:
-                ref.stop(block=False)
+        self._context.timer.close()
+        if (monitor := getattr(self._context, "monitor", None)) is not None:
+            monitor.stop(block=False)
         for vhost in self.registry.vhosts.values():
             with contextlib.suppress(Exception):  # nothing may write on in a directory that is released
                 vhost.give_up(error)

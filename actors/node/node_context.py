@@ -18,6 +18,7 @@ from warren.actors.engines.restarts import Troubles
 from warren.actors.node.gate import Gate
 from warren.actors.runtime.pool import Pool
 from warren.actors.runtime.pooled_actor import ActorStoppedError
+from warren.actors.runtime.timer import Timer
 from warren.queue_index.message.msg_ids import numbered_id
 from warren.storage.descriptors import descriptor_bound
 from warren.storage.errors import WarrenError
@@ -73,7 +74,7 @@ class NodeContext:
     """What is down because of the disk; changed in the node's turns."""
     closing: ActorStoppedError | None = None
     """The error for late callers, once the node is closed."""
-    timer: ActorRef[Any] = attrs.field(init=False)
+    timer: Timer = attrs.Factory(lambda self: Timer(self.clock), takes_self=True)
     monitor: ActorRef[Any] = attrs.field(init=False)
     node: ActorRef[Any] = attrs.field(init=False)
 

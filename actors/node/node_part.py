@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from warren.actors import messages as m
 from warren.actors.engines.restarts import What
 from warren.actors.log_events import Named
 from warren.actors.node.node_context import NodeContext
@@ -42,11 +41,11 @@ class NodePart(PooledActor):
         """
         due_ns = self._context.clock.now_ns() + wait_ns
         call = ControlCall(work) if first else Call(work)
-        tell(self._context.timer, m.StartTimer(self.actor_ref, key, due_ns, call))
+        self._context.timer.start(self.actor_ref, key, due_ns, call)
 
     def cancel_timers(self) -> None:
         """Cancel all timers of this actor."""
-        tell(self._context.timer, m.CancelTimers(self.actor_ref))
+        self._context.timer.cancel(self.actor_ref)
 
 
 def stopped_by(actor: PooledActor, closing: WarrenError | None) -> WarrenError:

@@ -1,22 +1,19 @@
-"""Timers: messages that are sent at a given time.
+"""Timers: messages that actors are told at a given time.
 
-:class:`Timers` is the plain object, a queue ordered by time; the actor asks the clock to wake it for the earliest. An
-actor has at most one timer per key; starting it again moves it.
+:class:`Timers` is the plain object, a queue ordered by time; :class:`Timer` shares one between threads. An actor has at
+most one timer per key; starting it again moves it.
 """
 
 from __future__ import annotations
 
 import itertools
+import threading
 from typing import Any, Generic, TypeVar
 
 from pykka import ActorDeadError, ActorRef
 from sortedcontainers import SortedDict
 
 from warren.actors.clock import Clock
-from warren.actors.messages import CancelTimers, StartTimer
-from warren.actors.runtime.inbox import ControlCall
-from warren.actors.runtime.pool import Pool
-from warren.actors.runtime.pooled_actor import PooledActor
 
 Target = TypeVar("Target")
 
@@ -72,39 +69,51 @@ class Timers(Generic[Target]):
             raise RuntimeError("timers by moment and by owner differ")
 
 
-class TimerActor(PooledActor):
-    """The timers of one node, with an injected clock."""
+class Timer:
+    """The timers of one node. Any thread may use it; the clock wakes it for the earliest."""
 
-    goes_first = True
-
-    def __init__(self, pool: Pool, clock: Clock) -> None:
-        super().__init__(pool)
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._timers: Timers[ActorRef[Any]] = Timers()
         self._alarm_ns: int | None = None
+        """When the clock wakes it."""
+        self._closed = False
+        self._lock = threading.Lock()
 
-    def on_receive(self, message: object) -> None:
-        match message:
-            case StartTimer():
-                self._timers.start(message.target, message.key, message.at_ns, message.message)
-            case CancelTimers():
-                self._timers.cancel(message.target)
-            case _:
-                raise RuntimeError(f"a timer cannot handle {message!r}")
+    def __len__(self) -> int:
+        return len(self._timers)
 
-    def on_turn_end(self) -> None:
-        for target, message in self._timers.due(self._clock.now_ns()):
-            tell(target, message)
+    def start(self, target: ActorRef[Any], key: str, at_ns: int, message: object) -> None:
+        """Tell ``target`` the message at ``at_ns``. Replaces its timer of that ``key``."""
+        with self._lock:
+            if not self._closed:
+                self._timers.start(target, key, at_ns, message)
+                self._set_alarm()
+
+    def cancel(self, target: ActorRef[Any]) -> None:
+        """Cancel all timers of ``target``."""
+        with self._lock:
+            self._timers.cancel(target)
+
+    def close(self) -> None:
+        """Forget all timers, and take no more."""
+        with self._lock:
+            self._closed = True
+            self._timers = Timers()
+
+    def _set_alarm(self) -> None:
         next_ns = self._timers.next_ns
         if next_ns is not None and (self._alarm_ns is None or next_ns < self._alarm_ns):
             self._alarm_ns = next_ns
             self._clock.wake_at(next_ns, self._ring)
 
     def _ring(self) -> None:
-        tell(self.actor_ref, ControlCall(self._rang))
-
-    def _rang(self) -> None:
-        self._alarm_ns = None
+        with self._lock:
+            self._alarm_ns = None
+            due = self._timers.due(self._clock.now_ns())
+            self._set_alarm()
+        for target, message in due:
+            tell(target, message)
 
 
 def tell(target: ActorRef[Any], message: object) -> bool:
