@@ -97,12 +97,10 @@ def figures_table(figures: Sequence[Figure]) -> list[str]:
     return markdown_table(HEADINGS, [_cells(figure) for figure in figures])
 
 
-def markdown(results: Results, *, notes: bool = True) -> str:
+def markdown(results: Results) -> str:
     """For the page: the run, a row a figure, and the figures' notes."""
-    lines = [machine_line(results.date, results.machine), "", *figures_table(results.figures), ""]
-    if notes:
-        lines += [*dict.fromkeys(f"- {figure.title}: {figure.note}." for figure in results.figures if figure.note), ""]
-    return "\n".join(lines)
+    notes = dict.fromkeys(f"- {figure.title}: {figure.note}." for figure in results.figures if figure.note)
+    return "\n".join([machine_line(results.date, results.machine), "", *figures_table(results.figures), "", *notes, ""])
 
 
 def write_into(page: Path, text: str, *, begin: str = BEGIN, end: str = END) -> None:
@@ -134,7 +132,14 @@ def kept(name: str) -> Results:
 def write_part(results: Results, name: str) -> None:
     """Write a table of docs/performance.md."""
     begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-    write_into(PERFORMANCE, markdown(results, notes=False), begin=begin, end=end)
+    write_into(PERFORMANCE, part_markdown(results), begin=begin, end=end)
+
+
+def part_markdown(results: Results) -> str:
+    """The figures of groups with a goal; all of them are in benchmarks/results."""
+    groups = {figure.group for figure in results.figures if figure.bar is not None}
+    shown = [figure for figure in results.figures if figure.group in groups]
+    return "\n".join([machine_line(results.date, results.machine), "", *figures_table(shown), ""])
 
 
 def show(console: Console, results: Results) -> None:

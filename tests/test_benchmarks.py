@@ -113,7 +113,7 @@ def test_the_kept_results_are_the_table_and_the_pictures_of_the_pages(
     page = report.PERFORMANCE.read_text(encoding="utf-8")
     for name in report.PARTS:
         table = page.partition(f"<!-- {name} -->\n")[2].partition(f"<!-- /{name} -->")[0]
-        assert report.markdown(report.kept(name), notes=False).strip() == table.strip()
+        assert report.part_markdown(report.kept(name)).strip() == table.strip()
     latest = report.kept("latest")
     titles = {figure.title for figure in latest.figures}
     assert "resident memory with 10,000 queues: filled, hibernated" in titles

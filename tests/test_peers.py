@@ -224,7 +224,7 @@ def test_an_outcome_is_kept_shown_and_drawn(
     assert all((f"| {short[title]} |" in text) == (title in missed) for title in titles)
     reached = [figure.reached for figure in (*outcome.figures(), *spark_figures())]
     assert f"{reached.count(True)} of {len(reached)} goals are reached" in text
-    assert "| W6, open after a kill, 1,000,000 waiting: first message, s | " in text
+    assert "| W2, batches of 1000: publish | " in text
     monkeypatch.setattr(pictures, "DOCS", tmp_path)
     pictures.write(outcome)
     for name in (page.PICTURE, page.GROWTH_PICTURE):

@@ -66,7 +66,9 @@ def show(console: Console, outcome: Outcome) -> None:
             shown.add_column(heading, justify="right" if heading in {"messages", *work.values} else "left")
         for name, ran in result.ran.items():
             spreads = {value: result.spread(name, value) for value in work.values}
-            cells = [value_text(spread and spread.median, work.values[value]) for value, spread in spreads.items()]
+            cells = [
+                value_text(spread.median if spread else None, work.values[value]) for value, spread in spreads.items()
+            ]
             shown.add_row(title_of(name), ran.promise, f"{ran.messages:,}", *cells, *([ran.error] if ran.error else []))
         console.print(shown)
         console.print()
@@ -118,14 +120,14 @@ WEAKER: Final = "†"
 
 
 def _rates_table(outcome: Outcome, peers: tuple[str, ...]) -> list[str]:
-    """A row for each value of each work; in the second table only of works that another one than warren has."""
-    rows, first_table = [], peers is README_PEERS
+    """A row for each value of each work that another one than warren has."""
+    rows = []
     for result in outcome.works:
         work = WORKS_BY_NAME[result.work]
-        title = f"{work.name}, {work.title}: " if first_table else f"{work.name}: "
+        title = f"{work.name}, {work.title}: " if peers is README_PEERS else f"{work.name}: "
         for value, unit in work.values.items():
             cells = [_cell(result, peer, value, unit) for peer in peers]
-            if any(cells[0 if first_table else 1 :]):
+            if any(cells[1:]):
                 rows.append([title + value + ("" if unit == "messages/s" else f", {unit}"), *cells])
                 title = f"{work.name}: "
     return markdown_table(["messages/s", *map(title_of, peers)], rows, numbers=True)
@@ -157,7 +159,8 @@ def _growth_table(name: str, peers: dict[str, Points]) -> list[str]:
         *(f"{title_of(peer)}: {value}, {growth.values[value]}" for peer in peers for value in growth.values),
     ]
     rows = []
-    for number, first in enumerate(next(iter(peers.values()), [])):
+    steps = [*enumerate(next(iter(peers.values()), []))]
+    for number, first in steps[:: max(len(steps) // 2, 1)]:  # the first, one in the middle, the last
         cells = [
             number_text(points[number][value], unit) if number < len(points) and value in points[number] else ""
             for points in peers.values()
