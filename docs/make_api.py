@@ -19,20 +19,15 @@ PAGE: Final = Path(__file__).with_name("api.md")
 
 HEAD: Final = """# All names
 
-Every public name of `warren`, with what it takes, does and raises. `docs/make_api.py` makes this page from the
-docstrings. Types stand in the code (checked by mypy); how things work together stands in the guides:
-[runtime](runtime.md), [publishing](publishing.md), [consuming](consuming.md), [routing](routing.md), [queue
-arguments](queue-arguments.md), [topics](topics.md).
+Every public name of `warren`, with what it takes, does and raises; `docs/make_api.py` makes this page from the
+docstrings.
 
-A wrong argument (its type, its range, its name, one too few or too many) raises `InvalidValueError`, which is also a
-`TypeError` and a `ValueError`, before the call does anything. `MessageError`, `SettingsError`, `ArgumentsError` and
-`WhereError` are of that kind. A time is 0 to 315,360,000 seconds (ten years); `None` waits without end. Only where a
-call is made for each message (`Queue.get`, `Delivery.ack`, `Topic.find`), a missing or unknown argument is Python's own
-`TypeError`.
-
-Seconds are `float`s, sizes are bytes, names are `str`, bodies are `bytes`. Every verb also raises `ClosedError` and
-`WrongProcessError` where the node cannot be used, those of a queue `QueueDownError` where the queue cannot, and those
-of a topic `TopicsDownError` where the topics cannot.
+A wrong argument raises `InvalidValueError`, which is also a `TypeError` and a `ValueError`, before the call does
+anything; `MessageError`, `SettingsError`, `ArgumentsError` and `WhereError` are of that kind. Only where a call is made
+for each message (`Queue.get`, `Delivery.ack`, `Topic.find`), a missing or unknown argument is Python's own `TypeError`.
+Seconds are `float`s, 0 to 315,360,000 (ten years), and `None` waits without end; sizes are bytes, names are `str`,
+bodies are `bytes`. Every verb also raises `ClosedError` and `WrongProcessError` where the node cannot be used, those of
+a queue `QueueDownError`, and those of a topic `TopicsDownError`.
 
 The handles of [`warren.aio`](asyncio.md) have the same verbs, as coroutines. Elsewhere: `warren.kombu`
 ([Celery and Kombu](celery.md)), `warren.durable_queue` ([durable queue](coming-from.md#queuequeue)), `warren.metrics`,
@@ -86,8 +81,9 @@ def classes() -> list[type]:
 def public_names(owner: type) -> Iterator[tuple[str, Any]]:
     """What a class has itself or from a class with no section of its own; a confirm: what is not a pykka's future's."""
     seen: set[str] = set()
+    elsewhere = {base for documented in owner.__mro__[1:] if documented in classes() for base in documented.__mro__}
     for base in owner.__mro__:
-        if base.__module__.partition(".")[0] != "warren" or (base is not owner and base in classes()):
+        if base.__module__.partition(".")[0] != "warren" or base in elsewhere:
             continue
         for name, member in vars(base).items():
             if name.startswith("_") or name in seen or (owner is Confirm and name not in CONFIRM):
