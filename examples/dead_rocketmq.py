@@ -18,7 +18,7 @@ from warren.actors.engines.topics.names import group_of, is_system_topic
 from warren.msg_store.commit_log.commit_log_format import Record, decode_properties
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.rocketmq_store import RocketmqStore, open_rocketmq
-from warren.salvage.rocketmq.store_reading import queue_messages
+from warren.salvage.rocketmq.store_reading import as_sent, queue_messages
 from warren.storage.errors import WarrenError
 
 OWN = {"KEYS", "TAGS", "UNIQ_KEY", "WAIT", "CLUSTER"}
@@ -27,7 +27,8 @@ OWN = {"KEYS", "TAGS", "UNIQ_KEY", "WAIT", "CLUSTER"}
 
 def messages(store: RocketmqStore, topic: str, queue_id: int) -> Iterator[Record]:
     """One queue's messages, in order; what cannot be read is named on stderr."""
-    for found in queue_messages(store, store.queue(topic, queue_id), None, None):
+    stored = queue_messages(store, store.queue(topic, queue_id), None, None)
+    for found in as_sent(stored, store.path):  # bodies that producers compressed are decompressed
         if isinstance(found, Finding):
             print(found, file=sys.stderr)
         else:

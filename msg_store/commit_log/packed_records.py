@@ -21,14 +21,17 @@ from warren.msg_store.commit_log.commit_log_format import (
     Record,
     RecordError,
     decode,
+    decode_physical_offset,
     decode_store_timestamp,
     encode,
     head_type,
     locate,
     topic_text,
 )
+from warren.msg_store.commit_log.record_bodies import COMPRESSED, sent_body
 from warren.msg_store.commit_log.record_spans import RecordSpans
 from warren.storage.columns import Longs
+from warren.storage.errors import MessageError
 
 _HEAD = np.dtype(head_type(0)[:7])
 _MOST_FEW_RECORDS = 16
@@ -41,7 +44,7 @@ class PackedRecords:
     They share the bytes that they were read with.
     """
 
-    __slots__ = ("_data", "_first", "_starts", "bodies", "end", "queue_offsets")
+    __slots__ = ("_data", "_first", "_starts", "bodies", "end", "has_compressed", "queue_offsets")
 
     def __init__(
         self,
@@ -50,12 +53,17 @@ class PackedRecords:
         bodies: list[bytes],
         queue_offsets: list[int],
         first: Located | None = None,
+        *,
+        has_compressed: bool,
     ) -> None:
         self._data = data
         self._starts = starts
         self._first = first
         """Where the parts of the first one lie, if that is known."""
         self.bodies = bodies
+        """As they are stored."""
+        self.has_compressed = has_compressed
+        """Whether any of the bodies may be compressed."""
         self.queue_offsets = queue_offsets
         self.end = queue_offsets[-1] + 1 if queue_offsets else 0
         """The queue offset after the last record, at which a reader goes on."""
@@ -67,7 +75,12 @@ class PackedRecords:
         """Some of them."""
         rows = list(rows)
         bodies, offsets = [self.bodies[row] for row in rows], [self.queue_offsets[row] for row in rows]
-        return PackedRecords(self._data, [self._starts[row] for row in rows], bodies, offsets)
+        starts = [self._starts[row] for row in rows]
+        return PackedRecords(self._data, starts, bodies, offsets, has_compressed=self.has_compressed)
+
+    def sent_bodies(self) -> list[bytes]:
+        """The bodies as they were sent. Raises :class:`MessageError` if one is not of the compression that it has."""
+        return [self.sent_body(row) for row in range(len(self))] if self.has_compressed else self.bodies
 
     # ── one of them ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -81,6 +94,14 @@ class PackedRecords:
         """All of a record."""
         start = self._start(row)
         return self._data[start : start + self._located(row)[0]]
+
+    def sent_body(self, row: int = 0) -> bytes:
+        """The body as it was sent. Raises :class:`MessageError` if it is not of the compression that it has."""
+        try:
+            return sent_body(self._located(row)[4], self.bodies[row])
+        except MessageError as error:
+            place = decode_physical_offset(self._data, self._start(row))
+            raise MessageError(f"the record at {place}: {error}; raw_body has it as it is stored") from error
 
     def queue_id(self, row: int = 0) -> int:
         return self._located(row)[2]
@@ -123,11 +144,13 @@ def packed_again(record: Record) -> PackedRecords:
 def _packed(data: bytes, starts: Sequence[int]) -> PackedRecords:
     bodies: list[bytes] = []
     queue_offsets: list[int] = []
+    flags = 0
     for start in starts:
-        _, _, _, queue_offset, _, body_start, body_size, _, _ = locate(data, start)
+        _, _, _, queue_offset, sys_flag, body_start, body_size, _, _ = locate(data, start)
         bodies.append(data[body_start : body_start + body_size])
         queue_offsets.append(queue_offset)
-    return PackedRecords(data, starts, bodies, queue_offsets)
+        flags |= sys_flag
+    return PackedRecords(data, starts, bodies, queue_offsets, has_compressed=bool(flags & COMPRESSED))
 
 
 def pack_unchecked(data: bytes) -> tuple[PackedRecords, bool]:
@@ -135,10 +158,11 @@ def pack_unchecked(data: bytes) -> tuple[PackedRecords, bool]:
 
     Raises :class:`RecordError` if it is incomplete, or its parts do not add up to its size.
     """
-    located = size, crc, _, queue_offset, _, body_start, body_size, _, _ = locate(data)
+    located = size, crc, _, queue_offset, flags, body_start, body_size, _, _ = locate(data)
     body = data[body_start : body_start + body_size]
     is_sound = not body or crc32(body) & CRC_MASK == crc
-    return PackedRecords(data[:size], (0,), [body], [queue_offset], located), is_sound
+    has_compressed = bool(flags & COMPRESSED)
+    return PackedRecords(data[:size], (0,), [body], [queue_offset], located, has_compressed=has_compressed), is_sound
 
 
 def sound_records(data: bytes, starts: Longs, sizes: Longs) -> PackedRecords:
@@ -154,22 +178,24 @@ def sound_records(data: bytes, starts: Longs, sizes: Longs) -> PackedRecords:
         return _few_sound_records(data, starts.tolist(), sizes.tolist())
     spans = RecordSpans.of_sizes(data, 0, starts, sizes)
     if not len(spans):
-        return PackedRecords(data, (), [], [])
+        return PackedRecords(data, (), [], [], has_compressed=False)
     heads = spans.read(spans.starts, _HEAD)
     bodies = spans.bodies()
     good = (heads["size"] == spans.sizes) & np.isin(heads["magic"], MESSAGE_MAGICS)
     good &= (heads["crc"] == body_crcs(bodies)) | (spans.body_sizes == 0)
     count = len(bodies) if good.all() else int(good.argmin())
     offsets: list[int] = heads["queue_offset"][:count].tolist()
-    return PackedRecords(data, spans.starts[:count], bodies[:count], offsets)
+    has_compressed = bool(np.bitwise_or.reduce(spans.sys_flags) & COMPRESSED)
+    return PackedRecords(data, spans.starts[:count], bodies[:count], offsets, has_compressed=has_compressed)
 
 
 def _few_sound_records(data: bytes, starts: list[int], sizes: list[int]) -> PackedRecords:
     bodies: list[bytes] = []
     queue_offsets: list[int] = []
+    flags = 0
     for start, size in zip(starts, sizes, strict=True):
         try:
-            record_size, crc, _, queue_offset, _, body_start, body_size, _, _ = locate(data, start)
+            record_size, crc, _, queue_offset, sys_flag, body_start, body_size, _, _ = locate(data, start)
         except RecordError:
             break
         body = data[body_start : body_start + body_size]
@@ -177,4 +203,6 @@ def _few_sound_records(data: bytes, starts: list[int], sizes: list[int]) -> Pack
             break
         bodies.append(body)
         queue_offsets.append(queue_offset)
-    return PackedRecords(data, starts[: len(bodies)], bodies, queue_offsets)
+        flags |= sys_flag
+    has_compressed = bool(flags & COMPRESSED)
+    return PackedRecords(data, starts[: len(bodies)], bodies, queue_offsets, has_compressed=has_compressed)

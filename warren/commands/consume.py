@@ -16,7 +16,7 @@ from warren.actors.engines.errors import NotFoundError
 from warren.commands.message_lines import FormatOption, Lines, chosen_format, queue_lines, topic_lines
 from warren.commands.message_output import MANY, MessageOutput, WaitOptions, Written, opened_output
 from warren.commands.opening import VhostOptions, opened_node, vhost_of
-from warren.commands.options import FollowOption, JsonLinesOption, NodePath, QueueArgument, WhereOption
+from warren.commands.options import FollowOption, JsonLinesOption, NodePath, QueueArgument, RawBodiesOption, WhereOption
 from warren.handles.consumer import Consumer, Delivery
 from warren.handles.node import Node
 from warren.storage.errors import MessageError
@@ -112,6 +112,7 @@ def tail(
     follow: FollowOption = False,
     where: WhereOption = None,
     format: FormatOption = None,
+    raw_bodies: RawBodiesOption = False,
     options: VhostOptions,
     as_json: JsonLinesOption = False,
 ) -> None:
@@ -121,9 +122,9 @@ def tail(
     """
     line_format = chosen_format(format, as_json=as_json)
     # Raise what is wrong with the format before anything is opened.
-    topic_lines(line_format), queue_lines(line_format, options.vhost, name)
+    line_forms = topic_lines(line_format, raw_bodies=raw_bodies), queue_lines(line_format, options.vhost, name)
     with opened_node(path, adopt=options.adopt, share=follow) as node:
-        messages, test, lines = _messages_of(node, options.vhost, name, count, line_format, where, follow=follow)
+        messages, test, lines = _messages_of(node, options.vhost, name, count, line_forms, where, follow=follow)
         with opened_output(lines, watches=follow) as output:
             try:
                 output.write_all(filter(test, messages), 1 if follow else MANY)
@@ -132,7 +133,7 @@ def tail(
 
 
 def _messages_of(  # noqa: PLR0917
-    node: Node, vhost: str, name: str, count: int, line_format: str, where: str | None, *, follow: bool
+    node: Node, vhost: str, name: str, count: int, line_forms: tuple[Lines, Lines], where: str | None, *, follow: bool
 ) -> tuple[Any, Test, Lines]:
     """The messages, as an iterator that waits for more or does not; which of them are meant; how they are written."""
     timeout = None if follow else 0.0
@@ -141,8 +142,8 @@ def _messages_of(  # noqa: PLR0917
     except NotFoundError as error:
         if name not in node.topics():
             raise NotFoundError(f"{error}, and no topic") from error
-        return node.topic(name).tail(count, timeout=timeout), _test_of_topic(where), topic_lines(line_format)
-    return queue.tail(count, timeout=timeout), test_of(where), queue_lines(line_format, vhost, name)
+        return node.topic(name).tail(count, timeout=timeout), _test_of_topic(where), line_forms[0]
+    return queue.tail(count, timeout=timeout), test_of(where), line_forms[1]
 
 
 def _test_of_topic(where: str | None) -> Test:

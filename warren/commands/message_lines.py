@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import re
 from binascii import hexlify
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
 from warren.actors.engines.topics.names import KEYS, RETRY_TOPIC
 from warren.commands.options import UsageError
-from warren.msg_store.commit_log.commit_log_format import decode_properties
+from warren.msg_store.commit_log.commit_log_format import Record, decode_properties
+from warren.msg_store.commit_log.record_bodies import sent_records
 from warren.salvage.names import to_json
 
 Lines = Callable[[Any], Iterable[bytes]]
@@ -164,31 +165,46 @@ def _queue_json(vhost: str, queue: str) -> Lines:
 # ── messages of a topic ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def topic_lines(format_name: str) -> Lines:
-    """For messages of topics: records, or handles on them. Raises :class:`UsageError`."""
+def topic_lines(format_name: str, *, raw_bodies: bool = False) -> Lines:
+    """For messages of topics: records, which are written as they are, or handles on them.
+
+    ``raw_bodies``: of handles, bodies as they are stored. Raises :class:`UsageError`.
+    """
     if format_name == JSON:
         from warren.salvage.rocketmq.record_lines import record_line
 
-        return lambda message: (record_line(_record(message)),)
-    properties: Callable[[Any], dict[str, str]] = lambda message: decode_properties(_record(message).properties)  # noqa: E731 - beside the others
-    keys: Letter = lambda message: _encoded(properties(message).get(KEYS, ""))  # noqa: E731
-    return template_lines(
-        format_name,
-        {
-            "s": lambda message: _record(message).body,
-            "S": lambda message: b"%d" % len(_record(message).body),
-            "k": keys,
-            "K": lambda message: b"%d" % len(keys(message)),
-            "t": lambda message: _encoded(properties(message).get(RETRY_TOPIC) or _record(message).topic),
-            "p": lambda message: b"%d" % message.queue_id,
-            "o": lambda message: b"%d" % message.queue_offset,
-            "T": lambda message: b"%d" % _record(message).store_timestamp,
-            "h": lambda message: _pairs(properties(message)),
-            "i": lambda message: _record(message).message_id().encode(),
-        },
-    )
+        lines: Lines = lambda record: (record_line(record),)  # noqa: E731 - beside the template's
+    else:
+        lines = template_lines(format_name, _RECORD_LETTERS)
+
+    def of_message(message: Any) -> Iterable[bytes]:
+        for record in (message,) if isinstance(message, Record) else _records(message.record, raw_bodies):
+            yield from lines(record)
+
+    return of_message
 
 
-def _record(message: Any) -> Any:
-    """Return the record of a handle, or the record itself."""
-    return getattr(message, "record", message)
+def _records(record: Record, raw_bodies: bool) -> Sequence[Record]:
+    return (record,) if raw_bodies else sent_records(record)
+
+
+def _properties(record: Record) -> dict[str, str]:
+    return decode_properties(record.properties)
+
+
+def _keys(record: Record) -> bytes:
+    return _encoded(_properties(record).get(KEYS, ""))
+
+
+_RECORD_LETTERS: Final[Mapping[str, Letter]] = {
+    "s": lambda record: record.body,
+    "S": lambda record: b"%d" % len(record.body),
+    "k": _keys,
+    "K": lambda record: b"%d" % len(_keys(record)),
+    "t": lambda record: _encoded(_properties(record).get(RETRY_TOPIC) or record.topic),
+    "p": lambda record: b"%d" % record.queue_id,
+    "o": lambda record: b"%d" % record.queue_offset,
+    "T": lambda record: b"%d" % record.store_timestamp,
+    "h": lambda record: _pairs(_properties(record)),
+    "i": lambda record: record.message_id().encode(),
+}

@@ -119,6 +119,10 @@ TextOption = Annotated[
     bool,
     typer.Option("--text", help='In jsonl and csv: bodies that are UTF-8 as text, marked "body_encoding": "string".'),
 ]
+RawBodiesOption = Annotated[
+    bool,
+    typer.Option("--raw-bodies", help="Of topics: bodies as they are stored, which a producer may have compressed."),
+]
 
 
 # ── values given ─────────────────────────────────────────────────────────────────────────────────────────────────────

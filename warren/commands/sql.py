@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from warren.commands.options import STDOUT, SetOption, UsageError, parse_settings
+from warren.commands.options import STDOUT, RawBodiesOption, SetOption, UsageError, parse_settings
 from warren.commands.output import check_outside, opened, plain_table, print_json, print_text, report_error
 from warren.salvage.names import printable
 from warren.sql import check_duckdb
@@ -81,6 +81,7 @@ def sql(
     failfast: Annotated[
         bool, typer.Option("--failfast", help="Stop at damage, instead of continuing after it.")
     ] = False,
+    raw_bodies: RawBodiesOption = False,
     setting: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format jsonl.")] = False,
 ) -> None:
@@ -100,7 +101,8 @@ def sql(
     is_interactive = text is None and file is None and sys.stdin.isatty()
     if text is None and not is_interactive:
         text = _read_stdin()
-    _query(Directories.at(*paths, failfast=failfast, settings=parse_settings(setting)), text, form, out, rows)
+    directories = Directories.at(*paths, failfast=failfast, raw_bodies=raw_bodies, settings=parse_settings(setting))
+    _query(directories, text, form, out, rows)
 
 
 def _query(directories: Directories, text: str | None, form: Format, out: str | None, rows: int) -> None:

@@ -203,7 +203,7 @@ def of_record(record: StoredMessage, group: str | None) -> dict[str, Any]:
         "messaging.destination.partition.id": str(record.queue_id),
         "messaging.consumer.group.name": group,
         "messaging.message.id": record.message_id,
-        "messaging.message.body.size": len(record.body),
+        "messaging.message.body.size": len(record.raw_body),
         "messaging.rocketmq.message.tag": record.tag or None,
         "messaging.rocketmq.message.keys": tuple(record.keys) or None,
     }

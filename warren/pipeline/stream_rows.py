@@ -22,7 +22,7 @@ from warren.salvage.names import as_text
 from warren.storage.errors import DataError
 from warren.tables.places import Node
 from warren.tables.read_options import ReadOptions
-from warren.tables.rocketmq.record_rows import RecordRows, Whence
+from warren.tables.rocketmq.record_rows import Whence, rows_read
 
 _GAP_BYTES: Final = 64 << 10
 """A gap up to this size is read too, because a second read would take longer."""
@@ -75,8 +75,7 @@ def _neighbours(node: Node, log: CommitLog, positions: _Longs, end: int, options
             rows = np.flatnonzero(np.isin(record_positions, expected, assume_unique=True))
             row_count += len(rows)
             if len(rows):
-                yield RecordRows(
-                    columns if len(rows) == len(record_positions) else columns.take(rows), whence, options.bodies
-                )
+                records = columns if len(rows) == len(record_positions) else columns.take(rows)
+                yield from rows_read(records, whence, path, options, with_bodies=options.bodies)
     if row_count < len(positions) and options.mode == "failfast":
         raise DataError(path, None, f"{len(positions) - row_count} entries lead to no record, from {start - base} on")

@@ -51,6 +51,8 @@ class Selection:
     """A condition (:mod:`warren.where`) on the fields of :data:`warren.salvage.saved_messages.SAVED_FIELDS`."""
     limit: int | None = None
     """The maximum number of messages."""
+    raw_bodies: bool = False
+    """Of topics: bodies as they are stored."""
 
     def condition(self) -> Where[SavedMessage] | None:
         """The compiled ``where``; raises :class:`warren.where.WhereError`."""
@@ -306,18 +308,23 @@ class Exporter:
         self.exported.payload_bytes += len(orphan.body)
         self.writer.orphan(orphan)
 
-    def record(self, record: Record) -> None:
-        """The next record of a topic store."""
-        if self.where_record is not None:
-            from warren.salvage.saved_messages import SavedRecord
-
-            if not self.where_record(SavedRecord(record)):
-                self.position += 1
-                return
-        self.exported.messages += 1
-        self.exported.payload_bytes += len(record.body)
-        self.writer.record(self.position, record)
+    def record(self, *messages: Record | Finding) -> None:
+        """The next record of a topic store, as the messages that it holds."""
+        for message in messages:
+            if isinstance(message, Finding):
+                self.problem(message)
+            elif self._selects(message):
+                self.exported.messages += 1
+                self.exported.payload_bytes += len(message.body)
+                self.writer.record(self.position, message)
         self.position += 1
+
+    def _selects(self, record: Record) -> bool:
+        if self.where_record is None:
+            return True
+        from warren.salvage.saved_messages import SavedRecord
+
+        return self.where_record(SavedRecord(record)) is True
 
     def problem(self, finding: Finding) -> None:
         """Report it unless it is a leftover, and count it if it is damage."""

@@ -54,7 +54,10 @@ def check_duckdb() -> None:
 
 @checked
 def connect(
-    *paths: str | os.PathLike[str], failfast: bool = False, settings: Mapping[str, str] | None = None
+    *paths: str | os.PathLike[str],
+    failfast: bool = False,
+    raw_bodies: bool = False,
+    settings: Mapping[str, str] | None = None,
 ) -> DuckDBPyConnection:
     """A connection of DuckDB, in memory, with the directories' tables: ``messages``, ``queues``, ``index``, …
 
@@ -62,7 +65,8 @@ def connect(
     opened when a query reads them, and never written. A query reads only the columns and the files that it needs.
 
     ``failfast``: damage ends a query, with file, offset and reason; else rows go on after it, and the table
-    ``findings`` says what is lost. ``settings``: of a RocketMQ's store, what its files do not tell, as ``--set`` has
+    ``findings`` says what is lost. ``raw_bodies``: bodies of topics as they are stored, perhaps compressed.
+    ``settings``: of a RocketMQ's store, what its files do not tell, as ``--set`` has
     them.
 
     Raises :class:`MissingDuckDBError` if DuckDB is not installed, :class:`~warren.storage.errors.StorageError` if a
@@ -72,4 +76,4 @@ def connect(
     from warren.sql import dataset
     from warren.sql.directories import Directories
 
-    return dataset.connect(Directories.at(*paths, failfast=failfast, settings=settings))
+    return dataset.connect(Directories.at(*paths, failfast=failfast, raw_bodies=raw_bodies, settings=settings))

@@ -63,7 +63,11 @@ class Directories:
 
     @classmethod
     def at(
-        cls, *paths: str | os.PathLike[str], failfast: bool = False, settings: Mapping[str, str] | None = None
+        cls,
+        *paths: str | os.PathLike[str],
+        failfast: bool = False,
+        raw_bodies: bool = False,
+        settings: Mapping[str, str] | None = None,
     ) -> Self:
         """See :func:`warren.sql.connect`."""
         archives = ExitStack()
@@ -72,7 +76,11 @@ class Directories:
             nodes = find_nodes(path_texts, archives=archives)
             archives = archives.pop_all()
         options = ReadOptions(
-            paths=path_texts, table="", mode="failfast" if failfast else "permissive", settings=settings or {}
+            paths=path_texts,
+            table="",
+            mode="failfast" if failfast else "permissive",
+            raw_bodies=raw_bodies,
+            settings=settings or {},
         )
         return cls(tuple(nodes), options, archives)
 

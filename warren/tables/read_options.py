@@ -19,6 +19,7 @@ READ_OPTIONS: Final = (
     "partition_bytes",
     "path",
     "paths",
+    "raw_bodies",
     "set",
     "skip_others",
     "survey",
@@ -89,6 +90,8 @@ class ReadOptions:
     """``failfast``: damage stops the job. Else rows go on after it, and the table ``findings`` says what was lost."""
     bodies: bool = True
     """Whether columns of bodies are filled, or null."""
+    raw_bodies: bool = False
+    """Whether bodies of topics are as they are stored, and may be compressed."""
     skip_others: bool = False
     """Whether directories that have no such table, or that no broker wrote, are left out, and reported."""
     settings: Mapping[str, str] = attrs.Factory(dict)
@@ -122,6 +125,7 @@ class ReadOptions:
             batch_bytes=option_texts.byte_count("batch_bytes", 8 << 20),
             mode=cast(Mode, mode),
             bodies=option_texts.yes_or_no("bodies"),
+            raw_bodies=option_texts.yes_or_no("raw_bodies", default=False),
             skip_others=option_texts.yes_or_no("skip_others", default=False),
             settings=_settings(texts.get("set", "")),
             survey=texts.get("survey", ""),

@@ -114,8 +114,8 @@ class RecordBatch(LazySequence[R], Generic[R]):
 
     @property
     def bodies(self) -> list[bytes]:
-        """The payloads of all."""
-        return [*itertools.chain.from_iterable(records.bodies for _, batches in self._read for records in batches)]
+        """The payloads of all, as they were sent."""
+        return [*itertools.chain.from_iterable(part.sent_bodies() for _, parts in self._read for part in parts)]
 
 
 class Iteration(Generic[R]):

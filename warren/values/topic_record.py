@@ -174,6 +174,15 @@ class StoredMessage:
 
     @property
     def body(self) -> bytes:
+        """As it was sent: a body that a client of RocketMQ compressed is decompressed here, each time.
+
+        Raises :class:`MessageError` if that is not possible.
+        """
+        return self._records.sent_body(self._row) if self._records.has_compressed else self._body
+
+    @property
+    def raw_body(self) -> bytes:
+        """As it is stored."""
         return self._body
 
     @property

@@ -14,6 +14,7 @@ from warren.commands.options import (
     JsonOption,
     OnlyVhostOption,
     QueueOption,
+    RawBodiesOption,
     SetOption,
     TableFormat,
     WhereOption,
@@ -40,6 +41,7 @@ def export(
     vhost: OnlyVhostOption = None,
     queue: QueueOption = None,
     where: WhereOption = None,
+    raw_bodies: RawBodiesOption = False,
     master: Master = None,
     setting: SetOption = None,
     as_json: JsonOption = False,
@@ -52,7 +54,7 @@ def export(
     order = export_job.Order(
         out=out,
         format=output_format.value,
-        selection=Selection(vhost=vhost, queues=distinct(queue), where=where),
+        selection=Selection(vhost=vhost, queues=distinct(queue), where=where, raw_bodies=raw_bodies),
         settings=parse_settings(setting),
     )
     exported = export_job.run(paths, order, master)

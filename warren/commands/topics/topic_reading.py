@@ -28,6 +28,7 @@ from warren.commands.options import (
     OffsetOption,
     OutFileOption,
     QueueIdOption,
+    RawBodiesOption,
     SetOption,
     StartOption,
     StorePath,
@@ -50,7 +51,7 @@ from warren.salvage.rocketmq.inference import infer
 from warren.salvage.rocketmq.rebuilding import rebuild
 from warren.salvage.rocketmq.record_lines import blank_line
 from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
-from warren.salvage.rocketmq.store_reading import queue_entries, salvaged_records, scan_records
+from warren.salvage.rocketmq.store_reading import as_sent, queue_entries, salvaged_records, scan_records
 from warren.salvage.saved_messages import RecordSelection
 from warren.salvage.source import open_place
 from warren.storage.java_hash import index_hash, java_hash
@@ -71,6 +72,7 @@ class RecordOptions:
     out: OutFileOption = None
     format: FormatOption = None
     with_text: TextOption = False
+    raw_bodies: RawBodiesOption = False
 
 
 @attrs.frozen(kw_only=True)
@@ -216,14 +218,15 @@ def _write_records(
         opened_bar(is_shown=output.may_show) as advance_to,
     ):
         blank_lines = output.writer if blanks and selection.where is None else None
-        for position, item in items:
-            match item:
-                case Record() if selection.takes(item):
-                    output.writer.record(selection.records - 1, item)
-                case Blank() if isinstance(blank_lines, JsonLines) and not selection.is_done:
-                    blank_lines.line(blank_line(item))
-                case Finding():
-                    findings.add(item)
+        for position, stored in items:
+            for item in (stored,) if options.raw_bodies else as_sent((stored,), path):
+                match item:
+                    case Record() if selection.takes(item):
+                        output.writer.record(selection.records - 1, item)
+                    case Blank() if isinstance(blank_lines, JsonLines) and not selection.is_done:
+                        blank_lines.line(blank_line(item))
+                    case Finding():
+                        findings.add(item)
             if position is not None:
                 advance_to(position)
             if selection.is_done:
@@ -269,6 +272,7 @@ def query(
     *,
     options: QueryOptions,
     format: FormatOption = None,
+    raw_bodies: RawBodiesOption = False,
     setting: SetOption = None,
     start: StartOption = False,
     as_json: JsonOption = False,
@@ -287,6 +291,8 @@ def query(
         answers: Iterator[Record | int | Finding]
         ask = source.query if options.is_exact or lines is not None else source.index_answers
         answers = ask(topic, key, options.limit, options.begin, options.end)
+        if lines is not None and not raw_bodies:
+            answers = as_sent(answers, path)
         first = next(answers, None)
         if first is None and source.topics():  # without any ConsumeQueue the names of the topics are unknown
             source.bounds(topic)  # refuses a topic that does not exist
@@ -313,16 +319,23 @@ def message(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="RocketMQ's offsetMsgId, as topic read writes it.")],
     *,
     format: FormatOption = None,
+    raw_bodies: RawBodiesOption = False,
     setting: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write out the message with an id, as a JSON object unless --format says otherwise."""
-    lines = topic_lines(format or JSON)
+    lines, findings = topic_lines(format or JSON), _Findings()
     with opened_source(path, setting) as source, opened(None, path) as write:
         try:
-            write(b"".join(lines(source.message(message_id))))
+            record = source.message(message_id)
         except LookupError as error:
             raise NoTopicError(str(error)) from error
+        for item in (record,) if raw_bodies else as_sent((record,), path):
+            if isinstance(item, Finding):
+                findings.add(item)
+            else:
+                write(b"".join(lines(item)))
+    findings.exit()
 
 
 def offset_at(

@@ -24,6 +24,7 @@ from warren.salvage.json_lines import JsonLines
 from warren.salvage.names import split_level
 from warren.salvage.queue_directory import Finding
 from warren.salvage.queue_reader import QueueDirectory
+from warren.salvage.rocketmq.store_reading import as_sent
 from warren.salvage.rocketmq.walking import bad_record
 from warren.salvage.source import Source
 from warren.salvage.vhost import Vhost
@@ -88,7 +89,7 @@ def write_part(work: tuple[Part, int], job: Job) -> Written:
                 where_record=where_record,
             )
             if isinstance(chunk.what, Range):
-                _export_range(chunk.what, exporter)
+                _export_range(chunk.what, exporter, raw_bodies=job.selection.raw_bodies)
             else:
                 vhost, directory = _OPEN.queue(node, chunk.what, job.run)
                 runs = directory.message_runs(only=chunk.what.segments)
@@ -141,11 +142,12 @@ def _output(path: str, job: Job) -> Iterator[Callable[[str], MessageWriter]]:
         raise PipelineError(f"{path}: {error.strerror or error}") from error
 
 
-def _export_range(part: Range, exporter: Exporter) -> None:
+def _export_range(part: Range, exporter: Exporter, *, raw_bodies: bool) -> None:
     walk = RangeWalk(part)
     for columns in walk.columns():
         for at in columns.spans.starts.tolist():
-            exporter.record(decode(columns.spans.data, at))
+            record = decode(columns.spans.data, at)
+            exporter.record(*((record,) if raw_bodies else as_sent((record,), part.path)))
     for failure in walk.outcome.failures:
         exporter.problem(bad_record(part.layout.commit_log(), failure))
 

@@ -7,9 +7,10 @@
      "message_id"}
     {"blank": true, "physical_offset", "size"}
 
-Times in milliseconds since 1970; ``body`` is base64, ``body_sha256`` hexadecimal. ``keys`` is the stored string, keys
-with blanks between them; it and ``tags`` are null without. ``physical_offset`` is what the record says of itself. The
-filler at the end of a CommitLog file is a blank.
+Times in milliseconds since 1970; ``body`` is base64, ``body_sha256`` hexadecimal. The body is the one that was sent;
+``size``, ``body_sha256`` and ``crc_ok`` are those of the stored one, which may be compressed. ``keys`` is the stored
+string, keys with blanks between them; it and ``tags`` are null without. ``physical_offset`` is what the record says of
+itself. The filler at the end of a CommitLog file is a blank.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hashlib import sha256
 from typing import Any
 
 from warren.msg_store.commit_log.commit_log_format import Blank, Record, decode_properties
+from warren.msg_store.commit_log.record_bodies import stored_body
 from warren.salvage.names import to_json
 
 KEYS = "KEYS"
@@ -46,7 +48,7 @@ def record_fields(record: Record) -> dict[str, Any]:
         "keys": properties.get(KEYS),
         "properties": properties,
         "body": record.body,
-        "body_sha256": sha256(record.body).hexdigest(),
+        "body_sha256": sha256(stored_body(record)).hexdigest(),
         "crc_ok": record.crc_ok,
         "message_id": record.message_id(),
     }

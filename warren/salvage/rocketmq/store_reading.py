@@ -5,9 +5,9 @@ A message that cannot be read is a finding in its place; the others are returned
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -15,10 +15,11 @@ from warren.actors.engines.topics.errors import QueueRangeError
 from warren.actors.engines.topics.queue_rows import rows_of_queues
 from warren.msg_store.commit_log.commit_log import CommitLog
 from warren.msg_store.commit_log.commit_log_format import Blank, Record, RecordError, decode
+from warren.msg_store.commit_log.record_bodies import sent_records
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES
-from warren.salvage.queue_directory import Finding, Severity, damage_by
+from warren.salvage.queue_directory import UNREADABLE_BODY, Finding, Severity, damage_by
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.record_lines import carries
 from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
@@ -26,8 +27,10 @@ from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
 from warren.salvage.rocketmq.verify_consume_queue import ConsumeQueues
 from warren.salvage.rocketmq.verify_files import StoreFiles
 from warren.salvage.rocketmq.walking import walk_records
-from warren.storage.errors import DataError
+from warren.storage.errors import DataError, MessageError
 from warren.storage.topic_settings import TopicSettings
+
+T = TypeVar("T")
 
 _MANY = 1024
 """Entries that are read at once."""
@@ -172,6 +175,27 @@ def salvaged_records(files: ReadOnlyFileSystem, directory: str, settings: TopicS
                 except RecordError as error:
                     yield log.finding("unreadable message", position, str(error))
         yield from queues.finish(log.end.physical_offset)
+
+
+def as_sent(items: Iterable[Record | T], path: str) -> Iterator[Record | T | Finding]:
+    """The messages of records as their producers sent them; ``path``: whose records they are.
+
+    A record whose body is not what its flags say is a finding.
+    """
+    for item in items:
+        if isinstance(item, Record):
+            try:
+                yield from sent_records(item)
+            except MessageError as error:
+                yield unreadable_body(item, path, error)
+        else:
+            yield item
+
+
+def unreadable_body(record: Record, path: str, error: MessageError) -> Finding:
+    """The finding about a record that :func:`~warren.msg_store.commit_log.record_bodies.sent_records` refuses."""
+    place = f"physical offset {record.physical_offset}, of {record.topic!r}, queue {record.queue_id}"
+    return Finding(UNREADABLE_BODY, "damage", path, None, f"{place}, queue offset {record.queue_offset}: {error}")
 
 
 def exact(opened: RocketmqStore, topic: str, key: str, physical_offsets: list[int]) -> Iterator[Record | Finding]:

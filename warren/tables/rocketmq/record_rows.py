@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from binascii import hexlify
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import attrs
@@ -14,9 +14,15 @@ import pyarrow as pa
 
 from warren.arrow.arrays import chosen, rows_of, slices
 from warren.msg_store.commit_log.commit_log_format import Host
+from warren.msg_store.commit_log.record_bodies import COMPRESSED, sent_body
 from warren.msg_store.commit_log.record_columns import Hosts, RecordColumns
 from warren.salvage.rocketmq.record_lines import KEYS, TAGS
+from warren.storage.errors import DataError, MessageError
 from warren.tables.property_maps import PropertyMaps
+from warren.tables.read_options import ReadOptions
+
+_HELD_BYTES: Final = 64 << 20
+"""Of decompressed bodies, about, in the rows that are made together."""
 
 
 @attrs.frozen
@@ -36,6 +42,8 @@ class RecordRows:
     columns: RecordColumns
     whence: Whence
     bodies: bool
+    sent_bodies: Sequence[bytes | None] | None = None
+    """If any of them is compressed: all, decompressed; null for one that is not what its flags say."""
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -46,6 +54,8 @@ class RecordRows:
     def body(self) -> pa.Array | None:
         if not self.bodies:
             return None
+        if self.sent_bodies is not None:
+            return pa.array(self.sent_bodies, pa.binary())
         spans = self.columns.spans
         return slices(spans.data, spans.body_starts, spans.body_sizes)
 
@@ -67,6 +77,34 @@ class RecordRows:
         return PropertyMaps(
             self.columns.spans.data, self.columns.spans.properties_starts, self.columns.spans.properties_sizes
         )
+
+
+def rows_read(
+    columns: RecordColumns, whence: Whence, path: str, options: ReadOptions, *, with_bodies: bool
+) -> Iterator[RecordRows]:
+    """The rows of records in the file at ``path``: at once, or as many together as have few bytes when decompressed.
+
+    Raises :class:`DataError` for a body that is not what its flags say, if damage is to stop the task.
+    """
+    flags = columns.sys_flags
+    if not with_bodies or options.raw_bodies or not np.bitwise_or.reduce(flags) & COMPRESSED:
+        yield RecordRows(columns, whence, with_bodies)
+        return
+    bodies: list[bytes | None] = []
+    first = held_bytes = 0
+    for row, (flag, body) in enumerate(zip(flags.tolist(), columns.spans.bodies(), strict=True)):
+        try:
+            sent = sent_body(flag, body)
+        except MessageError as error:
+            if options.mode == "failfast":
+                raise DataError(path, int(columns.positions[row]) - whence.begin, str(error)) from error
+            sent = None
+        bodies.append(sent)
+        held_bytes += len(sent or b"")
+        if held_bytes >= _HELD_BYTES or row + 1 == len(columns):
+            rows = columns.take(np.arange(first, row + 1))
+            yield RecordRows(rows, whence, with_bodies, bodies)
+            bodies, first, held_bytes = [], row + 1, 0
 
 
 def _hosts(hosts: Hosts) -> pa.Array:

@@ -32,7 +32,7 @@ from warren.tables.packing import packed
 from warren.tables.places import Kind, Node, NodeContents
 from warren.tables.read_options import ReadOptions
 from warren.tables.rocketmq.log_ranges import LogLayout, Range, ranges
-from warren.tables.rocketmq.record_rows import RecordRows, Whence
+from warren.tables.rocketmq.record_rows import Whence, rows_read
 from warren.tables.schemas import RECORDS
 from warren.tables.survey import survey_of
 from warren.tables.table import Table, Task
@@ -73,12 +73,13 @@ def plan(contents: NodeContents, options: ReadOptions, pushdown: Pushdown) -> It
 def read(task: Task, options: ReadOptions, pushdown: Pushdown) -> Iterator[Rows]:
     """The records of some ranges, a window at a time."""
     files = task.node.place().files
+    with_bodies = options.bodies and pushdown.asks("body")
     for part in task.work:
         whence = Whence(task.node.name, as_text(part.path), part.base)
         for item in search(part, files, options.batch_bytes):
             if isinstance(item, RecordColumns):
                 if (rows := _only(item, pushdown)) is not None:
-                    yield RecordRows(rows, whence, options.bodies)
+                    yield from rows_read(rows, whence, part.path, options, with_bodies=with_bodies)
             elif options.mode == "failfast":
                 raise DataError(part.path, item.physical_offset - part.base, item.reason)
 
