@@ -48,9 +48,12 @@ def chromium(width: int = WIDTH, height: int = 900, *, dark: bool = False) -> It
         browser.quit()
 
 
-def log_in(browser: webdriver.Chrome, url: str, user: str = "guest", password: str = "guest") -> None:
-    """To the page at ``url``."""
-    browser.get(url)
+def log_in(
+    browser: webdriver.Chrome, url: str, user: str = "guest", password: str = "guest", *, view: str = "overview"
+) -> None:
+    """To a view of the page at ``url``."""
+    browser.get("about:blank")  # else a new part after "#" loads nothing
+    browser.get(f"{url}#/{view}")
     waited(browser, "form.login")
     browser.find_element(By.NAME, "username").send_keys(user)
     browser.find_element(By.NAME, "password").send_keys(password)
@@ -135,7 +138,7 @@ def _client(port: int, name: str) -> pika.BlockingConnection:
 
 def _pictures(url: str) -> None:
     with chromium(height=760, dark=True) as browser:
-        log_in(browser, url)
+        log_in(browser, url, view="queues")
         waited(browser, "tbody th", "orders")
         time.sleep(3)
         browser.save_screenshot(str(OUT / "management.png"))

@@ -7,7 +7,8 @@ import contextlib
 import functools
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, Self, cast
 
 import uvicorn
@@ -48,6 +49,10 @@ class _Uvicorn(uvicorn.Server):
 
 class ManagementServer:
     """The management API of one node. It ends before the node does."""
+
+    protocol = "http"
+    purpose = "HTTP API"
+    connections: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self, node: RunningNode, settings: ManagementSettings | None = None, server: Clients | None = None

@@ -1,7 +1,10 @@
-// Asking the API. Every change carries the session's token.
+// Requests to the API, and its event stream. Every change carries the session's token.
 
 let session = null;
 export const current = () => session;
+
+/** Whether the user has one of these tags. Administrators may do everything. */
+export const may = (...tags) => Boolean(session?.tags.some((tag) => tag === "administrator" || tags.includes(tag)));
 
 export class Refused extends Error {
   constructor(status, message) {
@@ -10,28 +13,51 @@ export class Refused extends Error {
   }
 }
 
-async function send(path, method = "GET", body) {
-  const headers = { "x-requested-with": "page" };
+/** The reason in an answer that is an error. */
+export function reasonOf(status, body) {
+  const reason = Array.isArray(body?.reason) ? body.reason.join(" ") : body?.reason;
+  return status === 404 && (!reason || reason === "Not Found") ? "This no longer exists."
+    : reason || `The server answers with ${status}.`;
+}
+
+export const isLoggedOut = (status, body) => status === 401 && body?.reason === "Login failed";
+
+/** One request. A `File` goes out as it is, anything else as JSON. */
+async function send(path, method = "GET", body, more = {}) {
+  const headers = { "x-requested-with": "page", ...more };
   if (body !== undefined) headers["content-type"] = "application/json";
   if (method !== "GET" && session) headers["x-csrf-token"] = session.csrf_token;
-  const answer = await fetch(path, {
-    method, headers, body: body === undefined ? undefined : JSON.stringify(body), credentials: "same-origin",
-    cache: "no-store", redirect: "error",
-  });
+  let answer;
+  try {
+    answer = await fetch(path, {
+      method, headers, body: body === undefined || body instanceof Blob ? body : JSON.stringify(body),
+      credentials: "same-origin", cache: "no-store", redirect: "error",
+    });
+  } catch { throw new Refused(0, "The server does not answer."); }
   const text = await answer.text();
-  let found = null;
-  try { found = text ? JSON.parse(text) : null; } catch { found = null; }
-  if (!answer.ok) {
-    const reason = found && (Array.isArray(found.reason) ? found.reason.join(" ") : found.reason);
-    if (answer.status === 401 && session && reason === "Login failed") session = null;
-    throw new Refused(answer.status, reason || `the server says ${answer.status}`);
-  }
-  return found;
+  let document = null;
+  try { document = text ? JSON.parse(text) : null; } catch { /* not from the API */ }
+  if (answer.ok) return document;
+  if (isLoggedOut(answer.status, document)) session = null;
+  throw new Refused(answer.status, reasonOf(answer.status, document));
 }
 
 export const get = (path) => send(`/api/${path}`);
-export const change = (method, path, body) => send(`/api/${path}`, method, body);
-export const part = (name) => encodeURIComponent(name);
+export const change = (method, path, body, headers) => send(`/api/${path}`, method, body, headers);
+
+/** A path of the API; its parts are encoded. */
+export const path = (...parts) => parts.map(encodeURIComponent).join("/");
+
+/** The same below "#/". */
+export const address = (...parts) => `#/${path(...parts)}`;
+
+/** Follow paths: `take` gets their answers whenever they differ, `lost` is called once the stream has ended. */
+export function follow(paths, take, lost) {
+  const source = new EventSource(`/api/events?${new URLSearchParams(paths.map((one) => ["path", one]))}`);
+  source.onmessage = (event) => take(JSON.parse(event.data));
+  source.onerror = lost;
+  return source;
+}
 
 export async function resume() {
   session = await send("/session");

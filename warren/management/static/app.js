@@ -1,17 +1,22 @@
-// The page: logging in, the pages behind the hash, and what is asked again and again.
+// The page: logging in, the views behind the hash, and the event stream that keeps the shown view current.
 
-import { current, logIn, logOut, resume } from "./api.js";
-import { field, make, setText } from "./dom.js";
+import { current, follow, isLoggedOut, logIn, logOut, may, reasonOf, resume } from "./api.js";
+import { adminView } from "./admin.js";
+import { channelsView, channelView, connectionsView, connectionView } from "./clients.js";
+import { make, setText } from "./dom.js";
+import { exchangesView, exchangeView } from "./exchanges.js";
+import { overviewView } from "./overview.js";
 import { queuesView } from "./queues.js";
 import { queueView } from "./queue.js";
-import { connectionsView, exchangesView } from "./lists.js";
+import { loadVhosts } from "./tables.js";
 
-const EVERY_MS = 1000;
+const AGAIN_MS = 1000;
 const main = document.getElementById("main");
 const nav = document.querySelector("nav");
 const status = document.getElementById("status");
 let view = null;
 let turn = 0;
+let endStream = () => {};
 
 // ── themes ──
 
@@ -23,7 +28,7 @@ function setTheme(theme) {
   else document.documentElement.dataset.theme = theme;
   setText(themeButton, `Theme: ${theme}`);
   themeButton.setAttribute("aria-label", `Theme: ${THEMES[theme]}. Change`);
-  try { localStorage.setItem("theme", theme); } catch { /* it is as it is until the page goes */ }
+  try { localStorage.setItem("theme", theme); } catch { /* the theme lasts until the page is closed */ }
   themeButton.dataset.theme = theme;
 }
 
@@ -37,56 +42,82 @@ themeButton.addEventListener("click", () => {
   setTheme(names[(names.indexOf(themeButton.dataset.theme) + 1) % names.length]);
 });
 
-// ── pages ──
+// ── views ──
 
-const PAGES = { queues: queuesView, queue: queueView, connections: connectionsView, exchanges: exchangesView };
+/** The views, how many parts their addresses have, and the link in the navigation that leads to them. */
+const VIEWS = {
+  overview: [overviewView, 0, "overview"], queues: [queuesView, 0, "queues"], queue: [queueView, 2, "queues"],
+  exchanges: [exchangesView, 0, "exchanges"], exchange: [exchangeView, 2, "exchanges"], connections: [connectionsView, 0, "connections"],
+  connection: [connectionView, 1, "connections"], channels: [channelsView, 0, "channels"], channel: [channelView, 1, "channels"],
+  admin: [adminView, 1, "admin"],
+};
 
 function route() {
   const [name, ...parts] = location.hash.replace(/^#\//, "").split("/");
-  const known = Object.hasOwn(PAGES, name) && (name !== "queue" || parts.length === 2);
-  return known ? [name, parts.map(decoded)] : ["queues", []];
+  const isView = Object.hasOwn(VIEWS, name) && VIEWS[name][1] === parts.length && (name !== "admin" || may("policymaker"));
+  return isView ? [...VIEWS[name], parts.map(decoded)] : [...VIEWS.overview, []];
 }
 
-/** A part of an address; as it stands if it is not encoded as it should be. */
+/** A part of an address; unchanged if it is not encoded as it should be. */
 function decoded(part) {
   try { return decodeURIComponent(part); } catch { return part; }
 }
 
 async function show() {
-  const mine = ++turn;
+  const mine = (turn += 1);
+  endStream();
   const session = current();
   nav.hidden = !session;
   document.getElementById("logout").hidden = !session;
   setText(document.getElementById("who"), session ? session.name : "");
   setText(status, "");
   if (!session) { view = null; main.replaceChildren(login()); main.querySelector("input").focus(); return; }
-  const [name, parts] = route();
+  document.getElementById("admin").hidden = !may("policymaker");
+  try { await loadVhosts(); } catch { /* the stream reports it */ }
+  if (mine !== turn) return;
+  const [create, , place, parts] = route();
   for (const link of nav.children) {
-    const here = link.hash === `#/${name === "queue" ? "queues" : name}`;
-    if (here) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+    if (link.hash.split("/")[1] === place) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
   }
-  view = PAGES[name](...parts);
+  view = create(...parts);
   document.title = `${view.title} · warren`;
   main.replaceChildren(view.element);
-  await keepAsking(mine);
+  await keepCurrent(mine);
 }
 
-async function keepAsking(mine) {
-  while (mine === turn && view) {
-    if (!document.hidden) {
-      try {
-        setText(status, (await view.update()) || "");
-      } catch (problem) {
-        if (mine !== turn) return;
-        if (!current()) { show(); return; }
-        setText(status, problem.status ? problem.message : "The server does not answer.");
-        if (problem.status === 404 && view.gone) view.gone();
-      }
-    }
-    if (mine !== turn) return;
-    await new Promise((resolve) => { setTimeout(resolve, EVERY_MS); });
+/** Read the view's stream as long as it is shown; begin again if it ends. */
+async function keepCurrent(mine) {
+  while (mine === turn) {
+    if (document.hidden) { await new Promise((resolve) => { document.addEventListener("visibilitychange", resolve, { once: true }); }); continue; }
+    const isLost = await streamed(mine);
+    if (mine !== turn || !isLost) continue;
+    setText(status, "The server does not answer.");
+    await new Promise((resolve) => { setTimeout(resolve, AGAIN_MS); });
+    try { await resume(); } catch { continue; }
+    if (mine === turn && !current()) { show(); return; }
   }
 }
+
+/** One stream of the view; whether it was lost. */
+function streamed(mine) {
+  return new Promise((resolve) => {
+    let source = null;
+    const end = (isLost) => { source?.close(); resolve(isLost); };
+    endStream = () => end(false);
+    view.load().catch((problem) => { if (mine === turn) setText(status, problem.message); });
+    if (!view.paths().length) { source = { close() {} }; return; }
+    source = follow(view.paths(), (answers) => {
+      if (mine !== turn) { end(false); return; }
+      const problem = answers.find((answer) => answer.status !== 200);
+      if (problem && isLoggedOut(problem.status, problem.body)) { end(true); return; }
+      if (problem) { if (!view.failed(problem.body)) setText(status, reasonOf(problem.status, problem.body)); return; }
+      setText(status, view.update(...answers.map((answer) => answer.body)));
+    }, () => end(true));
+  });
+}
+
+document.addEventListener("refresh", () => endStream());
+document.addEventListener("visibilitychange", () => { if (document.hidden) endStream(); });
 
 // ── logging in and out ──
 
@@ -94,16 +125,15 @@ function login() {
   const error = make("p", { class: "error", role: "alert" });
   const name = make("input", { name: "username", autocomplete: "username", required: true, autocapitalize: "none" });
   const word = make("input", { name: "password", type: "password", autocomplete: "current-password", required: true });
-  const form = make("form", { class: "panel login" }, make("h2", {}, "Log in"), field("User", name),
-    field("Password", word), error, make("button", { class: "main" }, "Log in"));
+  const form = make("form", { class: "panel login" }, make("h2", {}, "Log in"), make("label", {}, "User", name),
+    make("label", {}, "Password", word), error, make("button", { class: "main" }, "Log in"));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     try {
       await logIn(name.value, word.value);
       await show();
     } catch (problem) {
-      setText(error, problem.status === 401 && problem.message === "Login failed"
-        ? "No user has this name and password." : problem.message);
+      setText(error, isLoggedOut(problem.status, { reason: problem.message }) ? "No user has this name and password." : problem.message);
       word.select();
       word.focus();
     }
@@ -123,5 +153,5 @@ document.addEventListener("keydown", (event) => {
   if (filter) { event.preventDefault(); filter.focus(); }
 });
 
-try { await resume(); } catch { /* it is said when it is asked next */ }
+try { await resume(); } catch { /* the log-in form reports it */ }
 show();

@@ -1,76 +1,76 @@
-// Making elements. Texts are texts: nothing that comes from a message or a name is ever read as HTML.
+// Elements. Texts are texts: nothing that comes from a message or a name is ever read as HTML.
 
 export function make(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+  const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else if (value === true) made.setAttribute(key, "");
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, value);
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (value === true) element.setAttribute(key, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(key, value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
-  return made;
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  return element;
 }
 
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-export function field(label, input) {
-  return make("label", {}, label, input);
+const SHOWN_MS = 10_000;
+let hiding = 0;
+
+/** Report the result of an action, also to screen readers. */
+export function tell(text, isError = false) {
+  const result = document.getElementById("result");
+  result.classList.toggle("bad", isError);
+  result.replaceChildren(text);
+  clearTimeout(hiding);
+  hiding = setTimeout(() => result.replaceChildren(), SHOWN_MS);
 }
 
-/** Ask in a dialog; `fields` are elements with names, `submit` gets their values. */
-export function ask(title, fields, verb, submit, danger = false) {
-  const error = make("p", { class: "error", role: "alert" });
-  const go = make("button", { class: danger ? "danger" : "main" }, verb);
-  const form = make("form", { method: "dialog" }, ...fields, error, make("div", { class: "row" },
-    go, make("button", { type: "button", onclick: () => dialog.close() }, "Cancel")));
-  const dialog = make("dialog", { "aria-label": title }, make("h2", {}, title), form);
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    go.disabled = true;
-    setText(error, "");
-    try {
-      await submit(Object.fromEntries(new FormData(form)));
-      dialog.close();
-    } catch (problem) {
-      setText(error, problem.message);
-    } finally {
-      go.disabled = false;
-    }
-  });
-  const before = document.activeElement;
-  dialog.addEventListener("close", () => { dialog.remove(); before?.focus(); });
-  document.body.append(dialog);
-  dialog.showModal();
+/** A button whose failures are reported. */
+export function button(label, work, attributes = {}) {
+  return make("button", { type: "button", ...attributes, onclick: async () => {
+    try { await work(); } catch (problem) { tell(problem.message, true); }
+  } }, label);
 }
 
-/** Rows of a table, kept by key: what stays is only changed, so that the focus stays where it is. */
-export class Rows {
-  constructor(body, create) {
-    this.body = body;
-    this.create = create;
-    this.known = new Map();
-  }
+export const badge = (text, kind = "") => make("span", { class: `badge ${kind}` }, text);
 
-  update(items, keyOf, fill) {
-    const keys = new Set();
-    const order = [];
-    for (const item of items) {
-      const key = keyOf(item);
-      keys.add(key);
-      let row = this.known.get(key);
-      if (!row) this.known.set(key, (row = this.create(item)));
-      fill(row, item);
-      order.push(row.element);
-    }
-    for (const [key, row] of this.known) {
-      if (!keys.has(key)) { row.element.remove(); this.known.delete(key); }
-    }
-    const stays = this.body.contains(document.activeElement);
-    order.forEach((element, index) => {
-      const there = this.body.children[index];
-      if (there !== element && (!stays || !element.isConnected)) this.body.insertBefore(element, there ?? null);
-    });
-  }
+/** Pairs of names and values; a pair without a value is left out. */
+export function fillFacts(list, pairs) {
+  const shown = pairs.filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const text = JSON.stringify(shown);
+  if (list.dataset.shown === text) return;
+  list.dataset.shown = text;
+  list.replaceChildren(...shown.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, typeof value === "object" ? JSON.stringify(value) : String(value))]));
+}
+
+/** A value of an argument, a property or a parameter as text; the text "5" has quotation marks, the number has none. */
+export function plain(value) {
+  if (typeof value !== "string") return JSON.stringify(value);
+  try { JSON.parse(value); return JSON.stringify(value); } catch { return value; }
+}
+
+export const pairsOf = (table) => Object.entries(Array.isArray(table) ? {} : table ?? {});
+export const listed = (table) => pairsOf(table).map(([name, value]) => `${name}: ${plain(value)}`).join(", ");
+
+/** A part of a page: its heading, what can be done, and its contents. */
+export function panel(title, actions, ...contents) {
+  return make("section", { class: "panel", "aria-label": title }, make("div", { class: "row spread" },
+    make("h2", {}, title), make("div", { class: "row" }, actions)), contents);
+}
+
+/** A view of parts; each has `element`, `paths()` and `update(...answers)`, which returns a line for the status. */
+export function viewOf(title, parts, ...before) {
+  return {
+    title,
+    element: make("div", { class: "view" }, before, parts.map((part) => part.element)),
+    paths: () => parts.flatMap((part) => part.paths()),
+    update(...answers) {
+      const lines = parts.map((part) => part.update(...answers.splice(0, part.paths().length)));
+      return lines.filter(Boolean).join(" · ");
+    },
+    load: () => Promise.all(parts.map((part) => part.load?.())),
+    failed: (body) => parts.some((part) => part.failed?.(body)),
+  };
 }

@@ -88,38 +88,103 @@ export class Gauge {
   }
 }
 
-/** The course of a number over the last seconds, so many, the newest on the right. */
-export class History {
-  constructor(label, seconds = 600) {
-    this.label = label;
-    this.seconds = seconds;
-    this.points = [];
-    this.curve = shape("polyline", { class: "curve" });
-    this.element = shape(
-      "svg", { class: "history", viewBox: `0 0 ${WIDE} 100`, preserveAspectRatio: "none", role: "img" }, this.curve,
-    );
-  }
-
-  /** Put what the API knows of the past (samples, the newest first) ahead of all. */
-  begin(samples) {
-    const first = this.points.length ? this.points[0].at : Infinity;
-    const before = samples.map((one) => ({ value: one.sample, at: one.timestamp / 1000 })).filter((one) => one.at < first);
-    this.points.unshift(...before.reverse());
-  }
-
-  add(value) {
-    const now = Date.now() / 1000;
-    this.points.push({ value, at: now });
-    while (this.points[0].at < now - this.seconds) this.points.shift();
-    const most = Math.max(1, ...this.points.map((one) => one.value));
-    const drawn = this.points.map((one) => {
-      const x = WIDE - ((now - one.at) * WIDE) / this.seconds;
-      return `${x.toFixed(1)},${(97 - (94 * one.value) / most).toFixed(1)}`;
+/** The courses of some numbers in the past, the newest on the right. A series is [name, details => values]. */
+export class Plot {
+  constructor(title, series, unit = number) {
+    this.title = title;
+    this.unit = unit;
+    this.curves = series.map(([name], index) => shape("polyline", { class: `curve s${index}` }));
+    this.values = series.map(() => document.createElement("b"));
+    const key = document.createElement("p");
+    key.className = "legend";
+    series.forEach(([name], index) => {
+      const item = document.createElement("span");
+      item.append(shape("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" },
+        shape("rect", { class: `s${index}`, width: 10, height: 10 })), `${name} `, this.values[index]);
+      key.append(item);
     });
-    this.curve.setAttribute("points", drawn.join(" "));
-    this.element.setAttribute("aria-label", `${this.label}: ${number(value)} now, at most ${number(most)}`);
+    this.names = series.map(([name]) => name);
+    this.svg = shape("svg", { class: "plot", viewBox: `0 0 ${WIDE} 100`, preserveAspectRatio: "none", role: "img" }, ...this.curves);
+    [this.heading, this.scale, this.range] = ["figcaption", "span", "span"].map((name) => document.createElement(name));
+    this.element = document.createElement("figure");
+    this.element.append(this.heading, this.scale, this.svg, this.range, key);
+    [this.scale.className, this.range.className] = ["quiet scale", "quiet range"];
+    this.heading.textContent = title;
+    this.svg.addEventListener("pointermove", (event) => this.point(event.offsetX / this.svg.clientWidth));
+    this.svg.addEventListener("pointerleave", () => this.point(null));
+    this.pointed = null;
+  }
+
+  /** `columns`: the values of each series, the newest first; `times`: in milliseconds. */
+  update(columns, times) {
+    this.columns = columns;
+    this.times = times;
+    const most = Math.max(1, ...columns.flat());
+    columns.forEach((values, index) => {
+      const last = Math.max(1, values.length - 1);
+      const points = values.map((value, back) => `${(WIDE - (back * WIDE) / last).toFixed(1)},${(97 - (94 * value) / most).toFixed(1)}`);
+      this.curves[index].setAttribute("points", points.join(" "));
+    });
+    this.scale.textContent = this.unit(most);
+    const now = columns.map((values, index) => `${this.names[index]} ${this.unit(values[0] ?? 0)} now`);
+    this.svg.setAttribute("aria-label", `${this.title}: ${now.join(", ")}; at most ${this.unit(most)}`);
+    this.point(this.pointed);
+  }
+
+  /** Show the values at a place, from 0 to 1; `null`: the newest. */
+  point(place) {
+    this.pointed = place;
+    if (!this.times?.length) return;
+    const back = place === null ? 0 : Math.round((1 - place) * (this.times.length - 1));
+    this.columns.forEach((values, index) => { this.values[index].textContent = this.unit(values[back] ?? 0); });
+    const first = new Date(this.times.at(-1));
+    this.range.textContent = place === null ? `since ${clock(first)}` : `at ${clock(new Date(this.times[back]))}`;
   }
 }
+
+const clock = (time) => time.toLocaleTimeString("en-GB");
+
+/** Plots of samples of the past, with the choice of how far back they go. */
+export class Past {
+  static ranges = { minute: [60, 5], "ten minutes": [600, 5], hour: [3600, 60] };
+  static chosen = "ten minutes";
+
+  /** `plots`: [title, [[name, counter]], whether they are growths, from where in the document]. */
+  constructor(...plots) {
+    this.plots = plots.map(([title, series, isRate, from]) => ({ series, isRate, from,
+      plot: new Plot(title, series, isRate ? (value) => `${rate(value)}/s` : number) }));
+    const choice = document.createElement("select");
+    choice.setAttribute("aria-label", "How far back the plots go");
+    for (const name of Object.keys(Past.ranges)) choice.append(new Option(`last ${name}`, name, false, name === Past.chosen));
+    choice.addEventListener("change", () => { Past.chosen = choice.value; document.dispatchEvent(new Event("refresh")); });
+    this.element = document.createElement("div");
+    this.element.className = "plots";
+    this.element.append(...this.plots.map(({ plot }) => plot.element));
+    this.choice = choice;
+  }
+
+  static query(...kinds) {
+    const [age, step] = Past.ranges[Past.chosen];
+    return new URLSearchParams(kinds.flatMap((kind) => [[`${kind}_age`, age], [`${kind}_incr`, step]]));
+  }
+
+  update(document) {
+    for (const { series, isRate, from, plot } of this.plots) {
+      const details = series.map(([, counter]) => from(document)?.[`${counter}_details`]?.samples ?? []);
+      const times = (details.find((samples) => samples.length) ?? []).map((one) => one.timestamp);
+      plot.element.hidden = !times.length;
+      const step = (times[0] - times[1]) / 1000;
+      const columns = details.map((samples) => (isRate
+        ? samples.slice(0, -1).map((one, back) => Math.max(0, one.sample - samples[back + 1].sample) / step)
+        : samples.map((one) => one.sample)));
+      plot.update(columns, isRate ? times.slice(0, -1) : times);
+    }
+  }
+}
+
+export const MESSAGES = ["Messages", [["ready", "messages_ready"], ["unacked", "messages_unacknowledged"]], false];
+export const RATES = ["Messages a second", [["published", "publish"], ["delivered", "deliver_get"], ["acked", "ack"],
+  ["redelivered", "redeliver"]], true, (document) => document.message_stats];
 
 export function legend() {
   const list = document.createElement("p");
