@@ -21,8 +21,9 @@ _TYPES: Final = {
     "svg": "image/svg+xml",
 }
 _FILES: Final = frozenset({
-    "index.html", "style.css", "icon.svg", "admin.js", "api.js", "app.js", "clients.js", "dom.js", "draw.js", "exchanges.js",
-    "forms.js", "overview.js", "queue.js", "queues.js", "tables.js",
+    "index.html", "style.css", "icon.svg",
+    "admin.js", "api.js", "app.js", "clients.js", "dom.js", "draw.js", "exchanges.js", "forms.js", "overview.js",
+    "queue.js", "queues.js", "tables.js",
 })  # fmt: skip
 _LOGIN_BYTES: Final = 10_000
 
