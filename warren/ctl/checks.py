@@ -24,12 +24,11 @@ class CheckFailedError(WarrenError):
 
 def listeners(node: RunningNode) -> list[dict[str, Any]]:
     """Where the node listens: ``interface``, ``port``, ``protocol`` and ``purpose``."""
-    rows = []
-    for server in list(node.hosted):
-        for interface, port in list(getattr(server, "addresses", ())):
-            protocol, purpose = ("amqp", "AMQP 0-9-1") if hasattr(server, "connections") else ("http", "HTTP API")
-            rows.append({"interface": str(interface), "port": port, "protocol": protocol, "purpose": purpose})
-    return rows
+    return [
+        {"interface": interface, "port": port, "protocol": server.protocol, "purpose": server.purpose}
+        for server in list(node.hosted)
+        for interface, port in server.addresses
+    ]
 
 
 def alarms(node: RunningNode) -> list[str]:

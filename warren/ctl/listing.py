@@ -149,7 +149,7 @@ def _entry(node: RunningNode, arguments: Arguments) -> QueueEntry:
 def _connections(node: RunningNode) -> Iterator[tuple[Any, Any]]:
     """Yield each connection with its server, also those that have not opened a vhost yet."""
     for server in list(node.hosted):
-        for connection in list(getattr(server, "connections", {}).values()):
+        for connection in list(server.connections.values()):
             yield server, connection
 
 

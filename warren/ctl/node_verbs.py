@@ -32,7 +32,6 @@ def status(node: RunningNode, _: Arguments) -> dict[str, Any]:
     memory = run(node.memory())
     settings = node.config.node
     vhosts = list(node.registry.vhosts.values())
-    servers = [server for server in list(node.hosted) if hasattr(server, "addresses")]
     return {
         "pid": os.getpid(),
         "os": platform.system(),
@@ -53,7 +52,7 @@ def status(node: RunningNode, _: Arguments) -> dict[str, Any]:
             "total_used": len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None,
         },
         "totals": {
-            "connection_count": sum(len(getattr(server, "connections", ())) for server in servers),
+            "connection_count": sum(len(server.connections) for server in list(node.hosted)),
             "queue_count": sum(len(vhost.queues) for vhost in vhosts) + len(list(node.registry.streams)),
             "virtual_host_count": len(vhosts) + len(node.registry.down),
         },
@@ -118,7 +117,7 @@ def set_tracing(node: RunningNode, vhost: str, *, on: bool) -> None:
     """Trace the messages of a vhost's clients from now on, or no longer; until the node is closed."""
     (node.registry.traced.add if on else node.registry.traced.discard)(vhost)
     for server in list(node.hosted):
-        for connection in list(getattr(server, "connections", {}).values()):
+        for connection in list(server.connections.values()):
             for channel in list(connection.channels.values()):
                 channel.link.note_tracing()
 
@@ -147,9 +146,8 @@ def environment(node: RunningNode, _: Arguments) -> dict[str, Any]:
         "topics": _plain(attrs.asdict(config.topics)),
     }
     for server in list(node.hosted):
-        settings: Any = getattr(server, "settings", None)
-        if attrs.has(type(settings)) and getattr(settings, "listens", True):
-            sections[type(server).__module__.split(".")[1]] = _plain(attrs.asdict(settings))
+        if server.addresses:
+            sections[type(server).__module__.split(".")[1]] = _plain(attrs.asdict(server.settings))
     return sections
 
 

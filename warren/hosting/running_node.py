@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from warren.actors import messages as m
@@ -54,7 +54,22 @@ T = TypeVar("T")
 
 
 class Hosted(Protocol):
-    """A part that uses a node and ends before it: a server."""
+    """A server of a node, which ends before it."""
+
+    protocol: str
+    purpose: str
+    """What it serves, as RabbitMQ names it."""
+
+    @property
+    def settings(self) -> Any: ...
+
+    @property
+    def addresses(self) -> Sequence[tuple[str, int]]:
+        """Where it listens: hosts and ports."""
+
+    @property
+    def connections(self) -> Mapping[str, Any]:
+        """The connections of its AMQP clients by name."""
 
     def stop(self) -> None: ...
 

@@ -47,6 +47,9 @@ CHANNEL_TICK_INTERVAL_S: Final = 60.0
 class Server:
     """An AMQP 0-9-1 server over a running node. It ends before its node does."""
 
+    protocol = "amqp"
+    purpose = "AMQP 0-9-1"
+
     def __init__(self, node: RunningNode, settings: ServerSettings | None = None) -> None:
         self.context = ServerContext(node, ServerSettings() if settings is None else settings)
         self.node = node
