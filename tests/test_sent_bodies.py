@@ -7,6 +7,7 @@ import base64
 import csv
 import io
 import json
+import shutil
 import struct
 import sys
 import zlib
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -26,9 +28,11 @@ from tests.support.cli_tools import warren as command
 from tests.support.pipeline_tools import read_rows
 from warren import Node
 from warren.actors.engines.topics.store_opening import load_store
+from warren.actors.node.node_errors import TopicsDownError
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import Host
 from warren.msg_store.commit_log.record_bodies import MOST_BODY_BYTES
+from warren.salvage.rocketmq.batch_queues import UNIT
 from warren.salvage.rocketmq.rocketmq_store import index_names
 from warren.storage.errors import DataError, MessageError
 from warren.storage.filesystem import RealFileSystem
@@ -150,7 +154,7 @@ def test_an_empty_body_is_not_decompressed(tmp_path: Path) -> None:
 
 # ── the command line ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-READ = ("--topic", "events", "--queue-id", 0)
+READ = ("--topic", "events", "--queue-id", "0")
 
 
 def test_lines_have_the_body_that_was_sent_and_the_sum_of_the_stored_one(tmp_path: Path) -> None:
@@ -284,3 +288,97 @@ def test_a_batch_in_one_record_is_its_messages(tmp_path: Path, sys_flag: int, pa
     assert len({line["physical_offset"] for line in lines[:3]}) == 1
     assert all(line["crc_ok"] for line in lines)
     assert bodies_of(lines_of("scan", directory, "--raw-bodies")) == [batch, b"last"]
+
+
+def with_batch_queue(directory: Path, *batches: tuple[int, int]) -> Path:
+    """The store with a queue of batches in place of its ConsumeQueue; ``batches``: queue offset and messages of each
+    record. Returns the unit file's path."""
+    topics = directory / "topics"
+    shutil.rmtree(topics / "consumequeue")
+    place = topics / "batchconsumequeue" / "events" / "0"
+    place.mkdir(parents=True)
+    lines = lines_of("scan", topics, "--raw-bodies")
+    assert len(lines) == len(batches)
+    units = np.zeros(10, UNIT)
+    for unit, line, (queue_offset, count) in zip(units, lines, batches, strict=False):
+        unit["physical_offset"], unit["size"] = line["physical_offset"], line["size"]
+        unit["store_timestamp"], unit["queue_offset"], unit["count"] = line["store_timestamp"], queue_offset, count
+    (file := place / f"{0:020d}").write_bytes(units.tobytes())
+    return file
+
+
+def batch_of(*bodies: bytes) -> bytes:
+    return b"".join(inner(body, b"") for body in bodies)
+
+
+def test_a_queue_of_batches_is_read_message_by_message(tmp_path: Path) -> None:
+    first, second = batch_of(b"a", b"b", b"c"), batch_of(b"d", b"e")
+    directory = stored(tmp_path, (0xC0, first), (0xC0, second), (0, b"f"))
+    with_batch_queue(directory, (0, 3), (3, 2), (5, 1))
+    topics = directory / "topics"
+    assert bodies_of(lines_of("read", topics, *READ)) == [b"a", b"b", b"c", b"d", b"e", b"f"]
+    assert bodies_of(lines_of("read", topics, *READ, "--offset", 1, "--max", 3)) == [b"b", b"c", b"d"]
+    assert bodies_of(lines_of("read", topics, *READ, "--raw-bodies")) == [first, second, b"f"]
+    assert len(command("topic", "entries", topics, *READ).stdout.splitlines()) == 3
+    report = json.loads(command("inspect", topics, "--json").stdout)
+    assert report["queues"] == [{"topic": "events", "queue_id": 0, "min_offset": 0, "max_offset": 6}]
+    (listed,) = json.loads(command("topic", "list", topics, "--json").stdout)
+    assert (listed["topic"], listed["queues"], listed["messages"]) == ("events", 1, 6)
+    late = command("topic", "offset-at", topics, *READ, "--timestamp", "1800000000000")
+    assert late.stdout == "6\n"
+    assert command("topic", "read", topics, *READ, "--offset", "7").exit_code == 2
+
+
+def test_queues_of_other_kinds_are_named_and_no_damage(tmp_path: Path) -> None:
+    directory = stored(tmp_path, (0, b"a"), (0, b"b"))
+    with_batch_queue(directory, (0, 1), (1, 1))
+    topics = directory / "topics"
+    result = command("verify", topics)
+    assert result.exit_code == 0
+    assert "queues not read: those of batches" in result.stdout
+    assert "No damage." in result.stdout
+    with opened(directory) as node, pytest.raises(TopicsDownError, match="ConsumeQueues of batches"):
+        node.topic("events")
+
+
+def test_a_damaged_unit_ends_a_queue_of_batches(tmp_path: Path) -> None:
+    directory = stored(tmp_path, (0, b"a"), (0, b"b"), (0, b"c"))
+    file = with_batch_queue(directory, (0, 1), (1, 1), (2, 1))
+    with open(file, "r+b") as units:
+        units.seek(46 + 8)
+        units.write(bytes(4))
+    assert bodies_of(lines_of("read", directory / "topics", *READ)) == [b"a"]
+
+
+def test_consume_queues_in_rocksdb_are_refused_by_name(tmp_path: Path) -> None:
+    directory = stored(tmp_path, (0, b"a"))
+    topics = directory / "topics"
+    shutil.rmtree(topics / "consumequeue")
+    (topics / "consumequeue").mkdir()
+    for name in ("CURRENT", "MANIFEST-000005", "000012.sst", "LOCK"):
+        (topics / "consumequeue" / name).write_bytes(b"x")
+    result = command("topic", "read", topics, *READ)
+    assert result.exit_code == 2
+    assert "the ConsumeQueues are in RocksDB, which is not read" in result.stderr
+    result = command("verify", topics)
+    assert (result.exit_code, "queues not read: the ConsumeQueues are in RocksDB" in result.stdout) == (0, True)
+    result = command("topic", "scan", topics)
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1)
+    with opened(directory) as node, pytest.raises(TopicsDownError, match="RocksDB"):
+        node.topic("events")
+
+
+def test_a_light_queue_has_the_messages_of_its_parents(tmp_path: Path) -> None:
+    directory = stored(tmp_path, (0, b"a"), (1, zlib.compress(BODY)), (0, b"c"))
+    topics = directory / "topics"
+    entries = [json.loads(line) for line in command("topic", "entries", topics, *READ).stdout.splitlines()]
+    place = topics / "consumequeue" / "%LMQ%clients" / "0"
+    place.mkdir(parents=True)
+    (existing,) = (topics / "consumequeue" / "events" / "0").iterdir()
+    content = b"".join(struct.pack(">qiq", *entries[row]) for row in (1, 2))
+    (place / existing.name).write_bytes(content.ljust(existing.stat().st_size, b"\0"))
+    lines = lines_of("read", topics, "--topic", "%LMQ%clients", "--queue-id", 0)
+    assert bodies_of(lines) == [BODY, b"c"]
+    assert {line["topic"] for line in lines} == {"events"}
+    result = command("verify", topics)
+    assert (result.exit_code, "queues not read: those of %LMQ%" in result.stdout) == (0, True)

@@ -23,7 +23,7 @@ import attrs
 from pykka import ActorRef
 
 from warren.actors.engines.topics.names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
-from warren.actors.engines.topics.store_files import CONFIG
+from warren.actors.engines.topics.store_files import CONFIG, refuse_queues
 from warren.actors.engines.topics.store_opening import load_store
 from warren.actors.engines.topics.stream_retention import StreamRetention
 from warren.actors.engines.topics.topic_store import TopicStore, table_of
@@ -233,6 +233,7 @@ def _loaded(context: NodeContext, path: str, settings: TopicSettings, *, has_fai
     files = context.files
     files.make_directories(f"{path}/{CONFIG}")
     files.sync_directory(posixpath.dirname(path))  # otherwise all of it could be lost with its name
+    refuse_queues(files, path)
     store = load_store(
         files, path, settings, new_index_name=lambda: index_name(context.clock.wall_us()), sync_failed=has_failed
     )

@@ -87,7 +87,7 @@ def _messages(node: Place, kinds: Counter[str]) -> int:
         from warren.salvage.rocketmq.rocketmq_store import opened_store
 
         with opened_store(node.path, node.files, store, {}) as opened:
-            count += sum(queue.max_offset - queue.min_offset for queue in opened.store.queues.values())
+            count += sum(queue.max_offset - queue.min_offset for queue in opened.queues.values())
             kinds.update(
                 f"missing {cut.missing}" if cut.missing else "cut off by recovery" for cut in opened.store.cuts
             )

@@ -17,6 +17,8 @@ from warren.msg_store.commit_log import commit_log_format
 SCHEDULE_TOPIC: Final = commit_log_format.SCHEDULE_TOPIC
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+LMQ_PREFIX: Final = "%LMQ%"
+"""Of a queue whose entries point at messages of other topics, which name it: RocketMQ's light message queues."""
 STREAM_PREFIX: Final = "%STREAM%"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

@@ -6,8 +6,13 @@ from typing import Any, Final, Literal
 
 import attrs
 
+from warren.storage.errors import DataError
+from warren.storage.filesystem import FileSystem
+
 COMMIT_LOG: Final = "commitlog"
 CONSUME_QUEUES: Final = "consumequeue"
+BATCH_QUEUES: Final = "batchconsumequeue"
+"""RocketMQ 5's, of topics of the type BatchCQ."""
 INDEX: Final = "index"
 CONFIG: Final = "config"
 CHECKPOINT: Final = "checkpoint"
@@ -15,6 +20,25 @@ ABORT: Final = "abort"
 LOCK: Final = "lock"
 
 Missing = Literal["messages", "entries"] | None
+
+
+def in_rocksdb(files: FileSystem, directory: str) -> str | None:
+    """Whether the store's ConsumeQueues are in RocksDB: as a reason not to read them."""
+    place = f"{directory}/{CONSUME_QUEUES}"
+    names = set(files.list(place)) if files.is_directory(place) else set[str]()
+    if "CURRENT" not in names or not any(name.startswith("MANIFEST-") for name in names):
+        return None
+    return (
+        "the ConsumeQueues are in RocksDB, which is not read; topic scan has the messages, topic rebuild makes queues"
+    )
+
+
+def refuse_queues(files: FileSystem, directory: str) -> None:
+    """Raise :class:`DataError` if there are ConsumeQueues that a running node does not keep."""
+    if (reason := in_rocksdb(files, directory)) is not None:
+        raise DataError(f"{directory}/{CONSUME_QUEUES}", None, reason)
+    if files.is_directory(place := f"{directory}/{BATCH_QUEUES}") and files.list(place):
+        raise DataError(place, None, "ConsumeQueues of batches can be read (warren topic read), not continued")
 
 
 @attrs.frozen

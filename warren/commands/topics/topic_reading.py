@@ -152,7 +152,8 @@ def read(
         remaining = max(end - max(offset or 0, first), 0)
         count = remaining if at_most is None else min(remaining, at_most)
         bar = partial(counting_bar, "Reading", lambda: count)
-        _write_records(path, enumerate(items, 1), bar, options, selection=selection, findings=findings)
+        numbered = enumerate(items, 1)
+        _write_records(path, numbered, bar, options, selection=selection, findings=findings, first_offset=offset or 0)
     findings.exit()
 
 
@@ -211,15 +212,19 @@ def _write_records(
     selection: RecordSelection,
     findings: _Findings,
     blanks: bool = False,
+    first_offset: int = 0,
 ) -> None:
-    """Write the selected records, and say how many; each item comes with the position to advance the bar to."""
+    """Write the selected records, and say how many; each item comes with the position to advance the bar to.
+
+    ``first_offset``: of a batch, only its messages from this queue offset on.
+    """
     with (
         opened_records(options.out, path, options.format, with_text=options.with_text) as output,
         opened_bar(is_shown=output.may_show) as advance_to,
     ):
         blank_lines = output.writer if blanks and selection.where is None else None
         for position, stored in items:
-            for item in (stored,) if options.raw_bodies else as_sent((stored,), path):
+            for item in (stored,) if options.raw_bodies else as_sent((stored,), path, first_offset):
                 match item:
                     case Record() if selection.takes(item):
                         output.writer.record(selection.records - 1, item)

@@ -188,10 +188,12 @@ class StoredTopics:
     def topics(self) -> Mapping[str, int]:
         from warren.actors.engines.topics.topic_store import table_of
 
-        return dict(sorted(table_of(self.opened.store).topics.items()))
+        table = table_of(self.opened.store)
+        table.declare_all(self.opened.batch_queues)
+        return dict(sorted(table.topics.items()))
 
     def bounds(self, topic: str) -> Bounds:
-        topics, queues = self.topics(), self.opened.store.queues
+        topics, queues = self.topics(), self.opened.queues
         if topic not in topics:
             raise NoTopicError(f"no topic {topic!r} in {self.opened.path}{did_you_mean(topic, topics)}")
         by_id = {queue_id: queues.get((topic, queue_id)) for queue_id in range(topics[topic])}
@@ -231,7 +233,11 @@ class StoredTopics:
         yield from offsets
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        self.opened.queue(topic, queue_id)
+        from warren.salvage.rocketmq.batch_queues import BatchQueue
+
+        queue = self.opened.queue(topic, queue_id)
+        if isinstance(queue, BatchQueue):
+            return queue.offset_at(timestamp_ms)
         return self.opened.store.offset_by_time(topic, queue_id, timestamp_ms)
 
     def message(self, message_id: str) -> Record:

@@ -14,16 +14,17 @@ from datetime import datetime, timedelta
 
 import attrs
 
-from warren.actors.engines.topics.store_files import CHECKPOINT, CONFIG, Cut
+from warren.actors.engines.topics.store_files import CHECKPOINT, CONFIG, Cut, in_rocksdb
 from warren.actors.engines.topics.store_opening import load_store
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
 from warren.salvage.read_only import ReadOnlyFileSystem
+from warren.salvage.rocketmq.batch_queues import BatchQueue, batch_queues
 from warren.salvage.rocketmq.inference import Inferred, infer
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
-from warren.salvage.rocketmq.verify_consume_queue import ConsumeQueues
 from warren.salvage.rocketmq.verify_files import StoreFiles
+from warren.salvage.rocketmq.verify_queues import ConsumeQueues
 from warren.salvage.source import open_place
 from warren.storage.errors import WarrenError, did_you_mean
 from warren.storage.overlay import OverlayFileSystem
@@ -45,12 +46,20 @@ class RocketmqStore:
     """For people: what recovery cut off, and what was guessed."""
     store: TopicStore
     has_checkpoint: bool
+    batch_queues: Mapping[tuple[str, int], BatchQueue]
 
-    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+    @property
+    def queues(self) -> dict[tuple[str, int], ConsumeQueue | BatchQueue]:
+        """All queues, by topic and queue id."""
+        return {**self.store.queues, **self.batch_queues}
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | BatchQueue:
         """Return an existing queue. Raises :class:`WarrenError` if it is missing."""
-        queues = self.store.queues
+        queues = self.queues
         queue = queues.get((topic, queue_id))
         if queue is None:
+            if (reason := in_rocksdb(self.below, self.directory)) is not None:
+                raise WarrenError(f"{self.path}: no queue {queue_id} of the topic {topic!r}: {reason}")
             ids = [str(other_id) for name, other_id in queues if name == topic]
             hint = f"; its queues are {', '.join(ids)}" if ids else did_you_mean(topic, {name for name, _ in queues})
             hint = hint or "; warren inspect names the topics"
@@ -112,10 +121,11 @@ def opened_store(
         store = load_store(files, directory, settings, new_index_name=index_names(), good_until=good_until)
         if start:
             store.start()
-        notes = [*guesses, *(str(cut) for cut in store.cuts if cut.missing is None)]
+        in_others = [reason] if (reason := in_rocksdb(below, directory)) is not None else []
+        notes = [*in_others, *guesses, *(str(cut) for cut in store.cuts if cut.missing is None)]
         has_checkpoint = below.exists(f"{directory}/{CHECKPOINT}")
-        opened = RocketmqStore(path, directory, below, files, settings, inferred, notes, store, has_checkpoint)
-        yield opened
+        batches = batch_queues(below, directory, store.commit_log)
+        yield RocketmqStore(path, directory, below, files, settings, inferred, notes, store, has_checkpoint, batches)
         store.abandon()
     finally:
         files.close()

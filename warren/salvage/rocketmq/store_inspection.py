@@ -60,7 +60,7 @@ def inspect_store(
         "commit_log": _commit_log(opened, report, advance),
         "queues": [
             {"topic": topic, "queue_id": queue_id, "min_offset": queue.min_offset, "max_offset": queue.max_offset}
-            for (topic, queue_id), queue in sorted(store.queues.items())
+            for (topic, queue_id), queue in sorted(opened.queues.items())
         ],
         "index_files": [{"name": file.name, **attrs.asdict(file.header)} for file in store.index.index_files],
         "groups": [] if offsets is None else group_rows(opened, offsets),
@@ -86,7 +86,7 @@ def _commit_log(opened: RocketmqStore, report: Callable[[object], object], advan
 
 def group_rows(opened: RocketmqStore, offsets: ConsumerOffsets) -> list[Report]:
     """Where groups are: ``topic``, ``group``, ``queue_id``, ``offset``, ``lag``."""
-    queues = opened.store.queues
+    queues = opened.queues
     groups = []
     for position in sorted(offsets.positions(), key=attrs.astuple):
         queue = queues.get((position.topic, position.queue_id))

@@ -5,8 +5,9 @@ A message that cannot be read is a finding in its place; the others are returned
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from itertools import islice
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -21,11 +22,12 @@ from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES
 from warren.salvage.queue_directory import UNREADABLE_BODY, Finding, Severity, damage_by
 from warren.salvage.read_only import ReadOnlyFileSystem
+from warren.salvage.rocketmq.batch_queues import BatchQueue
 from warren.salvage.rocketmq.record_lines import carries
 from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
-from warren.salvage.rocketmq.verify_consume_queue import ConsumeQueues
 from warren.salvage.rocketmq.verify_files import StoreFiles
+from warren.salvage.rocketmq.verify_queues import ConsumeQueues
 from warren.salvage.rocketmq.walking import walk_records
 from warren.storage.errors import DataError, MessageError
 from warren.storage.topic_settings import TopicSettings
@@ -38,15 +40,22 @@ _FIELDS = "physical_offset", "size", "tags_code"
 
 
 def queue_entries(
-    queue: ConsumeQueue, queue_offset: int | None, limit: int | None
+    queue: ConsumeQueue | BatchQueue, queue_offset: int | None, limit: int | None
 ) -> Iterator[tuple[int, int, int, int] | Finding]:
-    """Queue offset, physical offset, size and tags code of the entries from ``queue_offset`` on, or the queue's first.
+    """Queue offset, physical offset, size and tags code of the entries from ``queue_offset`` on, or the queue's first;
+    of a queue of batches, from the batch on that has it.
 
     If a file is missing, a finding says so, and the next one's entries follow, as they would for a consumer. Raises
     :class:`QueueRangeError` if the queue ends before ``queue_offset``.
     """
     if queue_offset is not None and queue_offset > queue.max_offset:
-        raise QueueRangeError(f"{queue.mapped.directory} ends at {queue.max_offset}, before {queue_offset}")
+        raise QueueRangeError(f"{_directory(queue)} ends at {queue.max_offset}, before {queue_offset}")
+    if isinstance(queue, BatchQueue):
+        units = (
+            unit for units in queue.units(queue_offset or 0) for unit in units[["queue_offset", *_FIELDS]].tolist()
+        )
+        yield from islice(units, limit)
+        return
     at = queue.min_offset if queue_offset is None else max(queue_offset, queue.min_offset)
     remaining = queue.max_offset if limit is None else limit
     while at < queue.max_offset and remaining > 0:
@@ -65,12 +74,13 @@ def queue_entries(
 
 
 def queue_messages(
-    opened: RocketmqStore, queue: ConsumeQueue, queue_offset: int | None, limit: int | None
+    opened: RocketmqStore, queue: ConsumeQueue | BatchQueue, queue_offset: int | None, limit: int | None
 ) -> Iterator[Record | Finding]:
     """One queue's messages; neighbouring entries whose records cannot be read make one finding."""
-    if queue_offset is None or queue_offset < queue.mapped.min_offset // ENTRY_BYTES:
+    directory = _directory(queue)
+    if isinstance(queue, ConsumeQueue) and (queue_offset or 0) < queue.mapped.min_offset // ENTRY_BYTES:
         yield from _missing_head(opened, queue)
-    lost = _Lost(queue.mapped.directory)
+    lost = _Lost(directory)
     for entry in queue_entries(queue, queue_offset, limit):
         if isinstance(entry, Finding):
             yield from lost.end()
@@ -84,8 +94,12 @@ def queue_messages(
         else:
             yield from lost.add(number, *record)
     yield from lost.end()
-    yield from (finding for finding in _missing(opened, "entries") if finding.path == queue.mapped.directory)
-    yield from (finding for finding in _missing(opened, "messages") if finding.path == queue.mapped.directory)
+    yield from (finding for finding in _missing(opened, "entries") if finding.path == directory)
+    yield from (finding for finding in _missing(opened, "messages") if finding.path == directory)
+
+
+def _directory(queue: ConsumeQueue | BatchQueue) -> str:
+    return queue.directory if isinstance(queue, BatchQueue) else queue.mapped.directory
 
 
 def _missing_head(opened: RocketmqStore, queue: ConsumeQueue) -> Iterator[Finding]:
@@ -177,19 +191,25 @@ def salvaged_records(files: ReadOnlyFileSystem, directory: str, settings: TopicS
         yield from queues.finish(log.end.physical_offset)
 
 
-def as_sent(items: Iterable[Record | T], path: str) -> Iterator[Record | T | Finding]:
+def as_sent(items: Iterable[Record | T], path: str, first_offset: int = 0) -> Iterator[Record | T | Finding]:
     """The messages of records as their producers sent them; ``path``: whose records they are.
 
+    ``first_offset``: of a batch, only its messages from this queue offset on.
     A record whose body is not what its flags say is a finding.
     """
     for item in items:
         if isinstance(item, Record):
             try:
-                yield from sent_records(item)
+                messages = sent_records(item)
+                yield from messages if len(messages) == 1 else _from(messages, first_offset)
             except MessageError as error:
                 yield unreadable_body(item, path, error)
         else:
             yield item
+
+
+def _from(messages: Sequence[Record], first_offset: int) -> Iterator[Record]:
+    return (message for message in messages if message.queue_offset >= first_offset)
 
 
 def unreadable_body(record: Record, path: str, error: MessageError) -> Finding:

@@ -19,10 +19,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.actors.engines.topics.queue_rows import rows_of_queues
-from warren.actors.engines.topics.store_files import CONSUME_QUEUES
 from warren.msg_store.commit_log.commit_log_format import SCHEDULE_TOPIC, Record, decode_properties
-from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.queue_index.topics.consume_queue_format import (
     ENTRY,
     ENTRY_BYTES,
@@ -34,7 +31,7 @@ from warren.queue_index.topics.consume_queue_format import (
 )
 from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
-from warren.salvage.rocketmq.verify_files import FindingRuns, MappedFile, StoreFiles, cut_short, finding, mapped_files
+from warren.salvage.rocketmq.verify_files import FindingRuns, MappedFile, StoreFiles, cut_short, finding
 from warren.storage.java_hash import java_hash
 
 _WINDOW_ENTRIES: Final = 1 << 16
@@ -42,7 +39,6 @@ _RECOVERED_FILES: Final = 3
 """Number of a queue's last files that recovery looks at."""
 
 _NOTHING: Final = np.void(bytes(ENTRY_BYTES))
-_MOST_QUEUE_ID: Final = (1 << 31) - 1
 
 Longs = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.intp]
@@ -335,69 +331,3 @@ def _are_equal(entries: Entries, messages: Messages) -> bool:
 def _are_filler(entries: Entries) -> npt.NDArray[np.bool_]:
     filler: npt.NDArray[np.bool_] = (entries["physical_offset"] == 0) & (entries["size"] == FILLER_SIZE)
     return filler
-
-
-# ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@attrs.define(eq=False, repr=False)
-class ConsumeQueues:
-    """Every queue of a store: those that have a directory, and those that only messages know of."""
-
-    store_files: StoreFiles
-    log: VerifiedCommitLog
-    name_findings: list[Finding] = attrs.Factory(list)
-    queues: dict[tuple[str, int], VerifiedQueue] = attrs.Factory(dict)
-
-    @classmethod
-    def of(cls, store_files: StoreFiles, log: VerifiedCommitLog) -> ConsumeQueues:
-        queues = cls(store_files, log)
-        for topic in store_files.files.list(store_files.path(CONSUME_QUEUES)):
-            path = store_files.path(CONSUME_QUEUES, topic)
-            names = store_files.files.list(path) if store_files.files.is_directory(path) else None
-            for name in [""] if names is None else names:
-                inner = f"{path}/{name}" if name else path
-                if not (name.isascii() and name.isdigit() and int(name) <= _MOST_QUEUE_ID):
-                    detail = "no directory of a topic, or of a queue"
-                    queues.name_findings.append(Finding("misplaced file", "damage", inner, None, detail))
-                    continue
-                queues._add(topic, int(name), inner)
-        log.dispatched_until = max((queue.max_physical_offset for queue in queues.queues.values()), default=-1)
-        log.points_at = queues.points_at
-        return queues
-
-    def _add(self, topic: str, queue_id: int, path: str) -> None:
-        size = self.store_files.settings.mapped_file_size_consume_queue
-        files, findings = mapped_files(self.store_files, path, size)
-        self.name_findings += findings
-        queue = self.queues[topic, queue_id] = VerifiedQueue(self.store_files, self.log, topic, queue_id, files)
-        queue.load()
-
-    @property
-    def has_entries(self) -> bool:
-        return any(queue.end > queue.first for queue in self.queues.values())
-
-    def take(self, columns: RecordColumns) -> Iterator[Finding]:
-        """Compare the next messages of the CommitLog with their entries."""
-        for key, rows in rows_of_queues(columns):
-            queue = self.queues.get(key)
-            if queue is None:
-                queue = self.queues[key] = VerifiedQueue(self.store_files, self.log, *key, [])
-            yield from queue.take(
-                Messages(
-                    columns.queue_offsets[rows],
-                    columns.positions[rows],
-                    columns.physical_offsets[rows],
-                    columns.sizes[rows].astype(np.int64),
-                    columns.tags_codes[rows],
-                )
-            )
-
-    def points_at(self, physical_offset: int) -> bool:
-        """Whether any entry that is not judged yet points there."""
-        return any(queue.points_at(physical_offset) for queue in self.queues.values())
-
-    def finish(self, end: int) -> Iterator[Finding]:
-        """The findings that are left after all messages."""
-        for queue in self.queues.values():
-            yield from queue.finish(end)

@@ -25,10 +25,10 @@ from warren.queue_index.topics.consumer_offsets import FILE_NAME
 from warren.queue_index.topics.consumer_offsets_format import decode_consumer_offsets, decode_delay_offsets
 from warren.salvage.queue_directory import Finding, Severity, unreadable_file
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
-from warren.salvage.rocketmq.verify_consume_queue import ConsumeQueues
 from warren.salvage.rocketmq.verify_files import StoreFiles, finding
 from warren.salvage.rocketmq.verify_index_file import VerifiedIndexFile, index_files
 from warren.salvage.rocketmq.verify_index_keys import IndexKeys
+from warren.salvage.rocketmq.verify_queues import ConsumeQueues
 from warren.storage.errors import StorageError, WarrenError
 from warren.storage.filesystem import FileSystem
 from warren.storage.topic_settings import TopicSettings
