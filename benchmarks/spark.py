@@ -1,7 +1,7 @@
 """``python -m benchmarks.spark``: what the pipeline reaches on Spark, each figure beside its counterpart in one run.
 
 Every case runs in a process of its own (:mod:`benchmarks.spark_cases`) that starts a session, gets warm, and lets the
-contestants take turns. The page docs/spark-cluster.md says what is compared with what.
+contestants take turns. The page docs/spark.md says what is compared with what.
 
 ``--quick``: a sixteenth of the bytes, one turn each, nothing written but to the terminal.
 """
@@ -240,7 +240,7 @@ def main(
             progress.remove_task(task)
     results = Results.of(bench.figures, quick=quick)
     show(console, results)
-    keep(results, "spark", "spark-cluster.md")
+    keep(results, "spark", "spark.md")
     if not quick:
         draw_spark(results, DOCS / "benchmarks-spark.png")
 
