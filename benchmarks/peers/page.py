@@ -148,8 +148,12 @@ def _goals(outcome: Outcome) -> list[str]:
     short = [attrs.evolve(figure, title=re.sub(r"^(W\w+), .*: ", r"\1: ", figure.title)) for figure in missed]
     lines += [*figures_table(short), ""] if short else []
     lines += [f"Not measured: {missing}." for missing in outcome.not_measured()]
-    found = [line for result in outcome.works for line in _behind(result)]
-    return [*lines, "Where a peer with the same promise is ahead of warren: " + ("; ".join(found) or "nowhere") + "."]
+    ahead: dict[str, list[str]] = {}
+    for result in outcome.works:
+        for value, peer, ratio in behind(result):
+            ahead.setdefault(title_of(peer), []).append(f"{result.work} {value} {ratio.median:.2f} ×")
+    said = "; ".join(f"{peer}: {', '.join(values)}" for peer, values in ahead.items()) or "nowhere"
+    return [*lines, f"Where a peer with the same promise is ahead, and warren's multiple of it: {said}."]
 
 
 def _growth_table(name: str, peers: dict[str, Points]) -> list[str]:
