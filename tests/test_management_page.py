@@ -674,11 +674,13 @@ MANY = 10_000
 def crowded() -> Iterator[str]:
     """The address of a node with ten thousand queues, exchanges, bindings and users."""
     numbers = [f"{number:05}" for number in range(MANY)]
+    common = {"vhost": "/", "durable": True, "auto_delete": False}
+    topic = common | {"type": "topic", "internal": False}
     user = {"password_hash": "", "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": []}
     with warren.open(":memory:") as node:
         node.import_definitions({
-            "queues": [{"name": f"queue-{number}", "vhost": "/", "durable": True} for number in numbers],
-            "exchanges": [{"name": f"exchange-{number}", "vhost": "/", "type": "topic"} for number in numbers],
+            "queues": [{"name": f"queue-{number}"} | common for number in numbers],
+            "exchanges": [{"name": f"exchange-{number}"} | topic for number in numbers],
             "users": [{"name": f"user-{number}"} | user for number in numbers],
             "bindings": [
                 {"source": "amq.topic", "vhost": "/", "destination": f"queue-{number}", "destination_type": "queue",
@@ -711,6 +713,14 @@ def test_ten_thousand_rows_are_paged_sorted_and_filtered(chrome: Browser, crowde
     waited(chrome, f"{table} nav button", "Next").click()
     waited(chrome, f"{table} nav span", "page 2 of")
     assert len(chrome.find_elements(By.CSS_SELECTOR, f"{table} tbody tr")) == 100
+    head = waited(chrome, f"{table} thead button")
+    head.click()
+    order = chrome.find_element(By.CSS_SELECTOR, f"{table} thead th").get_attribute("aria-sort")
+    if order == "ascending" and row != "queue":
+        head.click()
+        order = "descending"
+    first = f"{row}-{'00000' if order == 'ascending' else '09999'}"
+    _eventually(chrome, lambda: chrome.find_element(By.CSS_SELECTOR, f"{table} tbody th").text.startswith(first))
     filters = chrome.find_elements(By.CSS_SELECTOR, f"{table} input[type=search]")
     filters[0].send_keys("09999")
     _eventually(chrome, lambda: len(_rows(chrome, f"{row}-09999")) == 1 and len(_rows(chrome, row)) == 1)

@@ -58,8 +58,8 @@ const bindingPath = (row) => path("bindings", row.vhost, "e", inPath(row.source)
 const endLink = (vhost, kind, name) => make("a", { href: address(kind, vhost, kind === "exchange" ? inPath(name) : name) },
   name || "(default)");
 const ENDS = {
-  source: { label: "from exchange", value: (row) => [row.vhost, "exchange", row.source], draw: (end) => endLink(...end) },
-  destination: { label: "to", value: (row) => [row.vhost, row.destination_type, row.destination],
+  source: { label: "from exchange", sort: "source", value: (row) => [row.vhost, "exchange", row.source], draw: (end) => endLink(...end) },
+  destination: { label: "to", sort: "destination", value: (row) => [row.vhost, row.destination_type, row.destination],
     draw: (end) => [`${end[1]} `, endLink(...end)] },
 };
 
@@ -75,7 +75,7 @@ export function bindings(kind, vhost, name, far) {
     empty: "There are no bindings.", key: (row) => [row.source, row.destination_type, row.destination, row.properties_key],
     name: (row) => `the binding ${row.source || "(default)"} → ${row.destination}, key ${row.routing_key || "(empty)"}`,
     isFixed: (row) => !row.source,
-    columns: [ENDS[far], { label: "routing key", value: (row) => row.routing_key },
+    columns: [ENDS[far], { label: "routing key", sort: "routing_key", value: (row) => row.routing_key },
       { label: "arguments", kind: "wide", value: (row) => listed(row.arguments) }],
     form: {
       title: "Bind", verb: "Bind",
