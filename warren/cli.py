@@ -193,6 +193,12 @@ TOPIC: Final = new_group(
             "Write out the messages with a key, newest first, one JSON object per line, or as --format says.",
         ),
         ListedCommand(
+            "delayed",
+            "warren.commands.topics.topic_delayed:delayed",
+            "Write out the messages that wait for their time, of delay levels and of RocketMQ 5's timers, the earliest "
+            "first.",
+        ),
+        ListedCommand(
             "offset-at",
             "warren.commands.topics.topic_reading:offset_at",
             "Find the message of a queue that was stored at a time: in files as RocketMQ does, by their modification "

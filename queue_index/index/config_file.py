@@ -29,6 +29,8 @@ class ConfigFile:
     path: str
     _is_good: bool = False
     """The file was read or written by us, and may become the ``.bak``."""
+    fallback: str | None = None
+    """Why the last :meth:`load` returned what the ``.bak`` has."""
 
     def load(self, decode: Callable[[str], T]) -> T | None:
         """Return ``decode``'s result for the file or, if that is missing, empty or unreadable, for its ``.bak``.
@@ -47,6 +49,9 @@ class ConfigFile:
                 damage = damage or DataError(path, None, str(error))
                 continue
             self._is_good = path == self.path
+            if not self._is_good:
+                reason = "missing or empty" if damage is None else damage.reason
+                self.fallback = f"{reason}; {posixpath.basename(path)} is read instead"
             return decoded
         if damage is not None:
             raise damage

@@ -1,0 +1,64 @@
+"""The command ``warren topic delayed``: the messages in a stopped store that wait for their time."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+import typer
+
+from warren.commands.options import (
+    EXIT_DAMAGE,
+    JsonOption,
+    LimitOption,
+    RawBodiesOption,
+    SetOption,
+    StartOption,
+    StorePath,
+)
+from warren.commands.output import opened, report_error
+from warren.commands.topics.topic_sources import opened_store
+from warren.msg_store.commit_log.commit_log_format import Record, decode_properties
+from warren.salvage.names import to_json
+from warren.salvage.queue_directory import Finding
+from warren.salvage.rocketmq.delayed_messages import delayed_messages
+from warren.salvage.rocketmq.record_lines import record_fields
+from warren.salvage.rocketmq.store_reading import as_sent
+
+
+def delayed(
+    path: StorePath,
+    *,
+    limit: LimitOption = None,
+    raw_bodies: RawBodiesOption = False,
+    setting: SetOption = None,
+    start: StartOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write out the messages that wait for their time, of delay levels and of RocketMQ 5's timers, the earliest first.
+
+    One JSON object per line, with when and to where they are due. Exit code 1: some could not be read.
+    """
+    damage, written = 0, 0
+    with opened_store(path, setting, start=start) as store, opened(None, path) as write:
+        for item in delayed_messages(store):
+            due_ms, stored = (0, item) if isinstance(item, Finding) else item
+            for message in (stored,) if raw_bodies else as_sent((stored,), path):
+                if isinstance(message, Finding):
+                    report_error(message)
+                    damage += message.severity == "damage"
+                elif limit is None or written < limit:
+                    write(to_json(_fields(due_ms, message)) + b"\n")
+                    written += 1
+    if damage:
+        raise typer.Exit(EXIT_DAMAGE)
+
+
+def _fields(due_ms: int, record: Record) -> dict[str, Any]:
+    properties = decode_properties(record.properties)
+    queue_id = properties.get("REAL_QID", "")
+    real = {
+        "real_topic": properties.get("REAL_TOPIC"),
+        "real_queue_id": int(queue_id) if queue_id.isascii() and queue_id.isdecimal() else None,
+    }
+    return {"due_timestamp": due_ms, **real, **record_fields(record), "body": b64encode(record.body).decode("ascii")}
