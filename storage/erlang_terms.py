@@ -15,10 +15,12 @@ pid, reference, port                    :class:`Opaque`
 
 Reading trusts no length: what is read is whole, shallow, and costs memory and time in proportion to its bytes.
 
-Refused although Erlang allows it: integers above 2040 bits, bit strings, funs, a list whose tail is written as one
-more list, and keys of maps other than atoms, binaries, pids and their like, integers below 2**56, and tuples of all
-these except integers (an attacker who can choose Python's hashes can make a ``dict`` slow). None of them occurs in a
-broker's files. Of equal keys the last one counts, and to Python ``true`` equals 1.
+A map's key is an atom, a binary, a pid or its like, an integer below 2**56, or a tuple of all these except integers.
+Any other key is its encoding, as :class:`Opaque`, because an attacker who can choose Python's hashes can make a
+``dict`` slow; :func:`decode_opaque` reads it. Of equal keys the last one counts, and to Python ``true`` equals 1.
+
+Refused although Erlang allows it: integers above 2040 bits, bit strings, funs, and a list whose tail is written as one
+more list. None of them occurs in a broker's files.
 
 Writing chooses the tags that OTP 25's ``term_to_binary`` chooses.
 """
@@ -59,10 +61,8 @@ _ATOMS = {_ATOM: (2, "latin-1"), _SMALL_ATOM: (1, "latin-1"), _ATOM_UTF8: (2, "u
 """Width in bytes of the length after the tag, and the encoding of the name that follows."""
 _BEHIND_NODE = {_NEW_PID: 12, _PID: 9, _NEW_PORT: 8, _V4_PORT: 12}
 """Bytes of a pid or a port after the node's name, an atom."""
-_IN_KEYS = frozenset(_ATOMS) | {_BINARY, _NEW_PID, _PID, _NEW_PORT, _V4_PORT, _NEWER_REFERENCE, _SMALL_TUPLE}
-_KEYS = _IN_KEYS | {_SMALL_INTEGER, _INTEGER, _SMALL_BIG}
-_KEY_INTEGER_BYTES = 7
-"""Python's hash of an integer this long is the integer; longer ones can be chosen to collide."""
+_KEY_INTEGERS: Final = 1 << 56
+"""Python's hash of a smaller integer is the integer; larger ones can be chosen to collide."""
 
 _CUT_SHORT: Final = "a term that is cut short"
 
@@ -78,7 +78,7 @@ class Atom(str):
 
 @attrs.frozen
 class Opaque:
-    """A pid, reference or port: nothing to look into, but it can be compared and written again."""
+    """A pid, reference, port, or a map's key: nothing to look into, but it can be compared and written again."""
 
     encoded: bytes
     """Its encoding, tag first, without the version byte."""
@@ -111,7 +111,7 @@ def decode(
     if plain[1:2] == bytes([_COMPRESSED]):
         plain = b"\x83" + _inflate(plain, max_inflated_bytes)
     try:
-        term, end = _term(plain, 1, max_depth, 0, False)
+        term, end = _term(plain, 1, max_depth, 0)
     except (IndexError, struct.error) as error:
         raise TermError(_CUT_SHORT) from error
     if end > len(plain):
@@ -119,6 +119,11 @@ def decode(
     if end < len(plain):
         raise TermError(f"{len(plain) - end} bytes after the term")
     return term
+
+
+def decode_opaque(key: Term) -> Term:
+    """A map's key as a term, if it is :class:`Opaque` and no pid or its like."""
+    return decode(b"\x83" + key.encoded) if isinstance(key, Opaque) else key
 
 
 def pid_key(encoded_pid: bytes) -> bytes:
@@ -175,15 +180,12 @@ def _inflate(data: bytes, limit: int) -> bytes:
     return inside
 
 
-def _term(data: bytes, at: int, max_depth: int, depth: int, in_key: bool) -> tuple[Term, int]:
+def _term(data: bytes, at: int, max_depth: int, depth: int) -> tuple[Term, int]:
     """Return the term at ``at``, with ``depth`` containers around it, and the offset after it.
 
-    Values may be cut short if the bytes are: that offset then lies beyond them. ``in_key``: it is a part of a map's
-    key.
+    Values may be cut short if the bytes are: that offset then lies beyond them.
     """
     tag = data[at]
-    if in_key and tag not in _IN_KEYS:
-        raise TermError(f"tag {tag} in a map's key")
     if tag not in _CONTAINERS:
         return _leaf_term(data, at, tag)
     start = at + 1 + _CONTAINERS[tag]
@@ -200,7 +202,7 @@ def _term(data: bytes, at: int, max_depth: int, depth: int, in_key: bool) -> tup
     terms: list[Term] = []
     at = start
     for _ in range(count):
-        element, at = _term(data, at, max_depth, depth + 1, in_key)
+        element, at = _term(data, at, max_depth, depth + 1)
         terms.append(element)
     if tag != _LIST:
         return tuple(terms), at
@@ -208,19 +210,32 @@ def _term(data: bytes, at: int, max_depth: int, depth: int, in_key: bool) -> tup
         return terms, at + 1
     if data[at] in (_LIST, _STRING):
         raise TermError("a list that goes on in its tail")
-    tail, at = _term(data, at, max_depth, depth + 1, in_key)
+    tail, at = _term(data, at, max_depth, depth + 1)
     return ImproperList(tuple(terms), tail), at
 
 
 def _map(data: bytes, at: int, pairs: int, max_depth: int, depth: int) -> tuple[Term, int]:
     mapping: dict[Term, Term] = {}
     for _ in range(pairs):
-        tag = data[at]
-        if tag not in _KEYS or (tag == _SMALL_BIG and data[at + 1] > _KEY_INTEGER_BYTES):
-            raise TermError(f"a map's key with tag {tag}")
-        key, at = _term(data, at, max_depth, depth, tag in _IN_KEYS)
-        mapping[key], at = _term(data, at, max_depth, depth, False)
+        start = at
+        key, at = _term(data, start, max_depth, depth)
+        if not isinstance(key, (Atom, bytes)) and not _is_safe_key(key):
+            key = Opaque(data[start:at])
+        mapping[key], at = _term(data, at, max_depth, depth)
     return mapping, at
+
+
+def _is_safe_key(key: Term) -> bool:
+    """Whether its hash cannot be chosen."""
+    match key:
+        case bool() | Atom() | bytes() | Opaque():
+            return True
+        case int():
+            return abs(key) < _KEY_INTEGERS
+        case tuple():
+            return all(type(element) is not int and _is_safe_key(element) for element in key)
+        case _:
+            return False
 
 
 def _leaf_term(data: bytes, at: int, tag: int) -> tuple[Term, int]:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.storage.erlang_terms import Atom, ImproperList, Opaque, Term, decode, encode, node_of_pid, pid_key
+from warren.storage.erlang_terms import (
+    Atom,
+    ImproperList,
+    Opaque,
+    Term,
+    decode,
+    decode_opaque,
+    encode,
+    node_of_pid,
+    pid_key,
+)
 from warren.storage.errors import TermError
 
 # term_to_binary of OTP 25
@@ -74,6 +84,23 @@ def test_a_pid_is_opaque_and_can_be_a_key_in_a_tuple() -> None:
     assert isinstance(pid, Opaque)
     assert decode(encode(pid)) == pid
     assert decode(bytes.fromhex("83740000000168026D000000016B" + PID + "6101")) == {(b"k", pid): 1}
+
+
+@pytest.mark.parametrize(
+    ("key", "term"),
+    [
+        (b"l\0\0\0\1m\0\0\0\1xj", [b"x"]),
+        (b"n\x08\0\1\1\1\1\1\1\1\1", 0x0101010101010101),
+        (b"h\1a\1", (1,)),
+        (b"h\1t\0\0\0\1ja\1", ({Opaque(b"j"): 1},)),
+    ],
+)
+def test_a_maps_key_whose_hash_can_be_chosen_is_opaque_and_can_be_read(key: bytes, term: Term) -> None:
+    data = b"\x83t\0\0\0\1" + key + b"a\1"
+    mapping = decode(data)
+    assert mapping == {Opaque(key): 1}
+    assert encode(mapping) == data
+    assert [decode_opaque(key) for key in cast("dict[Term, Term]", mapping)] == [term]
 
 
 def pid(number: int, serial: int, node: str, creation: int) -> bytes:
@@ -168,9 +195,8 @@ HOSTILE = {
     "a bignum cut short": b"\x83n\4\0\1\2",
     "a bignum with an unknown sign": b"\x83n\1\2\1",
     "a float that is not a number": b"\x83F\x7f\xf8\0\0\0\0\0\0",
-    "a map with a list for a key": b"\x83t\0\0\0\1ja\1",
-    "a map with a key whose hash can be chosen": b"\x83t\0\0\0\1n\x08\0\1\1\1\1\1\1\1\1a\1",
-    "a map with an integer in a tuple for a key": b"\x83t\0\0\0\1h\1a\1a\1",
+    "a map with an invalid key": b"\x83t\0\0\0\1h\1\xffa\1",
+    "a map with a key that is cut short": b"\x83t\0\0\0\1l\0\0\0\1m\0\0\0\2x",
     "a pid on a node without a name": b"\x83Xa\1" + bytes(12),
     "a reference of no words": b"\x83Z\0\0d\0\1n\0\0\0\0",
     "compressed, cut short": b"\x83P\0\0",
