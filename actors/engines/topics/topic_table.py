@@ -14,7 +14,8 @@ import attrs
 
 from warren.actors.engines.topics.errors import QueueRangeError
 from warren.actors.engines.topics.queue_rows import QueueKey
-from warren.storage.errors import DataError, shortly
+from warren.queue_index.index.config_file import ConfigFile
+from warren.storage.errors import DataError, WarrenError, shortly
 from warren.storage.filesystem import FileSystem, write_file
 
 FILE_NAME: Final = "topics.json"
@@ -34,19 +35,13 @@ class TopicTable:
 
     @classmethod
     def load(cls, files: FileSystem, directory: str) -> TopicTable:
-        """Load the file in ``directory``. Raises :class:`DataError` if it cannot be read."""
-        path = f"{directory}/{FILE_NAME}"
-        table = cls(files, directory)
-        if not files.exists(path):
-            return table
-        try:
-            document = json.loads(files.read(path))
-            for name, topic in document["topicConfigTable"].items():
-                table._topics[name] = {**topic, "writeQueueNums": int(topic["writeQueueNums"])}
-            table._version = int(document.get("dataVersion", {}).get("counter", 0))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise DataError(path, None, f"is no table of topics: {shortly(error)}") from error
-        return table
+        """Load the file in ``directory`` or, if it is empty or damaged, its ``.bak``. Raises :class:`DataError` if
+        there is a file and neither can be read."""
+        file = ConfigFile(files, f"{directory}/{FILE_NAME}")
+        loaded = file.load(_decode)
+        if loaded is None and files.exists(file.path):
+            raise DataError(file.path, None, "is no table of topics: empty")
+        return cls(files, directory, *(loaded or ()))
 
     @property
     def topics(self) -> dict[str, int]:
@@ -99,3 +94,14 @@ class TopicTable:
         }
         text = json.dumps(document, indent="\t", ensure_ascii=False, separators=(",", ":"))
         write_file(self.files, f"{self.directory}/{FILE_NAME}", text.encode("utf-8"), sync=sync)
+
+
+def _decode(text: str) -> tuple[dict[str, dict[str, Any]], int]:
+    """The topics, and the version."""
+    try:
+        document = json.loads(text)
+        topics = document["topicConfigTable"].items()
+        version = int(document.get("dataVersion", {}).get("counter", 0))
+        return {name: {**topic, "writeQueueNums": int(topic["writeQueueNums"])} for name, topic in topics}, version
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise WarrenError(f"is no table of topics: {shortly(error)}") from error

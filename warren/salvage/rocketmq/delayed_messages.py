@@ -27,9 +27,8 @@ import numpy as np
 from warren.actors.engines.topics.names import SCHEDULE_TOPIC
 from warren.actors.engines.topics.store_files import CONFIG
 from warren.msg_store.commit_log.commit_log_format import Record, decode_properties
-from warren.queue_index.index.config_file import ConfigFile
-from warren.queue_index.topics.consumer_offsets_format import decode_delay_offsets
 from warren.salvage.queue_directory import Finding, damage_by
+from warren.salvage.rocketmq.config_files import DELAY_OFFSETS
 from warren.salvage.rocketmq.record_lines import UNIQUE_KEY
 from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
 from warren.salvage.rocketmq.store_reading import queue_entries
@@ -38,7 +37,6 @@ from warren.storage.filesystem import FileSystem
 from warren.storage.mapped_files import file_name, parse_file_name
 
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-DELAY_OFFSETS: Final = "delayOffset.json"
 _DUE_MS: Final = "TIMER_OUT_MS"
 _DELETED_KEY: Final = "TIMER_DEL_UNIQKEY"
 _REAL_TOPIC: Final = "REAL_TOPIC"
@@ -100,10 +98,10 @@ def _record(opened: RocketmqStore, message: Waiting) -> Record | Finding:
 
 
 def _of_levels(opened: RocketmqStore) -> Iterator[Waiting | Finding]:
-    file = ConfigFile(opened.files, f"{opened.directory}/{CONFIG}/{DELAY_OFFSETS}")
-    delivered = file.load(decode_delay_offsets) or {}
-    if (fallback := file.fallback) is not None:
-        yield Finding("backup read", "leftover", file.path, None, fallback)
+    damage = next((error for error in opened.config.damage if error.path.endswith(DELAY_OFFSETS)), None)
+    if damage is not None:
+        raise damage
+    delivered = opened.config.contents.get(DELAY_OFFSETS, {})
     for (topic, queue_id), queue in sorted(opened.store.queues.items()):
         if topic == SCHEDULE_TOPIC:
             first = min(max(delivered.get(queue_id + 1, 0), queue.min_offset), queue.max_offset)

@@ -21,6 +21,7 @@ from warren.queue_index.topics.consume_queue import ConsumeQueue
 from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
 from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.rocketmq.batch_queues import BatchQueue, batch_queues
+from warren.salvage.rocketmq.config_files import ConfigFiles
 from warren.salvage.rocketmq.inference import Inferred, infer
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
 from warren.salvage.rocketmq.verify_files import StoreFiles
@@ -47,6 +48,7 @@ class RocketmqStore:
     store: TopicStore
     has_checkpoint: bool
     batch_queues: Mapping[tuple[str, int], BatchQueue]
+    config: ConfigFiles
 
     @property
     def queues(self) -> dict[tuple[str, int], ConsumeQueue | BatchQueue]:
@@ -122,10 +124,13 @@ def opened_store(
         if start:
             store.start()
         in_others = [reason] if (reason := in_rocksdb(below, directory)) is not None else []
-        notes = [*in_others, *guesses, *(str(cut) for cut in store.cuts if cut.missing is None)]
+        config = ConfigFiles.of(files, directory)
+        notes = [*in_others, *config.notes, *guesses, *(str(cut) for cut in store.cuts if cut.missing is None)]
         has_checkpoint = below.exists(f"{directory}/{CHECKPOINT}")
         batches = batch_queues(below, directory, store.commit_log)
-        yield RocketmqStore(path, directory, below, files, settings, inferred, notes, store, has_checkpoint, batches)
+        yield RocketmqStore(
+            path, directory, below, files, settings, inferred, notes, store, has_checkpoint, batches, config
+        )
         store.abandon()
     finally:
         files.close()

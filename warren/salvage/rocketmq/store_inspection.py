@@ -8,6 +8,8 @@
                       "hash_slot_count", "index_count"}],
      "groups": [{"topic", "group", "queue_id", "offset", "lag"}],
      "checkpoint": {"physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp"}, "clean",
+     "config": {"topics": [as in topics.json], "subscription_groups": [as in subscriptionGroup.json],
+                "delay_levels": [{"level", "offset"}]},
      "settings": {name: {"value", "from"}}}
 
 Files are those that recovery leaves. ``min_offset`` of a CommitLog without files is -1. ``lag`` is the queue's
@@ -35,6 +37,7 @@ from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
 from warren.salvage.inspect_tables import shortened
 from warren.salvage.names import printable
+from warren.salvage.rocketmq.config_files import CONSUMER_OFFSETS
 from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
 from warren.salvage.rocketmq.walking import walk_columns
 from warren.storage.errors import WarrenError
@@ -55,6 +58,9 @@ def inspect_store(
     except WarrenError as error:
         report(error)
         offsets = None
+    for damage in opened.config.damage:
+        if not damage.path.endswith(CONSUMER_OFFSETS):
+            report(damage)
     return {
         "kind": KIND,
         "commit_log": _commit_log(opened, report, advance),
@@ -66,6 +72,7 @@ def inspect_store(
         "groups": [] if offsets is None else group_rows(opened, offsets),
         "checkpoint": attrs.asdict(store.checkpoint) if opened.has_checkpoint else None,
         "clean": store.was_clean,
+        "config": opened.config.to_json(),
         "settings": {setting.name: {"value": setting.value, "from": setting.origin} for setting in opened.inferred},
     }
 

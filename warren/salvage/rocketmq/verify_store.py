@@ -24,6 +24,7 @@ from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.queue_index.topics.consumer_offsets import FILE_NAME
 from warren.queue_index.topics.consumer_offsets_format import decode_consumer_offsets, decode_delay_offsets
 from warren.salvage.queue_directory import Finding, Severity, unreadable_file
+from warren.salvage.rocketmq.config_files import DECODERS, DELAY_OFFSETS, GROUPS, TOPICS
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
 from warren.salvage.rocketmq.verify_files import StoreFiles, finding
 from warren.salvage.rocketmq.verify_index_file import VerifiedIndexFile, index_files
@@ -33,7 +34,6 @@ from warren.storage.errors import StorageError, WarrenError
 from warren.storage.filesystem import FileSystem
 from warren.storage.topic_settings import TopicSettings
 
-_DELAY_OFFSETS: Final = "delayOffset.json"
 _BACKUP: Final = ".bak"
 _STAMPS: Final = ("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp")
 _STAMP_BYTES: Final = 8
@@ -154,7 +154,17 @@ def _checkpoint_findings(store_files: StoreFiles, log: VerifiedCommitLog) -> Ite
 def _offset_findings(store_files: StoreFiles, queues: ConsumeQueues) -> Iterator[Finding]:
     """The positions of groups, and of the delay levels, against the queues that they are in."""
     yield from _positions(store_files, queues, FILE_NAME, _consumer_positions)
-    yield from _positions(store_files, queues, _DELAY_OFFSETS, _delay_positions)
+    yield from _positions(store_files, queues, DELAY_OFFSETS, _delay_positions)
+    for name in (TOPICS, GROUPS):
+        yield from _positions(store_files, queues, name, _no_positions_in(name), "unreadable table")
+
+
+def _no_positions_in(name: str) -> Callable[[str], list[_Position]]:
+    def check(text: str) -> list[_Position]:
+        DECODERS[name](text)
+        return []
+
+    return check
 
 
 def _consumer_positions(text: str) -> list[_Position]:
@@ -173,7 +183,11 @@ def _delay_positions(text: str) -> list[_Position]:
 
 
 def _positions(
-    store_files: StoreFiles, queues: ConsumeQueues, name: str, parse: Callable[[str], list[_Position]]
+    store_files: StoreFiles,
+    queues: ConsumeQueues,
+    name: str,
+    parse: Callable[[str], list[_Position]],
+    kind: str = "unreadable positions",
 ) -> Iterator[Finding]:
     path = store_files.path(CONFIG, name)
     for candidate in (path + _BACKUP, path):
@@ -186,7 +200,7 @@ def _positions(
             yield unreadable_file(candidate, error)
             continue
         except (UnicodeDecodeError, WarrenError) as error:
-            yield Finding("unreadable positions", "damage", candidate, None, str(error)[:200])
+            yield Finding(kind, "damage", candidate, None, str(error)[:200])
             continue
         if candidate == path:
             yield from _beyond(queues, path, positions)
