@@ -182,7 +182,8 @@ def test_a_copy_torn_within_its_id_passes_for_no_other_message() -> None:
     assert [store.read(msg_id) for msg_id, _ in (first, copied)] == [first[1], copied[1]]
 
 
-def test_a_copy_that_a_power_loss_tore_does_not_come_back_when_its_original_is_gone() -> None:
+@pytest.mark.parametrize("leftover", [False, True], ids=["its leftover is gone", "its leftover came back"])
+def test_a_copy_that_a_power_loss_tore_does_not_come_back_when_its_original_is_gone(*, leftover: bool) -> None:
     """A compaction was cut as it appended messages 1 and 2 of file 1 to message 0 of file 0."""
     kept, whole, torn = (encode_record(key(n), bytes([n]) * 700) for n in range(3))
     current = encode_record(key(3), b"3" * 50)
@@ -192,6 +193,8 @@ def test_a_copy_that_a_power_loss_tore_does_not_come_back_when_its_original_is_g
     copied = (kept + whole + torn)[:at] + bytes(SECTOR_BYTES) + (kept + whole + torn)[at + SECTOR_BYTES :]
     for number, data in enumerate((copied, whole + torn, current)):
         files.open_append(f"{DIRECTORY}/{number}.rdq").append(data)
+    if leftover:
+        files.open_append(f"{DIRECTORY}/0.rdt").append(kept)
     store = MessageStore.open(files, DIRECTORY, SETTINGS)
     assert [store.read(key(n)) for n in range(4)] == [b"\0" * 700, b"\1" * 700, b"\2" * 700, b"3" * 50]
     assert store.set_references([(key(0), 1), (key(3), 1)]) == []

@@ -1,7 +1,8 @@
 """Finds out what a store holds by scanning its files: after a crash, and wherever shortcuts cannot be trusted.
 
-1. What a crashed compaction left is brought in: ``<n>.rdt`` goes to where the scan of ``<n>.rdq`` stops. (Behind
-   that may be zeros, of a file that was extended and not filled yet; what was good there is in the ``.rdt``.)
+1. What a crashed compaction left is brought in: ``<n>.rdt`` goes to where the scan of ``<n>.rdq`` stops, unless its
+   records are there. (After that may be zeros, of a file that was extended and not filled yet; what was good there is
+   in the ``.rdt``.)
 2. All files are scanned, oldest first. Where a message stands several times, the last place counts.
 3. The highest-numbered file is cut after its last good record, so that a scan finds what is appended.
 4. Copies that a power loss has torn are removed: copies of messages that are stored differently in a later file too.
@@ -182,15 +183,26 @@ def _rename_to_highest(files: FileSystem, directory: str, leftover: int) -> None
 
 
 def _append(files: FileSystem, path: str, source: File, size: int) -> None:
-    """Append the first ``size`` bytes of a leftover to the readable part of its file."""
+    """Append the first ``size`` bytes of a leftover to the readable part of its file, unless its records are there.
+
+    Then the compaction had begun to copy the right file, and torn copies may stand at the end of this one.
+    """
     if not files.exists(path):
         _write_anew(files, path, [(source, size)])
         return
     existing = files.open_read(path)
     try:
-        _write_anew(files, path, [(existing, scan_end(existing, path).offset), (source, size)])
+        parts = [(existing, scan_end(existing, path).offset)]
+        if not _last_records(source, path).items() <= _last_records(existing, path).items():
+            parts.append((source, size))
+        _write_anew(files, path, parts)
     finally:
         existing.close()
+
+
+def _last_records(handle: File, path: str) -> dict[bytes, bytes]:
+    """The last good record of each message in a file."""
+    return {record.msg_id: handle.pread(record.size, record.offset) for record in scan(handle, path) if record.good}
 
 
 def _write_anew(files: FileSystem, path: str, parts: list[tuple[File, int]]) -> None:
