@@ -235,6 +235,8 @@ def check(
         names = [spoilt.name.removesuffix(".old"), str(spoilt.parent), "missing body", "consumequeue"]
         if spoilt.name == "snapshot.dat" or kind == "swap":
             names.append("hole in the log")  # what is not there has no name
+        if kind == "swap" and indexes is STREAM_FILES:
+            names.append("missing index records")  # of the other stream, if this one got an empty segment
         if spoilt.suffix == ".rdq":
             names.append("unreadable message")  # named by its place in the queue
         assert any(name in result.stderr for name in names), said
