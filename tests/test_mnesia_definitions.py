@@ -109,14 +109,6 @@ def test_a_missing_table_of_the_schema_is_reported(killed: Path) -> None:
     assert json.loads(result.stdout)["users"]  # the log has them
 
 
-def test_definitions_in_khepri_are_refused_by_name(killed: Path) -> None:
-    for name in ("schema.DAT", "LATEST.LOG"):
-        (killed / name).unlink()
-    config = next((killed / "coordination").glob("*/*/config"))
-    config.write_text(config.read_text().replace("rabbit_stream_coordinator", "rabbitmq_metadata"))
-    assert "its definitions are in Khepri" in warren("definitions", killed, exit_code=2).stderr
-
-
 def test_places_without_definitions_are_refused(killed: Path) -> None:
     said = warren("definitions", killed / "msg_stores", exit_code=2).stderr
     assert "holds no RabbitMQ data directory with definitions" in said

@@ -1,7 +1,8 @@
-"""A RabbitMQ's records in Mnesia as its definitions JSON: what ``rabbitmqctl export_definitions`` prints after a start.
+"""A broker's records as its definitions JSON: what ``rabbitmqctl export_definitions`` prints after a start.
 
 A start restores what is durable: exchanges, queues, and bindings whose ends both exist. Exclusive queues are deleted,
 with their bindings, because their connection is gone; so is an auto-delete exchange that loses its last binding by it.
+Khepri (RabbitMQ 4) also keeps transient exchanges, which stay, and transient queues, which go like exclusive ones.
 Left out, as in a broker's export: the exchanges ``""``, ``amq.…`` and internal ones, and global parameters whose names
 begin with ``internal``.
 
@@ -9,7 +10,7 @@ Some of that no broker imports again. An operator policy is refused, because obj
 binding of an internal exchange is dropped, because the exchange is missing. *For an import* objects are objects, and
 internal exchanges are there.
 
-Records of 3.8 to 3.13 have the same first fields; what is missing at the end is what a broker assumes for it.
+Records of 3.8 to 4.3 have the same first fields; what is missing at the end is what a broker assumes for it.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ import attrs
 
 from warren.actors.engines.declared.definitions_json import BROKER_VERSION, NODE_PARTS, OWN_PARTS
 from warren.actors.engines.errors import NotFoundError
-from warren.salvage.metadata.mnesia_tables import has_tables, read_tables
+from warren.salvage.metadata.metadata_tables import has_metadata, read_metadata
 from warren.salvage.names import to_text
 from warren.salvage.queue_directory import Finding, OnFinding
-from warren.salvage.read_only import ReadOnlyFileSystem, below, directories
+from warren.salvage.read_only import ReadOnlyFileSystem
 from warren.salvage.source import Place
 from warren.storage.erlang_terms import Atom, Term
-from warren.storage.errors import DataError, MessageError
+from warren.storage.errors import MessageError
 
 Json: TypeAlias = "dict[str, Any]"
 Record: TypeAlias = "tuple[Any, ...]"
@@ -56,48 +57,38 @@ _NOT_OF_CLASSIC: Final = ("x-queue-type", "x-max-age", "x-stream-")
 """How the names of arguments begin that a classic queue may not have."""
 _OLD_HASHING: Final = "rabbit_password_hashing_md5"
 _INTERNAL_PREFIX: Final = "internal"
-_KHEPRI_STORE: Final = b"rabbitmq_metadata"
 _LINE_CHARACTERS: Final = 76
 """Of base64 in an argument that is not UTF-8."""
 
-_NO_DEFINITIONS: Final = "holds no RabbitMQ data directory with definitions (schema.DAT, LATEST.LOG)"
+_NO_DEFINITIONS: Final = "holds no RabbitMQ data directory with definitions (schema.DAT, LATEST.LOG, coordination)"
 
 
 def definitions_in(place: Place, report: OnFinding, *, for_import: bool = False) -> Json:
     """The definitions of the stopped node at a place; ``report`` gets what could not be read.
 
-    Raises :class:`DataError` if there is no node, or more than one, or if its definitions are in Khepri.
+    Raises :class:`DataError` if there is no node, or more than one.
     """
     directory = place.search(partial(_node_at, place.files), _NO_DEFINITIONS)
-    if not has_tables(place.files, directory):
-        raise DataError(directory or place.path, None, "its definitions are in Khepri (RabbitMQ 4), which is not read")
     return read_definitions(place.files, directory, report, for_import=for_import)
 
 
 def _node_at(files: ReadOnlyFileSystem, directory: str) -> str | None:
     """``directory``, if it is the data directory of a node."""
-    if has_tables(files, directory):
-        return directory
-    members = (
-        inner for node in directories(files, below(directory, "coordination")) for inner in directories(files, node)
-    )
-    configs = (below(member, "config") for member in members)
-    has_khepri = any(files.exists(config) and _KHEPRI_STORE in files.read(config) for config in configs)
-    return directory if has_khepri else None
+    return directory if has_metadata(files, directory) else None
 
 
 def read_definitions(files: ReadOnlyFileSystem, directory: str, report: OnFinding, *, for_import: bool = False) -> Json:
     """The definitions of the node whose data directory this is; ``report`` gets what could not be read."""
-    tables = read_tables(files, directory, _TABLES, report)
+    metadata = read_metadata(files, directory, _TABLES, report)
 
     def read(table: str, parse: Callable[[Record], _Parsed]) -> list[_Parsed]:
         parsed = []
-        for record in tables[table]:
+        for record in metadata.tables[table]:
             try:
                 parsed.append(parse(record))
             except (MessageError, ValueError, TypeError, LookupError) as error:
-                path, detail = below(directory, f"{table}.DCD"), f"{record!r:.200}: {error}"
-                report(Finding("unreadable record", "damage", path, None, detail))
+                detail = f"{record!r:.200}: {error}"
+                report(Finding("unreadable record", "damage", metadata.path_of(table), None, detail))
         return parsed
 
     exchanges = {exchange.name: exchange for exchange in read(_EXCHANGES, _Exchange.of)}
@@ -177,7 +168,8 @@ class _Exchange:
 @attrs.frozen
 class _Queue:
     name: Resource
-    is_exclusive: bool
+    is_deleted: bool
+    """By a start."""
     json: Json
 
     @classmethod
@@ -186,7 +178,7 @@ class _Queue:
         name = _resource(resource)
         kind = record[_TYPE_FIELD] if len(record) > _TYPE_FIELD else "rabbit_classic_queue"
         json = {"type": _QUEUE_TYPES.get(str(kind), str(kind)), "arguments": _arguments(arguments)}
-        return cls(name, owner != "none", _described(name, durable, auto_delete) | json)
+        return cls(name, owner != "none" or durable is not True, _described(name, durable, auto_delete) | json)
 
 
 @attrs.frozen
@@ -220,7 +212,7 @@ def _restored_bindings(
         and binding.source in exchanges
         and (binding.destination in exchanges or binding.destination in queues)
     ]
-    gone = {name for name, queue in queues.items() if queue.is_exclusive}
+    gone = {name for name, queue in queues.items() if queue.is_deleted}
     while gone:
         for name in gone:
             queues.pop(name, None)

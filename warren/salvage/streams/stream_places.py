@@ -1,6 +1,6 @@
 """Where streams are: a node's ``stream`` folder, and which queue each directory in it belongs to.
 
-Only the node's tables say that (:mod:`warren.salvage.metadata.mnesia_tables`): a directory's name is the vhost's, the
+Only the node's tables say that (:mod:`warren.salvage.metadata.metadata_tables`): a directory's name is the vhost's, the
 stream's and a time, without the characters that a URI cannot have. If the tables are not there or damaged, a directory
 that they do not name is a stream without a vhost, named after the directory. Else it is left of a deleted stream, and
 no queue, unless the source points at it.
@@ -91,12 +91,12 @@ def _is_stream(files: ReadOnlyFileSystem, directory: str, problems: list[Finding
 
 def _names(files: ReadOnlyFileSystem, node: str, problems: list[Finding]) -> Names | None:
     """The streams of a node; ``None`` if it has no tables."""
-    from warren.salvage.metadata.mnesia_tables import has_tables, read_tables  # if there are streams
+    from warren.salvage.metadata.metadata_tables import has_metadata, read_metadata  # if there are streams
 
-    if not has_tables(files, node):
+    if not has_metadata(files, node):
         return None
     names: Names = {}
-    for record in read_tables(files, node, [_TABLE], problems.append)[_TABLE]:
+    for record in read_metadata(files, node, [_TABLE], problems.append).tables[_TABLE]:
         match record[1], record[_TYPE]:
             case ("resource", bytes(vhost), "queue", bytes(name)), (str(kind), dict(state)) if kind == _KIND:
                 names[_bytes(state.get("name"))] = vhost, name

@@ -1,0 +1,61 @@
+"""A node's metadata as tables of records, whichever of its two stores has them.
+
+A RabbitMQ 4 with Mnesia has Khepri's log too, with an empty tree; one that has moved to Khepri has Mnesia's files, with
+empty tables. So that store counts that has a vhost. If a node stopped while it moved, both may have one; then Mnesia
+counts, which has all until the move is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+import attrs
+
+from warren.salvage.metadata.khepri_store import khepri_members, read_khepri
+from warren.salvage.metadata.mnesia_tables import has_tables, read_tables
+from warren.salvage.queue_directory import Finding, OnFinding
+from warren.salvage.read_only import ReadOnlyFileSystem, below
+
+_VHOSTS: Final = "rabbit_vhost"
+_BOTH: Final = "Mnesia has a vhost, too: the node stopped while it moved its metadata; what Mnesia has counts"
+
+
+@attrs.frozen
+class Metadata:
+    """The records of a node, by the tables of Mnesia that hold them up to 3.13."""
+
+    tables: dict[str, list[tuple[Any, ...]]]
+    log: str | None
+    """The directory of Khepri's log, if they are from there."""
+    directory: str
+
+    def path_of(self, table: str) -> str:
+        """A file or directory that a table's records are in."""
+        return below(self.directory, f"{table}.DCD") if self.log is None else self.log
+
+
+def has_metadata(files: ReadOnlyFileSystem, directory: str) -> bool:
+    """Whether it is a node's data directory, with Mnesia's or with Khepri's files."""
+    return has_tables(files, directory) or bool(khepri_members(files, directory))
+
+
+def read_metadata(files: ReadOnlyFileSystem, directory: str, names: Collection[str], report: OnFinding) -> Metadata:
+    """The records of these tables in a node's data directory; ``report`` gets what could not be read."""
+    members = khepri_members(files, directory)
+    mnesia: list[Finding] = []
+    tables = read_tables(files, directory, {*names, _VHOSTS}, mnesia.append) if has_tables(files, directory) else {}
+    if members:
+        khepri: list[Finding] = []
+        records = read_khepri(files, members[0], khepri.append).tables()
+        if records[_VHOSTS] and tables.get(_VHOSTS):
+            report(Finding("unfinished migration", "damage", members[0], None, _BOTH))
+        elif records[_VHOSTS] or not tables:
+            for member in members[1:]:
+                report(Finding("log not read", "unread", member, None, "another node's metadata; one is read"))
+            for finding in khepri:
+                report(finding)
+            return Metadata({name: records[name] for name in names}, members[0], directory)
+    for finding in mnesia:
+        report(finding)
+    return Metadata({name: tables[name] for name in names}, None, directory)
