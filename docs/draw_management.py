@@ -137,24 +137,25 @@ def _client(port: int, name: str) -> pika.BlockingConnection:
 
 
 def _pictures(url: str) -> None:
-    with chromium(height=760, dark=True) as browser:
+    with chromium(height=700, dark=True) as browser:
+        log_in(browser, url)
+        waited(browser, "tbody th", "amqp")
+        browser.execute_script("""const choice = document.querySelector('main select');
+            choice.value = 'minute'; choice.dispatchEvent(new Event('change'))""")
+        time.sleep(20)
+        browser.save_screenshot(str(OUT / "management.png"))
+    with chromium(height=700) as browser:
         log_in(browser, url, view="queues")
         waited(browser, "tbody th", "orders")
         time.sleep(3)
-        browser.save_screenshot(str(OUT / "management.png"))
-    with chromium(height=1000) as browser:
-        log_in(browser, url)
-        waited(browser, "tbody th a", "orders").click()
+        browser.save_screenshot(str(OUT / "management-queues.png"))
+    with chromium(height=1100) as browser:
+        log_in(browser, url, view="queue/%2F/orders")
         waited(browser, "button", "Browse").click()
         waited(browser, "summary")
         time.sleep(6)
         browser.find_element(By.CSS_SELECTOR, "summary").click()
         browser.save_screenshot(str(OUT / "management-queue.png"))
-        browser.get(f"{url}#/connections")
-        waited(browser, "tbody th", "mailer")
-        time.sleep(1)
-        browser.set_window_size(WIDTH, 640)
-        browser.save_screenshot(str(OUT / "management-connections.png"))
     if sys.platform == "linux" and (optimizer := _which("pngquant")):
         for path in OUT.glob("management*.png"):
             subprocess.run([optimizer, "--force", "--ext", ".png", "--skip-if-larger", str(path)], check=False)

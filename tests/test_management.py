@@ -625,6 +625,11 @@ def test_an_event_stream_has_answers_again_when_they_differ(tmp_path: Path) -> N
         assert time.monotonic() - began_s < 1.5
 
 
+def test_an_event_stream_without_a_session_opens_no_prompt_of_the_browser(server: ManagementServer) -> None:
+    answer = httpx.get(f"{server.url}api/events?path=/whoami", headers={"accept": "text/event-stream"})
+    assert (answer.status_code, answer.headers.get("www-authenticate")) == (401, None)
+
+
 @pytest.mark.parametrize("query", ["", "path=x", "path=/events", "path=/%C3%A4", "&".join(["path=/whoami"] * 9)])
 def test_an_event_stream_of_no_paths_or_too_many_is_refused(api: Api, query: str) -> None:
     assert api.ask("GET", f"/events?{query}").status == 400

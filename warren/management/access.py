@@ -26,6 +26,8 @@ CSRF_HEADER: Final = "x-csrf-token"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 MAX_SESSIONS: Final = 1000
 """With more, the least recently used session ends."""
+EVENT_STREAM: Final = "text/event-stream"
+"""What a browser accepts when it opens the page's event stream, to which it adds no other header."""
 _TOKEN_BYTES: Final = 32
 
 
@@ -92,7 +94,8 @@ def check_user(managed: Managed, request: Request, user: User) -> None:
 
 def challenge(request: Request) -> dict[str, str]:
     """The header by which browsers ask for a name and a password; the page asks itself."""
-    return {} if "x-requested-with" in request.headers else {"www-authenticate": REALM}
+    is_page = "x-requested-with" in request.headers or request.headers.get("accept") == EVENT_STREAM
+    return {} if is_page else {"www-authenticate": REALM}
 
 
 def is_loopback(request: Request) -> bool:

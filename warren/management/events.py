@@ -14,6 +14,8 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from warren.management.access import EVENT_STREAM
+
 EVERY_S: Final = 1.0
 MAX_PATHS: Final = 8
 _REST: Final = 2
@@ -25,7 +27,7 @@ Look = Callable[[], Awaitable[bytes]]
 class EventStream(Response):
     """An answer that ends when its client goes away, or the server stops."""
 
-    media_type = "text/event-stream"
+    media_type = EVENT_STREAM
 
     def __init__(self, look: Look, stopping: asyncio.Event) -> None:
         super().__init__(headers={"cache-control": "no-store"})

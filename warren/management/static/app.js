@@ -91,10 +91,9 @@ async function keepCurrent(mine) {
     if (document.hidden) { await new Promise((resolve) => { document.addEventListener("visibilitychange", resolve, { once: true }); }); continue; }
     const isLost = await streamed(mine);
     if (mine !== turn || !isLost) continue;
-    setText(status, "The server does not answer.");
-    await new Promise((resolve) => { setTimeout(resolve, AGAIN_MS); });
-    try { await resume(); } catch { continue; }
+    try { await resume(); } catch (problem) { setText(status, problem.message); }
     if (mine === turn && !current()) { show(); return; }
+    await new Promise((resolve) => { setTimeout(resolve, AGAIN_MS); });
   }
 }
 

@@ -18,11 +18,10 @@ export function setText(element, text) {
 const SHOWN_MS = 10_000;
 let hiding = 0;
 
-/** Report the result of an action, also to screen readers. */
+/** Report the result of an action, also to screen readers, once the dialog that asked for it is closed. */
 export function tell(text, isError = false) {
   const result = document.getElementById("result");
-  result.classList.toggle("bad", isError);
-  result.replaceChildren(text);
+  setTimeout(() => { result.classList.toggle("bad", isError); result.replaceChildren(text); });
   clearTimeout(hiding);
   hiding = setTimeout(() => result.replaceChildren(), SHOWN_MS);
 }

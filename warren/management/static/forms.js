@@ -64,13 +64,13 @@ function control(field, value, isFixed) {
 
 /**
  * Ask in a dialog. `submit` gets the values of `fields` by their names; its errors are shown and the dialog stays. With
- * `values`, an existing thing is changed. A `danger` begins with the focus on "Cancel".
+ * `values`, an existing thing is changed. A `danger` begins with the focus on "Cancel" unless something has to be entered.
  */
 export function ask({ title, text, fields = [], verb, danger = false, values = null }, submit) {
   const controls = fields.map((field) => [field.name, control(field, values?.[field.name] ?? field.value, values && field.key)]);
   const error = make("p", { class: "error", role: "alert" });
   const go = make("button", { class: danger ? "danger" : "main" }, verb);
-  const cancel = make("button", { type: "button", autofocus: danger && !fields.length, onclick: () => dialog.close() }, "Cancel");
+  const cancel = make("button", { type: "button", autofocus: danger && !fields.some((field) => field.required), onclick: () => dialog.close() }, "Cancel");
   const form = make("form", { method: "dialog" }, text ? make("p", {}, text) : null,
     controls.map(([, { element }]) => element), error, make("div", { class: "row" }, go, cancel));
   const heading = make("h2", { id: `dialog${ids += 1}` }, title);

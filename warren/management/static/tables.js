@@ -7,6 +7,7 @@ import { number } from "./draw.js";
 import { ask } from "./forms.js";
 
 const PAGE = 100;
+const TYPING_MS = 150;
 
 /** The vhost that lists show, "" for all, and those that the user can see. */
 export const vhosts = { chosen: "", names: [] };
@@ -50,7 +51,10 @@ export class Table {
       return row.element;
     });
     for (const [key, row] of this.rows) {
-      if (!keys.has(key)) { row.element.remove(); this.rows.delete(key); }
+      if (keys.has(key)) continue;
+      if (row.element.contains(document.activeElement)) document.getElementById("main").focus();
+      row.element.remove();
+      this.rows.delete(key);
     }
     const hasFocus = this.body.contains(document.activeElement);
     order.forEach((element, index) => {
@@ -145,6 +149,7 @@ export function listPanel(list, ...before) {
   const mayChange = !list.tags || may(...list.tags);
   const columns = mayChange && (list.edit || list.remove || list.more) ? [...list.columns, actions(list)] : list.columns;
   let answer = null;
+  let typing = 0;
   const table = new Table(list.title, columns, list.key, (by) => {
     state.isReverse = state.sort === by && !list.isSortedOneWay ? !state.isReverse : columns.find(({ sort }) => sort === by).kind === "number";
     again({ sort: by });
@@ -156,7 +161,7 @@ export function listPanel(list, ...before) {
   const place = make("span", { class: "quiet" });
   const pages = make("nav", { class: "row", "aria-label": `Pages of ${list.title}`, hidden: true }, back, place, next);
   const filter = make("input", { type: "search", "aria-label": `Filter ${list.title.toLowerCase()}`, placeholder: "filter  ( / )",
-    oninput: () => again({ name: filter.value }) });
+    oninput: () => { clearTimeout(typing); typing = setTimeout(() => again({ name: filter.value }), TYPING_MS); } });
   const choice = make("select", { "aria-label": `Vhost of ${list.title.toLowerCase()}`, hidden: !list.byVhost || vhosts.names.length < 2,
     onchange: () => { vhosts.chosen = choice.value; again({}); } },
   make("option", { value: "" }, "all vhosts"), vhosts.names.map((name) => make("option", { value: name }, name)));
