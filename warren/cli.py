@@ -211,7 +211,7 @@ TOPIC: Final = new_group(
         ),
         ListedCommand(
             "rebuild",
-            "warren.commands.topics.topic_reading:rebuild_command",
+            "warren.commands.topics.topic_rebuilding:rebuild_command",
             "Rebuild ConsumeQueue and index files from the CommitLog alone.",
         ),
     ),

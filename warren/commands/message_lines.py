@@ -16,10 +16,11 @@ from binascii import hexlify
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
+import attrs
 import typer
 
 from warren.actors.engines.topics.names import KEYS, RETRY_TOPIC
-from warren.commands.options import UsageError
+from warren.commands.options import RawBodiesOption, UsageError
 from warren.msg_store.commit_log.commit_log_format import Record, decode_properties
 from warren.msg_store.commit_log.record_bodies import sent_records
 from warren.salvage.names import to_json
@@ -45,6 +46,14 @@ FormatOption = Annotated[
         r"'%k %o %T %s\n'; topic read and scan also csv, parquet, bodies.",
     ),
 ]
+
+
+@attrs.frozen(kw_only=True)
+class RecordForm:
+    """How messages of a topic are written."""
+
+    format: FormatOption = None
+    raw_bodies: RawBodiesOption = False
 
 
 def chosen_format(format_name: str | None, *, as_json: bool) -> str:

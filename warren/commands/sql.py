@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from warren.commands.options import STDOUT, RawBodiesOption, SetOption, UsageError, parse_settings
+from warren.commands.options import STDOUT, UsageError
 from warren.commands.output import check_outside, opened, plain_table, print_json, print_text, report_error
+from warren.commands.topics.topic_sources import StoreOptions
 from warren.salvage.names import printable
 from warren.sql import check_duckdb
 from warren.storage.errors import StorageError, WarrenError
@@ -81,8 +82,7 @@ def sql(
     failfast: Annotated[
         bool, typer.Option("--failfast", help="Stop at damage, instead of continuing after it.")
     ] = False,
-    raw_bodies: RawBodiesOption = False,
-    setting: SetOption = None,
+    store: StoreOptions,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format jsonl.")] = False,
 ) -> None:
     """Query brokers' directories with SQL, by DuckDB: messages, queues, index, store, findings, records, …
@@ -101,7 +101,7 @@ def sql(
     is_interactive = text is None and file is None and sys.stdin.isatty()
     if text is None and not is_interactive:
         text = _read_stdin()
-    directories = Directories.at(*paths, failfast=failfast, raw_bodies=raw_bodies, settings=parse_settings(setting))
+    directories = Directories.at(*paths, failfast=failfast, raw_bodies=store.raw_bodies, settings=store.settings())
     _query(directories, text, form, out, rows)
 
 

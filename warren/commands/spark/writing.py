@@ -14,7 +14,6 @@ from warren.commands.options import (
     JsonOption,
     OnlyVhostOption,
     QueueOption,
-    RawBodiesOption,
     SetOption,
     TableFormat,
     WhereOption,
@@ -23,6 +22,7 @@ from warren.commands.options import (
 )
 from warren.commands.output import FindingReporter, print_json, print_text, report_error
 from warren.commands.spark.arguments import ExportPaths, InputFormat, Master, Out, Paths, job
+from warren.commands.topics.topic_sources import StoreOptions
 from warren.salvage.export import Selection
 from warren.salvage.names import printable
 from warren.tables.pipeline_errors import PipelineError
@@ -41,9 +41,8 @@ def export(
     vhost: OnlyVhostOption = None,
     queue: QueueOption = None,
     where: WhereOption = None,
-    raw_bodies: RawBodiesOption = False,
+    store: StoreOptions,
     master: Master = None,
-    setting: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Export the messages of many brokers, as warren export and warren topic scan do, with node and position.
@@ -54,8 +53,8 @@ def export(
     order = export_job.Order(
         out=out,
         format=output_format.value,
-        selection=Selection(vhost=vhost, queues=distinct(queue), where=where, raw_bodies=raw_bodies),
-        settings=parse_settings(setting),
+        selection=Selection(vhost=vhost, queues=distinct(queue), where=where, raw_bodies=store.raw_bodies),
+        settings=store.settings(),
     )
     exported = export_job.run(paths, order, master)
     for note in exported.notes:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from warren.commands.message_lines import BODY, JSON, FormatOption
+from warren.commands.message_lines import BODY, JSON, RecordForm
 from warren.commands.message_output import WaitOptions
 from warren.commands.opening import opened_node
 from warren.commands.options import GroupOption, JsonOption, NodePath, StorePath, UsageError
@@ -89,26 +89,26 @@ def query_msg_by_key(
     key: Annotated[str, typer.Option("--msgKey", "-k", metavar="K", help="Which key.")],
     *,
     most: Annotated[int, typer.Option("--maxNum", "-m", metavar="N", min=0, help="At most N messages.")] = 32,
-    format: FormatOption = JSON,
+    form: RecordForm,
     as_json: JsonOption = False,
 ) -> None:
     """Like topic query: the messages with a key, newest first, each as a JSON object unless --format says otherwise."""
     from warren.commands.topics.topic_reading import QueryOptions, query
 
-    query(path, topic, key, options=QueryOptions(limit=most), format=format)
+    query(path, topic, key, options=QueryOptions(limit=most), form=form)
 
 
 def query_msg_by_id(
     path: StorePath,
     message_id: Annotated[str, typer.Option("--msgId", "-i", metavar="ID", help="RocketMQ's offsetMsgId.")],
     *,
-    format: FormatOption = None,
+    form: RecordForm,
     as_json: JsonOption = False,
 ) -> None:
     """Like topic message: the message with an id."""
     from warren.commands.topics.topic_reading import message
 
-    message(path, message_id, format=format)
+    message(path, message_id, form=form)
 
 
 def query_msg_by_offset(
@@ -117,13 +117,19 @@ def query_msg_by_offset(
     queue_id: Annotated[int, typer.Option("--queueId", "-i", metavar="I", min=0, help="The queue's number.")],
     offset: Annotated[int, typer.Option("--offset", "-o", metavar="N", min=0, help="The queue offset.")],
     *,
-    format: FormatOption = None,
+    form: RecordForm,
     as_json: JsonOption = False,
 ) -> None:
     """Like topic read --max 1: the message with a number."""
     from warren.commands.topics.topic_reading import RecordOptions, read
 
-    read(path, topic, queue_id, offset=offset, options=RecordOptions(limit=1, format=format))
+    read(
+        path,
+        topic,
+        queue_id,
+        offset=offset,
+        options=RecordOptions(limit=1, format=form.format, raw_bodies=form.raw_bodies),
+    )
 
 
 def send_message(
@@ -151,7 +157,7 @@ def consume_message(
     queue_id: _QueueId = None,
     offset: _Offset = None,
     count: Annotated[int, typer.Option("--messageCount", "-c", metavar="N", min=1, help="At most N messages.")] = 128,
-    format: FormatOption = None,
+    form: RecordForm,
     as_json: JsonOption = False,
 ) -> None:
     """Like topic consume, for a group; without one, like topic read: nothing is marked as read."""
@@ -159,11 +165,12 @@ def consume_message(
         if queue_id is not None or offset is not None:
             raise UsageError("either --group, or --queueId with or without --offset")
         wait = WaitOptions()
-        topic_messages.consume(path, topic, group, count=count, wait=wait, format=format, as_json=as_json)
+        topic_messages.consume(path, topic, group, count=count, wait=wait, form=form, as_json=as_json)
         return
     from warren.commands.topics.topic_reading import RecordOptions, read
 
     if queue_id is None:
         raise UsageError("give --group or --queueId")
-    options = RecordOptions(limit=count, format=JSON if as_json else format or BODY)
+    line_format = JSON if as_json else form.format or BODY
+    options = RecordOptions(limit=count, format=line_format, raw_bodies=form.raw_bodies)
     read(path, topic, queue_id, offset=offset, options=options)

@@ -5,19 +5,10 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
-import typer
-
-from warren.commands.options import (
-    EXIT_DAMAGE,
-    JsonOption,
-    LimitOption,
-    RawBodiesOption,
-    SetOption,
-    StartOption,
-    StorePath,
-)
-from warren.commands.output import opened, report_error
-from warren.commands.topics.topic_sources import opened_store
+from warren.commands.options import JsonOption, LimitOption, StartOption, StorePath
+from warren.commands.output import opened
+from warren.commands.topics.topic_reading import Findings
+from warren.commands.topics.topic_sources import StoreOptions, opened_store
 from warren.msg_store.commit_log.commit_log_format import Record, decode_properties
 from warren.salvage.names import to_json
 from warren.salvage.queue_directory import Finding
@@ -30,8 +21,7 @@ def delayed(
     path: StorePath,
     *,
     limit: LimitOption = None,
-    raw_bodies: RawBodiesOption = False,
-    setting: SetOption = None,
+    options: StoreOptions,
     start: StartOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -39,19 +29,17 @@ def delayed(
 
     One JSON object per line, with when and to where they are due. Exit code 1: some could not be read.
     """
-    damage, written = 0, 0
-    with opened_store(path, setting, start=start) as store, opened(None, path) as write:
+    findings, written = Findings(), 0
+    with opened_store(path, options.setting, start=start) as store, opened(None, path) as write:
         for item in delayed_messages(store):
             due_ms, stored = (0, item) if isinstance(item, Finding) else item
-            for message in (stored,) if raw_bodies else as_sent((stored,), path):
+            for message in (stored,) if options.raw_bodies else as_sent((stored,), path):
                 if isinstance(message, Finding):
-                    report_error(message)
-                    damage += message.severity == "damage"
+                    findings.add(message)
                 elif limit is None or written < limit:
                     write(to_json(_fields(due_ms, message)) + b"\n")
                     written += 1
-    if damage:
-        raise typer.Exit(EXIT_DAMAGE)
+    findings.exit()
 
 
 def _fields(due_ms: int, record: Record) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import attrs
 import typer
 
-from warren.commands.message_lines import FormatOption, chosen_format, topic_lines
+from warren.commands.message_lines import RecordForm, chosen_format, topic_lines
 from warren.commands.message_output import WaitOptions, Written, opened_output
 from warren.commands.opening import opened_node
-from warren.commands.options import JsonOption, NodePath, RawBodiesOption, TopicArgument, UsageError, pairs
+from warren.commands.options import JsonOption, NodePath, TopicArgument, UsageError, pairs
 from warren.commands.sending import Bodies, BodyOptions, Confirm, CountOption, Published
 from warren.commands.topics.topic_sources import NoTopicError, topic_of
 from warren.verbs.publishing import PATIENCE_S
@@ -104,8 +104,7 @@ def consume(
     begin: Annotated[
         str, typer.Option("--from", metavar="PLACE", help="Where a new group begins: earliest, latest, or a time.")
     ] = "earliest",
-    format: FormatOption = None,
-    raw_bodies: RawBodiesOption = False,
+    form: RecordForm,
     as_json: JsonOption = False,
 ) -> None:
     """Write the messages that a group has not read to stdout, each body on a line, and mark them as read.
@@ -115,7 +114,7 @@ def consume(
     """
     from warren.commands.topics.topic_groups import place_of
 
-    lines = topic_lines(chosen_format(format, as_json=as_json), raw_bodies=raw_bodies)
+    lines = topic_lines(chosen_format(form.format, as_json=as_json), raw_bodies=form.raw_bodies)
     arguments: ReaderArguments = {"tags": tag, "auto_commit": False, "consume_from": place_of(begin)}
     with (
         opened_node(path, share=wait.follow) as node,

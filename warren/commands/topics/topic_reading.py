@@ -19,10 +19,9 @@ import attrs
 import typer
 
 from warren.commands.exporting import opened_records
-from warren.commands.message_lines import JSON, FormatOption, topic_lines
+from warren.commands.message_lines import JSON, FormatOption, RecordForm, topic_lines
 from warren.commands.options import (
     EXIT_DAMAGE,
-    CheckOption,
     JsonOption,
     LimitOption,
     OffsetOption,
@@ -43,12 +42,10 @@ from warren.commands.topics.topic_sources import NoTopicError, StoredTopics, ope
 from warren.msg_store.commit_log.commit_log_format import Blank, Record
 from warren.msg_store.commit_log.record_check import WRONG_CRC
 from warren.salvage.json_lines import JsonLines
-from warren.salvage.names import Json, printable, to_json
+from warren.salvage.names import printable, to_json
 from warren.salvage.progress_bars import counting_bar, reading_bar
 from warren.salvage.queue_directory import Finding
-from warren.salvage.rocketmq.comparing import Compared, compare
 from warren.salvage.rocketmq.inference import infer
-from warren.salvage.rocketmq.rebuilding import rebuild
 from warren.salvage.rocketmq.record_lines import blank_line
 from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
 from warren.salvage.rocketmq.store_reading import as_sent, queue_entries, salvaged_records, scan_records
@@ -98,7 +95,7 @@ class QueryOptions:
     ] = False
 
 
-class _Findings:
+class Findings:
     """Reports on stderr what could not be read, and counts."""
 
     def __init__(self) -> None:
@@ -140,7 +137,7 @@ def read(
     A node that runs is asked; otherwise the files are. Exit code 1: some could not be read; stderr says which and why,
     and all the others are there.
     """
-    findings, selection = _Findings(), RecordSelection.of(options.where, options.limit)
+    findings, selection = Findings(), RecordSelection.of(options.where, options.limit)
     with opened_source(path, setting, start=start) as source:
         if isinstance(source, StoredTopics):
             findings.cut(source.opened)
@@ -182,7 +179,7 @@ def scan(
     Exit code 1: there is damage in between; stderr says where and what, and it goes on at the next file; with --salvage
     at the next record, and without fillers.
     """
-    findings, selection = _Findings(), RecordSelection.of(options.where, options.limit)
+    findings, selection = Findings(), RecordSelection.of(options.where, options.limit)
     items: Iterable[tuple[int | None, Item]]
     bar: Bar
     if salvage:
@@ -210,7 +207,7 @@ def _write_records(
     options: RecordOptions,
     *,
     selection: RecordSelection,
-    findings: _Findings,
+    findings: Findings,
     blanks: bool = False,
     first_offset: int = 0,
 ) -> None:
@@ -260,7 +257,7 @@ def entries(
 
     Exit code 1: a file of the queue is missing; stderr says which entries were in it.
     """
-    findings = _Findings()
+    findings = Findings()
     with opened_store(path, setting, start=start) as store, opened(None, path) as write:
         for entry in queue_entries(store.queue(topic, queue_id), offset, limit):
             if isinstance(entry, Finding):
@@ -276,8 +273,7 @@ def query(
     key: Annotated[str, typer.Option("--key", metavar="K", help="Which key.")],
     *,
     options: QueryOptions,
-    format: FormatOption = None,
-    raw_bodies: RawBodiesOption = False,
+    form: RecordForm,
     setting: SetOption = None,
     start: StartOption = False,
     as_json: JsonOption = False,
@@ -287,16 +283,16 @@ def query(
     Exit code 1: the index is damaged, and older messages with the key may be missing; or some messages could not be
     read; stderr says which and why. Exit code 2: there is no such topic.
     """
-    if format is not None and (options.offsets or as_json):
+    if form.format is not None and (options.offsets or as_json):
         raise UsageError("--format is for messages; leave out --offsets and --json")
-    findings = _Findings()
-    lines = None if options.offsets or as_json else topic_lines(format or JSON)
+    findings = Findings()
+    lines = None if options.offsets or as_json else topic_lines(form.format or JSON)
     physical_offsets: list[int] = []
     with opened_source(path, setting, start=start) as source, opened(None, path) as write:
         answers: Iterator[Record | int | Finding]
         ask = source.query if options.is_exact or lines is not None else source.index_answers
         answers = ask(topic, key, options.limit, options.begin, options.end)
-        if lines is not None and not raw_bodies:
+        if lines is not None and not form.raw_bodies:
             answers = as_sent(answers, path)
         first = next(answers, None)
         if first is None and source.topics():  # without any ConsumeQueue the names of the topics are unknown
@@ -323,19 +319,18 @@ def message(
     path: StorePath,
     message_id: Annotated[str, typer.Argument(metavar="ID", help="RocketMQ's offsetMsgId, as topic read writes it.")],
     *,
-    format: FormatOption = None,
-    raw_bodies: RawBodiesOption = False,
+    form: RecordForm,
     setting: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write out the message with an id, as a JSON object unless --format says otherwise."""
-    lines, findings = topic_lines(format or JSON), _Findings()
+    lines, findings = topic_lines(form.format or JSON), Findings()
     with opened_source(path, setting) as source, opened(None, path) as write:
         try:
             record = source.message(message_id)
         except LookupError as error:
             raise NoTopicError(str(error)) from error
-        for item in (record,) if raw_bodies else as_sent((record,), path):
+        for item in (record,) if form.raw_bodies else as_sent((record,), path):
             if isinstance(item, Finding):
                 findings.add(item)
             else:
@@ -366,44 +361,3 @@ def offset_at(
 def hash_key(key: Annotated[str, typer.Argument(metavar="KEY")], *, as_json: JsonOption = False) -> None:
     """Print a string's hash codes as JSON. Index files store that of TOPIC#KEY, ConsumeQueues that of the tags."""
     print_json({"java_hash": java_hash(key), "index_hash": index_hash(key), "tags_code": java_hash(key)})
-
-
-def rebuild_command(
-    path: StorePath,
-    out: Annotated[str, typer.Option("--out", metavar="DIR", help="A new or empty directory.")],
-    *,
-    check: CheckOption = False,
-    setting: SetOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Rebuild ConsumeQueue and index files from the CommitLog alone.
-
-    Exit code 1: something differs from the files that are there (--check), or of the CommitLog could not be read.
-    """
-    findings, compared = _Findings(), list[Compared]()
-    with opened_store(path, setting) as store:
-        with reading_bar(store.store.commit_log, "Reading the CommitLog") as advance:
-            rebuilt = rebuild(store, out, advance)
-        try:
-            for finding in rebuilt.damage:
-                findings.add(finding)
-            report: dict[str, Json] = {"out": out, "records": rebuilt.records, "files": rebuilt.files}
-            if check:
-                compared = list(compare(store, rebuilt))
-        finally:
-            rebuilt.close()
-    differing = [file for file in compared if not file.is_good]
-    if check:
-        report["check"] = {"equal": not differing, "files": [file.to_json() for file in compared]}
-    if as_json:
-        print_json(report)
-    else:
-        print(f"{rebuilt.records:,} records: {len(rebuilt.files):,} files in {printable(out)}")
-        for file in differing:
-            place = "" if file.file_offset is None else f" from offset {file.file_offset:,} on"
-            print(f"{printable(file.name)}: {file.outcome}{place}")
-        if check and not differing:
-            print(f"{len(compared):,} files are as they were")
-    if differing:
-        raise typer.Exit(EXIT_DAMAGE)
-    findings.exit()

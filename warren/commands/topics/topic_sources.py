@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from warren.commands.options import UsageError, parse_settings
+import attrs
+
+from warren.commands.options import RawBodiesOption, SetOption, UsageError, parse_settings
 from warren.commands.output import report_error
 from warren.msg_store.commit_log.commit_log_format import Record
 from warren.salvage.queue_directory import Finding
@@ -28,6 +30,18 @@ Bounds = dict[int, tuple[int, int]]
 """By queue: the number of its first message, and the next one's."""
 Row = dict[str, Any]
 """Of a group: ``topic``, ``group``, ``queue_id``, ``offset``, ``lag``, ``member`` (``None``: no member)."""
+
+
+@attrs.frozen(kw_only=True)
+class StoreOptions:
+    """How topic stores are read."""
+
+    raw_bodies: RawBodiesOption = False
+    setting: SetOption = None
+
+    def settings(self) -> dict[str, str]:
+        """What ``--set`` says. Raises :class:`SettingsError`."""
+        return parse_settings(self.setting)
 
 
 class NoTopicError(WarrenError):
