@@ -191,12 +191,20 @@ def test_an_unknown_transaction_is_reported_and_the_rest_counts(tmp_path: Path) 
         ((Atom("later"), 1), "in place of a command"),
         ((Atom("delete"), [ROOT, (Atom("if_later"), 1)], {}), "an unknown condition"),
         ((Atom("tx"), [ROOT], []), "in place of a transaction"),
+        ((Atom("delete"), [ROOT] * 40, {}), "a path of 40 components"),
         ((Atom("tx"), function("rabbit_db_binding__-create/2-fun-0-", b"x"), []), "without the expected variables"),
         ((Atom("tx"), function("other_application__-create/2-fun-0-"), []), "an unknown transaction horus__other"),
     ],
 )
 def test_what_cannot_be_replayed_says_why(tmp_path: Path, command: Term, reason: str) -> None:
     assert reason in definitions(written(tmp_path, vhost(b"/"), command), exit_code=1)[1]
+
+
+def test_records_that_make_no_sense_are_reported(tmp_path: Path) -> None:
+    path: list[Term] = [ROOT, VHOSTS, b"/", Atom("exchanges"), b"x", Atom("bindings"), Atom("queue"), b"q", b"k"]
+    commands = [vhost(b"/"), put(path, b"no set"), put([ROOT, USERS, b"u"], b"no record")]
+    _, errors = definitions(written(tmp_path, *commands), exit_code=1)
+    assert errors.count("unreadable record") == 2
 
 
 def test_a_command_that_was_sent_twice_counts_once(tmp_path: Path) -> None:

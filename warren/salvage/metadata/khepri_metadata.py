@@ -27,7 +27,7 @@ import attrs
 
 from warren.salvage.metadata.khepri_tree import ANY_CHILD, HAS_DATA, Path, TreeNode
 from warren.storage.erlang_terms import Atom, Term, decode_opaque
-from warren.storage.errors import MessageError
+from warren.storage.errors import MessageError, TermError
 
 ROOT: Final = Atom("rabbitmq")
 VHOSTS, USERS, EXCHANGES, QUEUES = Atom("vhosts"), Atom("users"), Atom("exchanges"), Atom("queues")
@@ -97,11 +97,20 @@ class KhepriMetadata:
         tables: dict[str, list[tuple[Any, ...]]] = {table: [] for table, _ in _PATTERNS}
         for table, pattern in _PATTERNS:
             for _, node in self.tree.find(pattern):
-                if table != _ROUTES:
-                    tables[table].append(node.data)
-                else:
-                    tables[table] += [(Atom("route"), binding, Atom("const")) for binding in bindings_in(node.data)]
+                tables[table] += _routes(node.data) if table == _ROUTES else [_record(node.data)]
         return tables
+
+
+def _record(data: Any) -> tuple[Any, ...]:
+    return data if isinstance(data, tuple) else (data,)
+
+
+def _routes(data: Term) -> list[tuple[Any, ...]]:
+    """The records of the bindings of a set; of what is none, a record that is invalid."""
+    try:
+        return [(Atom("route"), binding, Atom("const")) for binding in bindings_in(data)]
+    except (MessageError, TermError):
+        return [(Atom("route"), data)]
 
 
 def path_of(resource: Term) -> Path:

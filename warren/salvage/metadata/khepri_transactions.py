@@ -111,7 +111,9 @@ def _update_user(metadata: KhepriMetadata, function: _Function) -> None:
         case "validate_parameters_and_update_limit":
             limits = limits | change.variable(dict)
         case "clear_user_limits":
-            limits = {key: value for key, value in limits.items() if change.variables and key not in change.variables}
+            limits = {
+                key: value for key, value in dict(limits).items() if change.variables and key not in change.variables
+            }
         case _:
             raise MessageError(f"an unknown change of a user, {change.module}:{change.name}")
     metadata.put(path, (tag, name, password_hash, tags, algorithm, limits, *rest))

@@ -28,6 +28,8 @@ Path: TypeAlias = "tuple[Term, ...]"
 
 ANY_CHILD: Final = (Atom("if_name_matches"), Atom("any"), Atom("undefined"))
 HAS_DATA: Final = (Atom("if_has_data"), True)
+_MAX_COMPONENTS: Final = 32
+"""Of a path; RabbitMQ's have up to nine. Each is a level of recursion."""
 _NO_PAYLOAD: Final = "$__NO_PAYLOAD__"
 
 
@@ -62,10 +64,12 @@ class TreeNode:
 
     def get(self, path: Path) -> TreeNode | None:
         """The node at a path."""
-        return next((node for _, node in self._matching(path, ())), None)
+        return next((node for _, node in self.find(path)), None)
 
     def find(self, pattern: Sequence[Term]) -> list[tuple[Path, TreeNode]]:
         """The nodes that a pattern means, with their paths."""
+        if len(pattern) > _MAX_COMPONENTS:
+            raise MessageError(f"a path of {len(pattern)} components")
         return list(self._matching(pattern, ()))
 
     def put(self, pattern: Sequence[Term], payload: Term) -> None:

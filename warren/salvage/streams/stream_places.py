@@ -97,8 +97,8 @@ def _names(files: ReadOnlyFileSystem, node: str, problems: list[Finding]) -> Nam
         return None
     names: Names = {}
     for record in read_metadata(files, node, [_TABLE], problems.append).tables[_TABLE]:
-        match record[1], record[_TYPE]:
-            case ("resource", bytes(vhost), "queue", bytes(name)), (str(kind), dict(state)) if kind == _KIND:
+        match record[1:2], record[_TYPE]:
+            case (("resource", bytes(vhost), "queue", bytes(name)),), (str(kind), dict(state)) if kind == _KIND:
                 names[_bytes(state.get("name"))] = vhost, name
     return names
 
