@@ -87,8 +87,8 @@ def read_definitions(files: ReadOnlyFileSystem, directory: str, report: OnFindin
             try:
                 parsed.append(parse(record))
             except (MessageError, ValueError, TypeError, LookupError) as error:
-                detail = f"{record!r:.200}: {error}"
-                report(Finding("unreadable record", "damage", metadata.path_of(table), None, detail))
+                detail = f"in {table}: {record!r:.200}: {error}"
+                report(Finding("unreadable record", "damage", metadata.path, None, detail))
         return parsed
 
     exchanges = {exchange.name: exchange for exchange in read(_EXCHANGES, _Exchange.of)}

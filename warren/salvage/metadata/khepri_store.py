@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Final
 
 import attrs
@@ -34,7 +33,6 @@ from warren.salvage.metadata.khepri_transactions import replay_transaction
 from warren.salvage.metadata.khepri_tree import TreeNode
 from warren.salvage.queue_directory import Finding, OnFinding
 from warren.salvage.quorum.quorum_node import QuorumNode
-from warren.salvage.quorum.ra.config import server_name_in
 from warren.salvage.quorum.ra.entry_runs import BadEntry, Hole, LogEntry
 from warren.salvage.quorum.ra.file_names import CONFIG_NAME
 from warren.salvage.quorum.ra.log import HOLE, QuorumLog
@@ -45,7 +43,8 @@ from warren.storage.errors import DataError, MessageError, StorageError, TermErr
 
 COORDINATION_FOLDER: Final = "coordination"
 """In a node's data directory."""
-_STORE: Final = "rabbitmq_metadata"
+_STORE: Final = b"rabbitmq_metadata"
+_CONFIG_BYTES: Final = 1 << 16
 _WITHOUT_EFFECT: Final = frozenset(
     {
         "dedup_ack", "drop_dedups", "register_trigger", "ack_triggered",
@@ -61,10 +60,12 @@ def khepri_members(files: ReadOnlyFileSystem, directory: str) -> list[str]:
 
 
 def _is_metadata(files: ReadOnlyFileSystem, member: str) -> bool:
+    """Whether a config names the store; that it does is enough, so a damaged one may do."""
     path = below(member, CONFIG_NAME)
-    with suppress(DataError, StorageError):
-        return files.exists(path) and server_name_in(files, member) == _STORE
-    return False
+    try:
+        return files.exists(path) and files.size(path) <= _CONFIG_BYTES and _STORE in files.read(path)
+    except StorageError:
+        return False
 
 
 def read_khepri(files: ReadOnlyFileSystem, member: str, report: OnFinding) -> KhepriMetadata:
@@ -92,10 +93,8 @@ class _Replay:
             return cls(log, report, KhepriMetadata(), set())
         try:
             return cls(log, report, *_state(snapshot.state()))
-        except MessageError as error:
+        except (MessageError, DataError) as error:
             report(Finding("damaged snapshot", "damage", snapshot.path, None, f"no tree: {error}"))
-        except DataError as error:
-            report(Finding("damaged snapshot", "damage", error.path, error.offset, error.reason))
         return cls(log, report, KhepriMetadata(), set())
 
     def replayed(self) -> KhepriMetadata:

@@ -35,7 +35,7 @@ from warren.storage.erlang_terms import Atom, Opaque, Term, encode
 from warren.storage.errors import MessageError
 
 _Value = TypeVar("_Value")
-_NAME: Final = re.compile(r"horus__(rabbit_\w+?)__-?(\w+?)(?:_in_khepri)?(?:_tx)?(?:/\d+-fun-\d+-)?__\d+")
+_NAME: Final = re.compile(r"horus__(rabbit_\w+?)__-?(\w+?)(?:_in_khepri|_v\d)?(?:_tx)?(?:/\d+-fun-\d+-)?__\d+")
 _IF_EXISTS: Final = "with_fun"
 """The function that runs another one if a vhost or a user exists."""
 
@@ -46,7 +46,7 @@ class _Function:
 
     module: str
     name: str
-    """Without the endings ``_in_khepri`` and ``_tx``, which later versions lack."""
+    """Without the endings ``_in_khepri``, ``_tx`` and ``_v<n>``, in which versions differ."""
     variables: tuple[Any, ...]
 
     @classmethod
@@ -224,8 +224,6 @@ _EFFECTS: Final[Mapping[tuple[str, str], _Effect]] = {
     ("rabbit_db_rtparams", "set"): _set_parameter,
     ("rabbit_db_binding", "create"): _change_binding,
     ("rabbit_db_binding", "delete"): _change_binding,
-    ("rabbit_db_binding", "delete_v1"): _change_binding,
-    ("rabbit_db_binding", "delete_v2"): _change_binding,
     ("rabbit_db_binding", "delete_for_destination"): _unbind_all,
     ("rabbit_db_binding_m2k_converter", "copy_to_khepri"): _change_binding,
     ("rabbit_db_exchange", "set"): _set_exchanges,

@@ -99,7 +99,7 @@ class TreeNode:
         if name is None:
             return None
         child = self.children.get(name)
-        if not _creates(pattern[0]) if child is None else not _is_met(pattern[0], name, child):
+        if not _is_met(pattern[0], name, child):
             return None
         node = TreeNode() if child is None else child
         created = node if len(pattern) == 1 else node._create(pattern[1:])
@@ -133,37 +133,23 @@ def _name_of(component: Term) -> Term | None:
             return None
 
 
-def _creates(component: Term) -> bool:
-    """Whether a node may be created where a pattern has this component."""
-    match component:
-        case Atom() | bytes() | ("if_node_exists", False):
-            return True
-        case ("if_all", [*conditions]):
-            return all(map(_creates, conditions))
-        case ("if_any", [*conditions]):
-            return any(map(_creates, conditions))
-        case _:
-            _is_met(component, Atom(""), TreeNode())  # an unknown one is an error
-            return False
-
-
-def _is_met(condition: Term, name: Term, node: TreeNode) -> bool:
-    """Whether an existing node meets a condition."""
+def _is_met(condition: Term, name: Term, node: TreeNode | None) -> bool:
+    """Whether a node meets a condition; one that is missing: whether it may be created."""
     match condition:
         case Atom() | bytes():
-            return condition == name
+            return node is None or condition == name
         case ("if_name_matches" | "if_path_matches", "any", _):
-            return True
+            return node is not None
         case ("if_node_exists", bool(value)):
-            return value
+            return (node is not None) is value
         case ("if_has_payload", bool(value)):
-            return (node.payload is not None) is value
+            return node is not None and (node.payload is not None) is value
         case ("if_has_data", bool(value)):
-            return (node.data is not None) is value
+            return node is not None and (node.data is not None) is value
         case ("if_payload_version", int(version)):
-            return node.version is None or node.version == version
+            return node is not None and node.version in (None, version)
         case ("if_data_matches", pattern, [], _):
-            return node.data is not None and _matches(pattern, node.data)
+            return node is not None and node.data is not None and _matches(pattern, node.data)
         case ("if_all", [*conditions]):
             return all(_is_met(inner, name, node) for inner in conditions)
         case ("if_any", [*conditions]):

@@ -15,7 +15,7 @@ import attrs
 from warren.salvage.metadata.khepri_store import khepri_members, read_khepri
 from warren.salvage.metadata.mnesia_tables import has_tables, read_tables
 from warren.salvage.queue_directory import Finding, OnFinding
-from warren.salvage.read_only import ReadOnlyFileSystem, below
+from warren.salvage.read_only import ReadOnlyFileSystem
 
 _VHOSTS: Final = "rabbit_vhost"
 _BOTH: Final = "Mnesia has a vhost, too: the node stopped while it moved its metadata; what Mnesia has counts"
@@ -26,13 +26,8 @@ class Metadata:
     """The records of a node, by the tables of Mnesia that hold them up to 3.13."""
 
     tables: dict[str, list[tuple[Any, ...]]]
-    log: str | None
-    """The directory of Khepri's log, if they are from there."""
-    directory: str
-
-    def path_of(self, table: str) -> str:
-        """A file or directory that a table's records are in."""
-        return below(self.directory, f"{table}.DCD") if self.log is None else self.log
+    path: str
+    """The directory with the files that they are from."""
 
 
 def has_metadata(files: ReadOnlyFileSystem, directory: str) -> bool:
@@ -55,7 +50,7 @@ def read_metadata(files: ReadOnlyFileSystem, directory: str, names: Collection[s
                 report(Finding("log not read", "unread", member, None, "another node's metadata; one is read"))
             for finding in khepri:
                 report(finding)
-            return Metadata({name: records[name] for name in names}, members[0], directory)
+            return Metadata({name: records[name] for name in names}, members[0])
     for finding in mnesia:
         report(finding)
-    return Metadata({name: tables[name] for name in names}, None, directory)
+    return Metadata({name: tables[name] for name in names}, directory)

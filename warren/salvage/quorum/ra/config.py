@@ -50,23 +50,10 @@ class QueueConfig:
 def read_config(files: FileSystem, directory: str) -> QueueConfig:
     """The config of the queue in ``directory``. Raises :class:`DataError` if it is invalid."""
     path = f"{directory}/{CONFIG_NAME}"
-    return parse_config(_read(files, path), path)
-
-
-def server_name_in(files: FileSystem, directory: str) -> str:
-    """The name of the server whose log is in ``directory``, a queue's or one of the broker's own.
-
-    Raises :class:`DataError` if its config is invalid.
-    """
-    path = f"{directory}/{CONFIG_NAME}"
-    return _member(_parse(_read(files, path), path).get(Atom("id")), path)[0]
-
-
-def _read(files: FileSystem, path: str) -> bytes:
     size = files.size(path)
     if size > MAX_CHARACTERS:
         raise DataError(path, None, f"a config of {size} bytes, more than {MAX_CHARACTERS}")
-    return files.read(path)
+    return parse_config(files.read(path), path)
 
 
 def parse_config(data: bytes, path: str) -> QueueConfig:
@@ -74,7 +61,14 @@ def parse_config(data: bytes, path: str) -> QueueConfig:
 
     Raises :class:`OtherMachineError` for that of one of the broker's own logs, :class:`DataError` for anything else.
     """
-    term = _parse(data, path)
+    try:
+        term = parse(data)
+    except TextError as error:
+        raise DataError(path, error.offset, f"no config: {error}") from error
+    except TermError as error:
+        raise DataError(path, None, f"no config: {error}") from error
+    if not isinstance(term, Mapping):
+        _refuse(path, f"no config: a {type(term).__name__} in place of a map")
     settings = _settings(term.get(Atom("machine")), path)
     resource = settings.get(Atom("queue_resource"))
     vhost, name = _resource(resource, path)
@@ -91,18 +85,6 @@ def parse_config(data: bytes, path: str) -> QueueConfig:
         members=_members(term.get(Atom("initial_members")), path),
         settings=settings,
     )
-
-
-def _parse(data: bytes, path: str) -> Mapping[Term, Term]:
-    try:
-        term = parse(data)
-    except TextError as error:
-        raise DataError(path, error.offset, f"no config: {error}") from error
-    except TermError as error:
-        raise DataError(path, None, f"no config: {error}") from error
-    if not isinstance(term, Mapping):
-        _refuse(path, f"no config: a {type(term).__name__} in place of a map")
-    return term
 
 
 def _refuse(path: str, reason: str) -> NoReturn:
