@@ -5,15 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import struct
 import zlib
 from collections.abc import Sequence
 from typing import Final
 
+import attrs
+import pyarrow as pa
+
 from tests.fuzz import seeds
 from tests.fuzz.target import Target
+from tests.support.topic_tools import RECORD
 from warren.actors.engines.topics.checkpoint_format import read_checkpoint
 from warren.actors.engines.topics.topic_table import TopicTable
 from warren.msg_store.commit_log.commit_log_format import decode as decode_commit_log
+from warren.msg_store.commit_log.record_bodies import sent_records
 from warren.msg_store.commit_log.record_scan import read_columns
 from warren.msg_store.rdq.rdq_columns import ColumnScan
 from warren.msg_store.rdq.rdq_format import scan
@@ -296,6 +302,22 @@ def _quorum_indexes(data: bytes) -> None:
 # ── topics ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _record_body(data: bytes) -> None:
+    """Two bytes of flags, and the body as it is stored."""
+    record = attrs.evolve(RECORD, sys_flag=int.from_bytes(data[:2], "big"), body=data[2:])
+    for message in sent_records(record):
+        assert message.sys_flag == record.sys_flag
+
+
+def _record_bodies() -> Sequence[bytes]:
+    batch = b"".join(struct.pack(">iiiii", 24, 0, 0, 7, 1) + b"x" + struct.pack(">h", 1) + b"y" for _ in range(3))
+    packed = {0x001: zlib.compress(b"hello " * 50), 0x0C0: batch, 0x0C1: zlib.compress(batch)}
+    packed |= {
+        flags: pa.compress(b"hello " * 50, codec, asbytes=True) for flags, codec in ((0x101, "lz4"), (0x201, "zstd"))
+    }
+    return [flags.to_bytes(2, "big") + body for flags, body in packed.items()]
+
+
 def _commit_log(data: bytes) -> None:
     def read(at: int, size: int) -> bytes:
         return data[at : at + size]
@@ -367,6 +389,7 @@ BROKERS: tuple[Target, ...] = (
     Target("quorum-config", _quorum_config, seeds.files(seeds.QUORUM, "config")),
     Target("quorum-snapshot", _quorum_snapshot, seeds.files(seeds.QUORUM_SNAPSHOT, "snapshot.dat")),
     Target("quorum-indexes", _quorum_indexes, seeds.of(b"\x83\x6c\0\0\0\2\x61\5\x68\2\x61\1\x61\3\x6a")),
+    Target("record-body", _record_body, _record_bodies),
     Target("commit-log", _commit_log, seeds.files(seeds.TOPICS, "commitlog/*")),
     Target("consumer-offsets", _offsets, lambda: [*seeds.files(seeds.TOPICS, "*.json")(), *_LOCAL]),
     Target("local-offsets", _local_offsets, seeds.of(*_LOCAL)),
