@@ -98,8 +98,7 @@ def sql(
     form = _format_of(Format.JSONL if as_json and output_format is None else output_format, out)
     from warren.sql.directories import Directories
 
-    is_interactive = text is None and file is None and sys.stdin.isatty()
-    if text is None and not is_interactive:
+    if text is None and not (file is None and sys.stdin.isatty()):
         text = _read_stdin()
     directories = Directories.at(*paths, failfast=failfast, raw_bodies=store.raw_bodies, settings=store.settings())
     _query(directories, text, form, out, rows)

@@ -11,7 +11,7 @@ as RocketMQ's recovery ends it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from warren.actors.engines.topics.store_files import BATCH_QUEUES
 from warren.actors.engines.topics.topic_store import queue_directories
 from warren.msg_store.commit_log.commit_log import CommitLog
 from warren.storage.filesystem import FileSystem
-from warren.storage.mapped_files import parse_file_name
+from warren.storage.mapped_files import file_name, parse_file_name
 
 UNIT: Final = np.dtype(
     [
@@ -96,16 +96,34 @@ def batch_queues(files: FileSystem, directory: str, log: CommitLog) -> dict[tupl
 def _units(files: FileSystem, directory: str, log: CommitLog) -> Iterator[Units]:
     """The good units whose records the CommitLog has, many at a time."""
     for base in sorted(base for name in files.list(directory) if (base := parse_file_name(name)) is not None):
-        with closing(files.open_read(f"{directory}/{base:020d}")) as file:
-            position = 0
-            while data := file.pread(_UNITS_AT_ONCE * _UNIT_BYTES, position):
-                units = np.frombuffer(data[: len(data) // _UNIT_BYTES * _UNIT_BYTES], UNIT)
-                good = (units["physical_offset"] >= 0) & (units["size"] > 0) & (units["queue_offset"] >= 0)
-                good &= (units["count"] > 0) & (units["physical_offset"] < log.end)
-                count = len(units) if good.all() else int(good.argmin())
-                present = units[:count][units["physical_offset"][:count] >= log.min_offset]
-                if len(present):
-                    yield present
-                if count < len(units) or not count:
-                    return
-                position += len(data)
+        path, count = f"{directory}/{file_name(base)}", 0
+        for units in good_units(files, path, UNIT, lambda units: _are_good(units, log.end)):
+            count += len(units)
+            present = units[units["physical_offset"] >= log.min_offset]
+            if len(present):
+                yield present
+        if count < files.size(path) // _UNIT_BYTES:
+            return
+
+
+def _are_good(units: Units, log_end: int) -> npt.NDArray[np.bool_]:
+    good: npt.NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["physical_offset"] < log_end)
+    good &= (units["size"] > 0) & (units["queue_offset"] >= 0) & (units["count"] > 0)
+    return good
+
+
+def good_units(
+    files: FileSystem, path: str, unit: np.dtype[np.void], are_good: Callable[[Units], npt.NDArray[np.bool_]]
+) -> Iterator[Units]:
+    """The units of a file up to the first that is not good, many at a time."""
+    with closing(files.open_read(path)) as file:
+        position = 0
+        while data := file.pread(_UNITS_AT_ONCE * unit.itemsize, position):
+            units = np.frombuffer(data[: len(data) // unit.itemsize * unit.itemsize], unit)
+            good = are_good(units)
+            count = len(units) if good.all() else int(good.argmin())
+            if count:
+                yield units[:count]
+            if not count or count < len(units):
+                return
+            position += len(data)

@@ -28,6 +28,7 @@ from warren.actors.engines.topics.names import SCHEDULE_TOPIC
 from warren.actors.engines.topics.store_files import CONFIG
 from warren.msg_store.commit_log.commit_log_format import Record, decode_properties
 from warren.salvage.queue_directory import Finding, damage_by
+from warren.salvage.rocketmq.batch_queues import Units, good_units
 from warren.salvage.rocketmq.config_files import DELAY_OFFSETS
 from warren.salvage.rocketmq.record_lines import UNIQUE_KEY
 from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
@@ -57,7 +58,6 @@ UNIT: Final = np.dtype(
     ]
 )
 _UNIT_BYTES: Final = 52
-_UNITS_AT_ONCE: Final = 20_000
 _MAGICS: Final = 16
 _MOST_DIGITS: Final = 19
 
@@ -161,22 +161,15 @@ def _wheel(files: FileSystem, directory: str) -> tuple[np.ndarray[tuple[int], np
     names = files.list(directory) if files.is_directory(directory) else []
     parts = [np.empty(0, UNIT)]
     for base in sorted(base for name in names if (base := parse_file_name(name)) is not None):
-        parts += _units(files, f"{directory}/{file_name(base)}")
+        parts += good_units(files, f"{directory}/{file_name(base)}", UNIT, _are_good)
     units = np.concatenate(parts)
     positions = units["physical_offset"].astype(np.int64)
     order = np.argsort(positions, kind="stable")
     return positions[order], (units["written_ms"].astype(np.int64) + units["delay_ms"])[order]
 
 
-def _units(files: FileSystem, path: str) -> Iterator[np.ndarray[tuple[int], np.dtype[np.void]]]:
-    """The units of a file, up to one that is none."""
-    with closing(files.open_read(path)) as file:
-        position = 0
-        while data := file.pread(_UNITS_AT_ONCE * _UNIT_BYTES, position):
-            units = np.frombuffer(data[: len(data) // _UNIT_BYTES * _UNIT_BYTES], UNIT)
-            good = (units["size"] == _UNIT_BYTES) & (units["magic"] >= 0) & (units["magic"] < _MAGICS)
-            count = len(units) if good.all() else int(good.argmin())
-            yield units[:count]
-            if not count or count < len(units):
-                return
-            position += len(data)
+def _are_good(units: Units) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    good: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
+        (units["size"] == _UNIT_BYTES) & (units["magic"] >= 0) & (units["magic"] < _MAGICS)
+    )
+    return good
