@@ -16,7 +16,7 @@ from warren.actors.engines.errors import RefusedError
 from warren.actors.log_events import log_event, logger
 from warren.aio import bridge
 from warren.management import access, api, prometheus
-from warren.management.call import Call, Managed
+from warren.management.call import SHARED, Call, Managed
 from warren.management.events import MAX_PATHS, EventStream, collected
 from warren.management.http import HttpError, Long, bad_request, json_response, not_authorised, refused
 from warren.management.lists import columns_of, pick
@@ -128,13 +128,14 @@ class Application:
                 raise bad_request(f"an event stream has no path {path!r}")
 
         async def look() -> bytes:
-            return b"[%s]" % b",".join([await self._look(request, path) for path in paths])
+            scope = {**request.scope, SHARED: []}
+            return b"[%s]" % b",".join([await self._look(scope, path) for path in paths])
 
         return EventStream(look, self.managed.stopping)
 
-    async def _look(self, request: Request, path: str) -> bytes:
+    async def _look(self, shared: Scope, path: str) -> bytes:
         raw, _, query = f"{API}{path}".partition("?")
-        scope = {**request.scope, "path": unquote(raw), "raw_path": raw.encode(), "query_string": query.encode()}
+        scope = {**shared, "path": unquote(raw), "raw_path": raw.encode(), "query_string": query.encode()}
         return await collected(await self._answered(Request(scope)), scope)
 
 

@@ -29,6 +29,9 @@ T = TypeVar("T")
 CLUSTER_ID: Final = "internal_cluster_id"
 """The global parameter with the permanent name that RabbitMQ gives a cluster."""
 
+SHARED: Final = "warren.shared_sample"
+"""The key of a request's scope under which the paths of one event share a sample of the node."""
+
 MONITOR_TAGS = frozenset({"administrator", "monitoring"})
 POLICYMAKER_TAGS = frozenset({"administrator", "policymaker"})
 MANAGEMENT_TAGS = MONITOR_TAGS | POLICYMAKER_TAGS | {"management"}
@@ -114,6 +117,13 @@ class Call:
     def past(self) -> Past:
         """The samples of the past that the request asks for. Raises :class:`HttpError`."""
         return Past.of(self.query)
+
+    async def sample(self) -> NodeSample:
+        """A sample of the node; requests with the same :data:`SHARED` have one together."""
+        shared: list[NodeSample] = self.request.scope.get(SHARED, [])
+        if not shared:
+            shared.append(await self.managed.sample())
+        return shared[0]
 
     async def body(self) -> dict[str, Any]:
         """The object in the body. Raises :class:`HttpError`."""

@@ -1,8 +1,8 @@
 """``GET /api/events?path=…``: what paths of the API answer, as an event stream (server-sent events) for the page.
 
 The stream begins with the answers, and has them again whenever they differ. They are looked at every second, but at
-most a third of the time. An event is a JSON list with one object for each ``path``: ``status`` and ``body``. Each look
-is a request of its own, so a session that ends or a permission that is taken away is noticed at once.
+most half of the time. An event is a JSON list with one object for each ``path``: ``status`` and ``body``. Each look is
+a request of its own, so a session that ends or a permission that is taken away is noticed at once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from warren.management.access import EVENT_STREAM
 
 EVERY_S: Final = 1.0
 MAX_PATHS: Final = 8
-_REST: Final = 2
-"""The stream rests this many times as long as the answers took, so that a node with many queues is not kept busy."""
-
 Look = Callable[[], Awaitable[bytes]]
 
 
@@ -52,7 +49,7 @@ class EventStream(Response):
             event = b":\n\n" if data == last else b"data: %s\n\n" % data  # a comment, which shows if the client is gone
             await send({"type": "http.response.body", "body": event, "more_body": True})
             last, took_s = data, loop.time() - began_s
-            await asyncio.wait(ends, timeout=max(EVERY_S, _REST * took_s), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, timeout=max(EVERY_S, took_s), return_when=asyncio.FIRST_COMPLETED)
         await send({"type": "http.response.body", "body": b""})
 
 

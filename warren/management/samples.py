@@ -330,11 +330,14 @@ class Live:
     _node: RunningNode
     _clock: Callable[[], float] = time.monotonic
     _snapshots: Snapshots = attrs.field(init=False)
-    _single: Snapshots = attrs.field(init=False)
-    """Of single queues, so that the rates of all stay over a second."""
     _last: Snapshot | None = None
     _taken_s: float = 0.0
     _lock: asyncio.Lock = attrs.Factory(asyncio.Lock)
+    _single: Snapshots = attrs.field(init=False)
+    """Of single queues, so that the rates of all stay over a second."""
+    _singles: dict[Key, tuple[float, Snapshot]] = attrs.Factory(dict)
+    """The snapshots of single queues that are still used, and when they were taken."""
+    _single_lock: asyncio.Lock = attrs.Factory(asyncio.Lock)
 
     def __attrs_post_init__(self) -> None:
         self._snapshots, self._single = Snapshots(self._node), Snapshots(self._node)
@@ -348,6 +351,11 @@ class Live:
             return self._last
 
     async def queue(self, vhost: str, name: str) -> Snapshot:
-        """One queue, with what was declared. Raises :class:`NotFoundError`."""
-        async with self._lock:
-            return await bridge.in_thread(lambda: self._single.queue(vhost, name))
+        """One queue, with what was declared, hardly a second old. Raises :class:`NotFoundError`."""
+        async with self._single_lock:
+            oldest_s, key = self._clock() - FRESH_S, (vhost, name)
+            self._singles = {of: entry for of, entry in self._singles.items() if entry[0] > oldest_s}
+            if key not in self._singles:
+                snapshot = await bridge.in_thread(lambda: self._single.queue(vhost, name))
+                self._singles[key] = self._clock(), snapshot
+            return self._singles[key][1]

@@ -24,15 +24,9 @@ async def snapshot(call: Call) -> Any:
     vhost = call.query.get("vhost", None if queue is None else "/")
     if vhost is not None and vhost not in allowed:
         raise not_found()
-    node_snapshot = await call.managed.live.take()
-    document: Document = {
-        "vhosts": allowed,
-        "memory": node_snapshot["memory"] if call.is_monitor else None,
-        "held": _held(call, node_snapshot),
-        "clients": _clients(call),
-    }
     if queue is not None and vhost is not None:
-        return document | await _one(call, vhost, queue, node_snapshot)
+        return await _one(call, vhost, queue)
+    node_snapshot = await call.managed.live.take()
     sort, limit = call.query.get("sort", "messages"), integer(call.query.get("limit", 100))
     page = integer(call.query.get("page", 1))
     if page < 1 or limit < 0:
@@ -50,18 +44,22 @@ async def snapshot(call: Call) -> Any:
         counts = {"matching": len(matching), "left_out": len(matching) - len(shown)}
         return {"totals": totals_of(visible_rows), "queues": shown} | counts
 
-    return document | await bridge.in_thread(rows)
+    return _node(call, node_snapshot) | {"vhosts": allowed} | await bridge.in_thread(rows)
 
 
-async def _one(call: Call, vhost: str, name: str, node_snapshot: Snapshot) -> Document:
+def _node(call: Call, node_snapshot: Snapshot) -> Document:
+    memory = node_snapshot["memory"] if call.is_monitor else None
+    return {"memory": memory, "held": _held(call, node_snapshot), "clients": _clients(call)}
+
+
+async def _one(call: Call, vhost: str, name: str) -> Document:
     try:
         queue_snapshot = await call.managed.live.queue(vhost, name)
     except NotFoundError:
         raise not_found(f"no queue '{name}' in vhost '{vhost}'") from None
     policy = (queue_snapshot["stats"] or {}).get("policy")
-    rows = [row for row in node_snapshot["queues"] if (row["vhost"], row["name"]) == (vhost, name)]
-    row = queue_snapshot["queue"] | {rate: rows[0][rate] if rows else None for rate in ("in_rate", "out_rate")}
-    return {"queue": row, "declared": queue_snapshot["declared"], "policy": policy}
+    document = {name: queue_snapshot[name] for name in ("queue", "declared")} | {"policy": policy}
+    return document | _node(call, queue_snapshot)
 
 
 def _held(call: Call, node_snapshot: Snapshot) -> Document:

@@ -84,7 +84,7 @@ async def overview(call: Call) -> Any:
     totals = await _object_totals(call)
     if without_stats:
         return document | {"object_totals": {name: totals[name] for name in ("queues", "exchanges", "connections")}}
-    sample, managed, past = await call.managed.sample(), call.managed, call.past
+    sample, managed, past = await call.sample(), call.managed, call.past
     lengths, counted = managed.samples.totals(sample, None, past)
     document |= {
         "message_stats": counted | client_rates(managed, None, client_sums(managed)[None], past),
@@ -224,7 +224,7 @@ async def node_memory(call: Call) -> Any:
     """``/api/nodes/:node/memory``: what queues account for, and the rest."""
     if call.parts["node"] != call.managed.node_name:
         raise not_found()
-    sample = await call.managed.sample()
+    sample = await call.sample()
     queues = sum(queue.document.get("memory", 0) for queue in sample.queues.values())
     used = sample.memory["used_bytes"]
     total = {"erlang": used, "rss": used, "allocated": used}
@@ -233,7 +233,7 @@ async def node_memory(call: Call) -> Any:
 
 
 async def _node(call: Call) -> Document:
-    sample = await call.managed.sample()
+    sample = await call.sample()
     memory, process = sample.memory, psutil.Process()
     soft_limit = process.rlimit(psutil.RLIMIT_NOFILE)[0] if hasattr(process, "rlimit") else 0
     alarms = memory["alarms"]

@@ -53,7 +53,7 @@ async def queues(call: Call) -> Any:
                 (_short(call, declaration) for declaration in with_rests(declarations)), call.query, pages=True
             )
         )
-    sample = await call.managed.sample()
+    sample = await call.sample()
 
     def documents() -> Iterator[Document]:
         for declaration in with_rests(declarations):

@@ -40,7 +40,7 @@ def _vhost(call: Call, name: str, sample: NodeSample | None, sums: Mapping[str |
 
 async def vhosts(call: Call) -> Any:
     """``/api/vhosts``."""
-    sample = None if disable_stats(call) else await call.managed.sample()
+    sample = None if disable_stats(call) else await call.sample()
     sums = client_sums(call.managed)
     documents = [_vhost(call, name, sample, sums) for name in call.visible_vhosts]
     return listed(documents, call.query, ("name",), pages=True)
@@ -49,7 +49,7 @@ async def vhosts(call: Call) -> Any:
 async def vhost(call: Call) -> Any:
     """``/api/vhosts/:vhost``."""
     name = call.vhost
-    sample = None if disable_stats(call) else await call.managed.sample()
+    sample = None if disable_stats(call) else await call.sample()
     return _vhost(call, name, sample, client_sums(call.managed))
 
 

@@ -59,14 +59,18 @@ export function panel(title, actions, ...contents) {
     make("h2", {}, title), make("div", { class: "row" }, actions)), contents);
 }
 
-/** A view of parts; each has `element`, `paths()` and `update(...answers)`, which returns a line for the status. */
+/**
+ * A view of parts; each has `element`, `paths()` and `update(...answers)`, which returns a line for the status. A path of
+ * two parts is read once.
+ */
 export function viewOf(title, parts, ...before) {
   return {
     title,
     element: make("div", { class: "view" }, before, parts.map((part) => part.element)),
-    paths: () => parts.flatMap((part) => part.paths()),
+    paths: () => [...new Set(parts.flatMap((part) => part.paths()))],
     update(...answers) {
-      const lines = parts.map((part) => part.update(...answers.splice(0, part.paths().length)));
+      const byPath = new Map(this.paths().map((path, index) => [path, answers[index]]));
+      const lines = parts.map((part) => part.update(...part.paths().map((path) => byPath.get(path))));
       return lines.filter(Boolean).join(" · ");
     },
     load: () => Promise.all(parts.map((part) => part.load?.())),

@@ -40,13 +40,15 @@ export function heldBack(held) {
   return lines.join(" · ");
 }
 
+const overviewPath = () => `/overview?${Past.query("lengths", "msg_rates")}`;
+
 function node() {
   const memory = memoryLine();
   const numbers = make("ul", { class: "numbers" });
   const past = new Past([...MESSAGES, (overview) => overview.queue_totals], RATES);
   return {
     element: panel("Overview", [past.choice], numbers, memory.element, past.element),
-    paths: () => ["/snapshot?limit=0", `/overview?${Past.query("lengths", "msg_rates")}`],
+    paths: () => ["/snapshot?limit=0", overviewPath()],
     update(snapshot, overview) {
       const { object_totals: objects, queue_totals: queues, message_stats: stats } = overview;
       memory.update(snapshot.memory);
@@ -79,7 +81,7 @@ function machine() {
   return {
     element: panel("Node", [], alarms, facts, make("h3", {}, "Listeners"), addresses.element,
       make("h3", {}, "Since the start"), churn),
-    paths: () => ["/overview", "/nodes"],
+    paths: () => [overviewPath(), "/nodes"],
     update(overview, [here]) {
       const set = [here.mem_alarm && "memory alarm", here.disk_free_alarm && "disk alarm"].filter(Boolean);
       alarms.replaceChildren(...(set.length ? set.map((name) => badge(name, "bad")) : [badge("no alarms")]));
