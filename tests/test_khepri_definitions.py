@@ -240,6 +240,13 @@ def test_a_node_that_has_moved_to_khepri_has_khepris_definitions(tmp_path: Path)
     assert [item["name"] for item in definitions(tmp_path)[0]["vhosts"]] == ["from khepri"]
 
 
+def test_damage_in_khepri_is_reported_although_mnesias_empty_tables_are_sound(tmp_path: Path) -> None:
+    written(tmp_path, (Atom("later"), vhost(b"/")))
+    (tmp_path / "schema.DAT").write_bytes(encode_table([]))
+    (tmp_path / "rabbit_vhost.DCD").write_bytes(log([]))
+    assert "unreadable change" in definitions(tmp_path, exit_code=1)[1]
+
+
 def test_a_node_with_mnesia_has_an_unused_khepri_beside_it(tmp_path: Path) -> None:
     written(tmp_path)
     (tmp_path / "schema.DAT").write_bytes(encode_table([]))

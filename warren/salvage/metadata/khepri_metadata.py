@@ -71,13 +71,7 @@ class KhepriMetadata:
                 case ("vhosts", _, "exchanges" | "queues", _):
                     self.unbind(path)
                 case ("vhosts", _, "exchanges", _, "bindings", _, _, _):
-                    source = self.tree.get(path[:5])
-                    if (
-                        source is not None
-                        and source.data
-                        and source.data[4] is True
-                        and not self.has_bindings(path[:5])
-                    ):
+                    if self._is_unused(path[:5]):
                         self.delete(path[:5])
                 case _:
                     pass
@@ -92,6 +86,12 @@ class KhepriMetadata:
         """Whether something is bound to the exchange at a path."""
         return bool(self.tree.find((*source, BINDINGS, ANY_CHILD, ANY_CHILD, HAS_DATA)))
 
+    def _is_unused(self, source: Path) -> bool:
+        """Whether an auto-delete exchange has lost its last binding."""
+        exchange = self.tree.get(source)
+        is_auto_delete = exchange is not None and isinstance(exchange.data, tuple) and exchange.data[4] is True
+        return is_auto_delete and not self.has_bindings(source)
+
     def tables(self) -> dict[str, list[tuple[Any, ...]]]:
         """The records by the tables of Mnesia that have them."""
         tables: dict[str, list[tuple[Any, ...]]] = {table: [] for table, _ in _PATTERNS}
@@ -102,11 +102,12 @@ class KhepriMetadata:
 
 
 def _record(data: Any) -> tuple[Any, ...]:
+    """A record. For anything else, one that its reader reports as invalid."""
     return data if isinstance(data, tuple) else (data,)
 
 
 def _routes(data: Term) -> list[tuple[Any, ...]]:
-    """The records of the bindings of a set; of what is none, a record that is invalid."""
+    """A record for each binding of a set. For anything else, one that its reader reports as invalid."""
     try:
         return [(Atom("route"), binding, Atom("const")) for binding in bindings_in(data)]
     except (MessageError, TermError):

@@ -2,7 +2,8 @@
 
 A RabbitMQ 4 with Mnesia has Khepri's log too, with an empty tree; one that has moved to Khepri has Mnesia's files, with
 empty tables. So that store counts that has a vhost. If a node stopped while it moved, both may have one; then Mnesia
-counts, which has all until the move is complete.
+counts, which has all until the move is complete. If neither has one, a store is damaged: that counts which has more
+records, and the findings of both are reported.
 """
 
 from __future__ import annotations
@@ -38,19 +39,20 @@ def has_metadata(files: ReadOnlyFileSystem, directory: str) -> bool:
 def read_metadata(files: ReadOnlyFileSystem, directory: str, names: Collection[str], report: OnFinding) -> Metadata:
     """The records of these tables in a node's data directory; ``report`` gets what could not be read."""
     members = khepri_members(files, directory)
-    mnesia: list[Finding] = []
-    tables = read_tables(files, directory, {*names, _VHOSTS}, mnesia.append) if has_tables(files, directory) else {}
-    if members:
-        khepri: list[Finding] = []
-        records = read_khepri(files, members[0], khepri.append).tables()
-        if records[_VHOSTS] and tables.get(_VHOSTS):
-            report(Finding("unfinished migration", "damage", members[0], None, _BOTH))
-        elif records[_VHOSTS] or not tables:
-            for member in members[1:]:
-                report(Finding("log not read", "unread", member, None, "another node's metadata; one is read"))
-            for finding in khepri:
-                report(finding)
-            return Metadata({name: records[name] for name in names}, members[0])
-    for finding in mnesia:
+    of_mnesia, of_khepri = list[Finding](), list[Finding]()
+    mnesia = read_tables(files, directory, {*names, _VHOSTS}, of_mnesia.append) if has_tables(files, directory) else {}
+    khepri = read_khepri(files, members[0], of_khepri.append).tables() if members else {}
+    in_mnesia, in_khepri = bool(mnesia.get(_VHOSTS)), bool(khepri.get(_VHOSTS))
+    if in_mnesia and in_khepri:
+        report(Finding("unfinished migration", "damage", members[0], None, _BOTH))
+    for member in members[1:]:
+        report(Finding("log not read", "unread", member, None, "another node's metadata; one is read"))
+    for finding in (*(() if in_khepri and not in_mnesia else of_mnesia), *(() if in_mnesia else of_khepri)):
         report(finding)
-    return Metadata({name: tables[name] for name in names}, directory)
+
+    def count(tables: dict[str, list[tuple[Any, ...]]]) -> int:
+        return sum(len(tables.get(name, ())) for name in names)
+
+    is_in_khepri = bool(members) and not in_mnesia and (in_khepri or count(khepri) >= count(mnesia))
+    tables = khepri if is_in_khepri else mnesia
+    return Metadata({name: tables.get(name, []) for name in names}, members[0] if is_in_khepri else directory)
