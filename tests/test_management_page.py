@@ -607,7 +607,7 @@ def test_connections_and_channels_are_shown_and_closed(chrome: Browser, tmp_path
         log_in(chrome, here.server.management.url, view="channels")
         waited(chrome, "tbody th a").click()
         waited(chrome, "tbody th", "reader")
-        _click(chrome, "its connection")
+        _click(chrome, "Its connection")
         waited(chrome, "dd", "AMQP 0-9-1")
         _click(chrome, "Close…")
         _dialog(chrome, "Close", reason="maintenance")

@@ -100,7 +100,7 @@ export function channelView(name) {
   const facts = make("dl");
   const consumers = new Table("Consumers of the channel", CONSUMER_COLUMNS.filter(({ label }) => label !== "channel"),
     (row) => row.consumer_tag);
-  const parent = make("a", {}, "its connection");
+  const parent = make("a", {}, "Its connection");
   return viewOf(name, [{
     element: panel(name, [parent, make("a", { href: "#/channels" }, "All channels")], facts, make("h3", {}, "Consumers"), consumers.element),
     paths: () => [`/${path("channels", name)}`],
