@@ -349,6 +349,7 @@ def test_queues_of_any_name_are_listed_and_opened_and_none_is_read_as_html(chrom
             heading = "return document.querySelector('main h2')?.textContent === arguments[0]"
             _eventually(chrome, partial(chrome.execute_script, heading, name))
             _click(chrome, "All queues")
+            waited(chrome, "main h2", "Queues")
             waited(chrome, "tbody th a")
         assert not chrome.find_elements(By.CSS_SELECTOR, "main script")
     chrome.get_log("browser")  # the server is gone, which the page says
