@@ -382,3 +382,23 @@ def test_a_light_queue_has_the_messages_of_its_parents(tmp_path: Path) -> None:
     assert {line["topic"] for line in lines} == {"events"}
     result = command("verify", topics)
     assert (result.exit_code, "queues not read: those of %LMQ%" in result.stdout) == (0, True)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_an_export_by_spark_has_the_messages_that_were_sent(tmp_path: Path) -> None:
+    packed = zlib.compress(BODY)
+    directory = stored(tmp_path, (1, packed), (0xC0, batch_of(b"a", b"b")), (1, b"no zlib"))
+    result = command("spark", "export", directory / "topics", "--out", tmp_path / "sent")
+    assert result.exit_code == 1
+    assert "unreadable body: physical offset" in result.stderr
+    result = command("spark", "export", directory / "topics", "--out", tmp_path / "raw", "--raw-bodies")
+    assert result.exit_code == 0
+    exported = {
+        name: [json.loads(line) for file in sorted((tmp_path / name).rglob("*.jsonl")) for line in file.open()]
+        for name in ("sent", "raw")
+    }
+    assert bodies_of(exported["sent"]) == [BODY, b"a", b"b"]
+    assert [line["position"] for line in exported["sent"]] == [0, 1, 1]
+    assert bodies_of(exported["raw"]) == [packed, batch_of(b"a", b"b"), b"no zlib"]
