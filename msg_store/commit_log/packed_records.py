@@ -80,7 +80,7 @@ class PackedRecords:
 
     def sent_bodies(self) -> list[bytes]:
         """The bodies as they were sent. Raises :class:`MessageError` if one is not of the compression that it has."""
-        return [self.sent_body(row) for row in range(len(self))] if self.has_compressed else self.bodies
+        return [self.sent_body(row) for row in range(len(self))]
 
     # ── one of them ─────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -115,7 +115,11 @@ class RecordBatch(LazySequence[R], Generic[R]):
     @property
     def bodies(self) -> list[bytes]:
         """The payloads of all, as they were sent."""
-        return [*itertools.chain.from_iterable(part.sent_bodies() for _, parts in self._read for part in parts)]
+        bodies: list[bytes] = []
+        for _, parts in self._read:
+            for part in parts:
+                bodies += part.sent_bodies() if part.has_compressed else part.bodies
+        return bodies
 
 
 class Iteration(Generic[R]):
