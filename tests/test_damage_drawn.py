@@ -8,8 +8,8 @@ What cannot be known is left out: bytes of index files have no checksum in versi
 many messages there were. There a change of a few bytes may cost or alter :data:`FEW` messages unseen, and whole files
 that are gone, or cut between two records, are not drawn. In version 2 an entry of zeros is also what a message leaves
 that was acked before its entry was written: after a crash a hole that covers whole entries costs their messages, and
-verify says that no entry points to their records (docs/how-it-is-tested.md). After a crash a CommitLog that is damaged in
-its last messages looks like one that ends there: the entries that point past its end are reported.
+verify says that no entry points to their records (docs/how-it-is-tested.md). After a crash a damaged CommitLog
+can look like one that ends there: the entries that point past its end are reported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Power losses on a real ext4: what was confirmed is in every state that the disk may have (docs/how-it-is-tested.md)."""
+"""Power losses on a real ext4: what was confirmed is in every state that a disk may have (docs/how-it-is-tested.md)."""
 
 from __future__ import annotations
 

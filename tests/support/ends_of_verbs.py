@@ -168,7 +168,7 @@ _RAISED: Final = {KeyboardInterrupt: signal.SIGINT, TimeLimitError: signal.SIGUS
 
 
 def _strike_again_where_it_is_dropped(p: Program) -> None:
-    """What a signal's handler raises in a destructor Python drops (docs/failures.md): such a signal is sent once more."""
+    """What a signal's handler raises in a destructor Python drops (docs/failures.md): the signal is sent again."""
 
     def dropped(what: sys.UnraisableHookArgs) -> None:
         number = _RAISED.get(what.exc_type)
