@@ -43,7 +43,7 @@ HOMES = {
 
 EXTRAS = {
     "spark": ("warren.pipeline",),
-    "parquet": ("warren.arrow", "warren.tables", "warren.storage.compression"),
+    "parquet": ("warren.arrow", "warren.tables", "warren.msg_store.compression"),
     "sql": ("warren.sql",),
     "sim": ("warren.simulation", "warren.recording"),
     "kombu": ("warren.kombu",),

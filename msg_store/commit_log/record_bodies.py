@@ -22,7 +22,7 @@ from typing import Final
 import attrs
 
 from warren.msg_store.commit_log.commit_log_format import Record
-from warren.storage.compression import Compression, decompressed
+from warren.msg_store.compression import Compression, decompressed
 from warren.storage.errors import MessageError
 
 COMPRESSED: Final = 0x1

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from warren.msg_store.compression import decompressed, load_pyarrow
 from warren.salvage.streams.osiris_format import SubBatch, parse_entries
-from warren.storage.compression import decompressed, load_pyarrow
 from warren.storage.errors import MessageError
 
 _NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
