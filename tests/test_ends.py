@@ -84,14 +84,14 @@ def table() -> str:
     for end in ENDS.values():
         result = f"{end.kept.value}, exit code {end.code}, lock file {LOCKS[end.leaves_lock]}"
         results.setdefault(result, []).append(end.what)
-    return "".join(f"- **{result}**: {ends_of(whats)}.\n" for result, whats in results.items())
+    return "".join(f"- **{result}**\n{ends_of(whats)}" for result, whats in results.items())
 
 
 def ends_of(whats: list[str]) -> str:
-    """All of them, each once; * stands for one that has the same result in a guest."""
+    """An item for each of them; * stands for one that has the same result in a guest."""
     guests = {what.replace(", of a guest", "") for what in whats if ", of a guest" in what}
-    return "; ".join(f"{what}*" if what in guests else what for what in dict.fromkeys(whats)
-                     if ", of a guest" not in what or what.replace(", of a guest", "") not in whats)  # fmt: skip
+    return "".join(f"    - {what}*\n" if what in guests else f"    - {what}\n" for what in dict.fromkeys(whats)
+                   if ", of a guest" not in what or what.replace(", of a guest", "") not in whats)  # fmt: skip
 
 
 def test_the_page_has_the_table() -> None:
