@@ -23,6 +23,7 @@ WITH_THREADING: Final = (
         "runtime.pool",
         "runtime.pooled_actor",
         "runtime.inbox",
+        "runtime.timer",
         "queue.deliveries",
         "clock",
         "runtime.shared",
