@@ -84,11 +84,11 @@ class Timer:
         return len(self._timers)
 
     def start(self, target: ActorRef[Any], key: str, at_ns: int, message: object) -> None:
-        """Tell ``target`` the message at ``at_ns``. Replaces its timer of that ``key``."""
+        """Tell ``target`` the message at ``at_ns``, or now if that is past. Replaces its timer of that ``key``."""
         with self._lock:
             if not self._closed:
                 self._timers.start(target, key, at_ns, message)
-                self._set_alarm()
+        self._go_off()
 
     def cancel(self, target: ActorRef[Any]) -> None:
         """Cancel all timers of ``target``."""
@@ -101,17 +101,19 @@ class Timer:
             self._closed = True
             self._timers = Timers()
 
-    def _set_alarm(self) -> None:
-        next_ns = self._timers.next_ns
-        if next_ns is not None and (self._alarm_ns is None or next_ns < self._alarm_ns):
-            self._alarm_ns = next_ns
-            self._clock.wake_at(next_ns, self._ring)
-
     def _ring(self) -> None:
         with self._lock:
             self._alarm_ns = None
+        self._go_off()
+
+    def _go_off(self) -> None:
+        """Send what is due, and set the clock's alarm for what comes next."""
+        with self._lock:
             due = self._timers.due(self._clock.now_ns())
-            self._set_alarm()
+            next_ns = self._timers.next_ns
+            if next_ns is not None and (self._alarm_ns is None or next_ns < self._alarm_ns):
+                self._alarm_ns = next_ns
+                self._clock.wake_at(next_ns, self._ring)
         for target, message in due:
             tell(target, message)
 
