@@ -33,7 +33,7 @@ from warren.msg_store.commit_log.record_spans import RecordSpans
 from warren.storage.columns import Longs
 from warren.storage.errors import MessageError
 
-_HEAD = np.dtype(head_type(0)[:7])
+_HEAD = np.dtype(head_type(0)[:8])
 _MOST_FEW_RECORDS = 16
 """Each costs about 2 µs on its own; all at once 90 µs, and next to nothing each."""
 
@@ -185,7 +185,7 @@ def sound_records(data: bytes, starts: Longs, sizes: Longs) -> PackedRecords:
     good &= (heads["crc"] == body_crcs(bodies)) | (spans.body_sizes == 0)
     count = len(bodies) if good.all() else int(good.argmin())
     offsets: list[int] = heads["queue_offset"][:count].tolist()
-    has_compressed = bool(np.bitwise_or.reduce(spans.sys_flags) & COMPRESSED)
+    has_compressed = bool(np.bitwise_or.reduce(heads["sys_flag"]) & COMPRESSED)
     return PackedRecords(data, spans.starts[:count], bodies[:count], offsets, has_compressed=has_compressed)
 
 
