@@ -32,6 +32,7 @@ from warren.msg_store.rdq.file_summary import FileSummary
 from warren.msg_store.rdq.locations import Location, Locations, pack, unpack
 from warren.msg_store.rdq.rdq_format import (
     EndReason,
+    Record,
     Scan,
     file_number,
     in_age_order,
@@ -192,17 +193,22 @@ def _append(files: FileSystem, path: str, source: File, size: int) -> None:
         return
     existing = files.open_read(path)
     try:
-        parts = [(existing, scan_end(existing, path).offset)]
-        if not _last_records(source, path).items() <= _last_records(existing, path).items():
-            parts.append((source, size))
-        _write_anew(files, path, parts)
+        places, end = _last_places(existing, path)
+        is_there = all(
+            (place := places.get(record.msg_id)) is not None
+            and existing.pread(place.size, place.offset) == source.pread(record.size, record.offset)
+            for record in _last_places(source, path)[0].values()
+        )
+        _write_anew(files, path, [(existing, end)] if is_there else [(existing, end), (source, size)])
     finally:
         existing.close()
 
 
-def _last_records(handle: File, path: str) -> dict[bytes, bytes]:
-    """The last good record of each message in a file."""
-    return {record.msg_id: handle.pread(record.size, record.offset) for record in scan(handle, path) if record.good}
+def _last_places(handle: File, path: str) -> tuple[dict[bytes, Record], int]:
+    """The last good record of each message in a file, and where its scan stops."""
+    scanned = scan(handle, path)
+    places = {record.msg_id: record for record in scanned if record.good}
+    return places, scanned.finish().offset
 
 
 def _write_anew(files: FileSystem, path: str, parts: list[tuple[File, int]]) -> None:
