@@ -89,10 +89,11 @@ class Timer:
     due_s: int
     wheel_s: int | None
     deletes: str | None = None
+    queue_id: str = "1"
 
     @property
     def properties(self) -> bytes:
-        fields = {"REAL_TOPIC": "orders", "REAL_QID": "1", "UNIQ_KEY": self.name}
+        fields = {"REAL_TOPIC": "orders", "REAL_QID": self.queue_id, "UNIQ_KEY": self.name}
         fields["TIMER_OUT_MS"] = str(NOW_MS + 1000 * self.due_s)
         if self.deletes is not None:
             fields["TIMER_DEL_UNIQKEY"] = f"orders+{self.deletes}"
@@ -169,6 +170,11 @@ def test_a_timer_without_its_time_is_damage(tmp_path: Path) -> None:
     result = command("topic", "delayed", store)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "timer without time: queue offset 0" in result.stderr
+
+
+def test_a_timers_queue_id_that_is_no_number_is_null(tmp_path: Path) -> None:
+    store = timer_store(tmp_path, Timer("a", 30, 30, queue_id="x"), Timer("b", 40, 40, queue_id="9" * 5000))
+    assert [line["real_queue_id"] for line in listed(store)] == [None, None]
 
 
 def test_a_store_without_delays_has_an_empty_list(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from warren.commands.topics.topic_sources import StoreOptions, opened_store
 from warren.msg_store.commit_log.commit_log_format import Record, decode_properties
 from warren.salvage.names import to_json
 from warren.salvage.queue_directory import Finding
-from warren.salvage.rocketmq.delayed_messages import delayed_messages
+from warren.salvage.rocketmq.delayed_messages import delayed_messages, number_in
 from warren.salvage.rocketmq.record_lines import record_fields
 from warren.salvage.rocketmq.store_reading import as_sent
 
@@ -32,6 +32,8 @@ def delayed(
     findings, written = Findings(), 0
     with opened_store(path, options.setting, start=start) as store, opened(None, path) as write:
         for item in delayed_messages(store):
+            if written == limit:
+                break
             due_ms, stored = (0, item) if isinstance(item, Finding) else item
             for message in (stored,) if options.raw_bodies else as_sent((stored,), path):
                 if isinstance(message, Finding):
@@ -44,9 +46,5 @@ def delayed(
 
 def _fields(due_ms: int, record: Record) -> dict[str, Any]:
     properties = decode_properties(record.properties)
-    queue_id = properties.get("REAL_QID", "")
-    real = {
-        "real_topic": properties.get("REAL_TOPIC"),
-        "real_queue_id": int(queue_id) if queue_id.isascii() and queue_id.isdecimal() else None,
-    }
+    real = {"real_topic": properties.get("REAL_TOPIC"), "real_queue_id": number_in(properties.get("REAL_QID"))}
     return {"due_timestamp": due_ms, **real, **record_fields(record), "body": b64encode(record.body).decode("ascii")}

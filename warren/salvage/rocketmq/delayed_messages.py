@@ -140,7 +140,7 @@ def _of_timers(opened: RocketmqStore) -> Iterator[Waiting | Finding]:
             yield record
             continue
         properties = decode_properties(record.properties)
-        due_ms = _number(properties.get(_DUE_MS))
+        due_ms = number_in(properties.get(_DUE_MS))
         if due_ms is None:
             detail = f"queue offset {queue_offset}: the property {_DUE_MS} is missing or no number"
             yield Finding("timer without time", "damage", queue.mapped.directory, None, detail)
@@ -152,7 +152,8 @@ def _of_timers(opened: RocketmqStore) -> Iterator[Waiting | Finding]:
     yield from (timer for timer, key in timers if (timer.due_ms, key) not in deleted)
 
 
-def _number(text: str | None) -> int | None:
+def number_in(text: str | None) -> int | None:
+    """The number that a property has; ``None`` if it is missing, no number, or too long for one."""
     return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS else None
 
 
