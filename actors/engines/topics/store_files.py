@@ -22,8 +22,8 @@ LOCK: Final = "lock"
 Missing = Literal["messages", "entries"] | None
 
 
-def in_rocksdb(files: FileSystem, directory: str) -> str | None:
-    """Whether the store's ConsumeQueues are in RocksDB: as a reason not to read them."""
+def rocksdb_reason(files: FileSystem, directory: str) -> str | None:
+    """Return why the store's ConsumeQueues are not read if they are in RocksDB, else ``None``."""
     place = f"{directory}/{CONSUME_QUEUES}"
     names = set(files.list(place)) if files.is_directory(place) else set[str]()
     if "CURRENT" not in names or not any(name.startswith("MANIFEST-") for name in names):
@@ -35,7 +35,7 @@ def in_rocksdb(files: FileSystem, directory: str) -> str | None:
 
 def refuse_queues(files: FileSystem, directory: str) -> None:
     """Raise :class:`DataError` if there are ConsumeQueues that a running node does not keep."""
-    if (reason := in_rocksdb(files, directory)) is not None:
+    if (reason := rocksdb_reason(files, directory)) is not None:
         raise DataError(f"{directory}/{CONSUME_QUEUES}", None, reason)
     if files.is_directory(place := f"{directory}/{BATCH_QUEUES}") and files.list(place):
         raise DataError(place, None, "ConsumeQueues of batches can be read (warren topic read), not continued")

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 import attrs
 
-from warren.actors.engines.topics.store_files import CHECKPOINT, CONFIG, Cut, in_rocksdb
+from warren.actors.engines.topics.store_files import CHECKPOINT, CONFIG, Cut, rocksdb_reason
 from warren.actors.engines.topics.store_opening import load_store
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.queue_index.topics.consume_queue import ConsumeQueue
@@ -60,7 +60,7 @@ class RocketmqStore:
         queues = self.queues
         queue = queues.get((topic, queue_id))
         if queue is None:
-            if (reason := in_rocksdb(self.below, self.directory)) is not None:
+            if (reason := rocksdb_reason(self.below, self.directory)) is not None:
                 raise WarrenError(f"{self.path}: no queue {queue_id} of the topic {topic!r}: {reason}")
             ids = [str(other_id) for name, other_id in queues if name == topic]
             hint = f"; its queues are {', '.join(ids)}" if ids else did_you_mean(topic, {name for name, _ in queues})
@@ -123,7 +123,7 @@ def opened_store(
         store = load_store(files, directory, settings, new_index_name=index_names(), good_until=good_until)
         if start:
             store.start()
-        in_others = [reason] if (reason := in_rocksdb(below, directory)) is not None else []
+        in_others = [reason] if (reason := rocksdb_reason(below, directory)) is not None else []
         config = ConfigFiles.of(files, directory)
         notes = [*in_others, *config.notes, *guesses, *(str(cut) for cut in store.cuts if cut.missing is None)]
         has_checkpoint = below.exists(f"{directory}/{CHECKPOINT}")

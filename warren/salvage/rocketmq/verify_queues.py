@@ -10,7 +10,7 @@ import numpy as np
 
 from warren.actors.engines.topics.names import LMQ_PREFIX
 from warren.actors.engines.topics.queue_rows import rows_of_queues
-from warren.actors.engines.topics.store_files import BATCH_QUEUES, CONSUME_QUEUES, in_rocksdb
+from warren.actors.engines.topics.store_files import BATCH_QUEUES, CONSUME_QUEUES, rocksdb_reason
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
@@ -61,7 +61,7 @@ class ConsumeQueues:
             self.name_findings.append(Finding("queues not read", "unread", place, None, "those of batches"))
         if any(topic.startswith(LMQ_PREFIX) for topic in files.list(path)):
             self.name_findings.append(Finding("queues not read", "unread", path, None, f"those of {LMQ_PREFIX}"))
-        if (reason := in_rocksdb(files, self.store_files.place)) is not None:
+        if (reason := rocksdb_reason(files, self.store_files.place)) is not None:
             self.name_findings.append(Finding("queues not read", "unread", path, None, reason))
             self.in_rocksdb = True
 
