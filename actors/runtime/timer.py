@@ -1,4 +1,4 @@
-"""Timers: messages that actors are told at a given time.
+"""Timers: messages that actors get at a given time.
 
 :class:`Timers` is the plain object, a queue ordered by time; :class:`Timer` shares one between threads. An actor has at
 most one timer per key; starting it again moves it.

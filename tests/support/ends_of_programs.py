@@ -87,7 +87,7 @@ def sys_exit_in_a_with(p: Program) -> None:
         sys.exit(1)
 
 
-@end("an error that nobody catches", code=1, says=ERROR.format("ZeroDivisionError"), **NORMAL)
+@end("an error that is not caught", code=1, says=ERROR.format("ZeroDivisionError"), **NORMAL)
 def an_error(p: Program) -> None:
     p.publish(p.open().queue("q"))
     raise ZeroDivisionError
@@ -267,7 +267,7 @@ def atexit_fails(p: Program) -> None:
 # ── other ways in ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@end("a `DurableQueue` that nobody closes")
+@end("a `DurableQueue` that is not closed")
 def a_durable_queue(p: Program) -> None:
     queue = DurableQueue(p.path, "q", confirm=False)
     for number in range(50):
@@ -276,7 +276,7 @@ def a_durable_queue(p: Program) -> None:
         p.tell("p", QUEUE, "s", number, number)
 
 
-@end("a Kombu connection that nobody closes")
+@end("a Kombu connection that is not closed")
 def kombu(p: Program) -> None:
     from kombu import Connection
 

@@ -247,7 +247,7 @@ def _went_on(p: Program, verb: str) -> None:
 _ROWS: Final[list[tuple[str, str, Callable[[Program, str], object], dict[str, Any]]]] = [
     (
         "SIGINT in a verb",
-        "Ctrl-C that nobody catches, in any verb",
+        "Ctrl-C that is not caught, in any verb",
         _interrupted,
         {"code": -signal.SIGINT, "says": ERROR.format("KeyboardInterrupt")},
     ),

@@ -357,7 +357,7 @@ def closed_by_many(p: Program) -> None:
         start(node.close)
 
 
-@end("jobs of a `ThreadPoolExecutor` that nobody waits for")
+@end("jobs of a `ThreadPoolExecutor` that are not waited for")
 def a_thread_pool(p: Program) -> None:
     queue = p.open().queue("q")
     pool = ThreadPoolExecutor(3)

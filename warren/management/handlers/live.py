@@ -58,7 +58,7 @@ async def _one(call: Call, vhost: str, name: str) -> Document:
     except NotFoundError:
         raise not_found(f"no queue '{name}' in vhost '{vhost}'") from None
     policy = (queue_snapshot["stats"] or {}).get("policy")
-    document = {name: queue_snapshot[name] for name in ("queue", "declared")} | {"policy": policy}
+    document = {"queue": queue_snapshot["queue"], "declared": queue_snapshot["declared"], "policy": policy}
     return document | _node(call, queue_snapshot)
 
 
