@@ -8,7 +8,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -619,10 +618,8 @@ def test_an_event_stream_has_answers_again_when_they_differ(tmp_path: Path) -> N
         with Api(server.url) as own:
             own.ask("PUT", "/users/guest", {"password": "changed", "tags": "administrator"})
         assert [answer["status"] for answer in next(events)] == [401, 401]
-        began_s = time.monotonic()
         server.stop()
-        assert list(events) == []  # the stream ends with the server, at once
-        assert time.monotonic() - began_s < 1.5
+        assert list(events) == []  # the stream ends with the server
 
 
 def test_an_event_stream_without_a_session_opens_no_prompt_of_the_browser(server: ManagementServer) -> None:

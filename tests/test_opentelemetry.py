@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -227,8 +228,8 @@ def test_exchanges_keys_and_queues_are_named_as_the_conventions_have_it(node: wa
     spans.safe(events.publish(b"x", "user.new"))
     spans.safe(events.publish_many([b"y"], "user.new"))
     spans.safe(node.publish_to(["all"], b"z"))
-    with node.queue("all").consume(timeout=0.01) as consumer:
-        for delivery in consumer:
+    with node.queue("all").consume() as consumer:
+        for delivery in islice(consumer, 3):
             delivery.ack()
     assert spans.names() == [
         *("publish events:user.new",) * 2,
@@ -283,7 +284,7 @@ def test_coroutines_have_the_same_spans(any_node: warren.Node, spans: Spans) -> 
         async with await queue.get() or pytest.fail("nothing"):
             assert trace.get_current_span().get_span_context().is_valid
         assert not trace.get_current_span().get_span_context().is_valid
-        async with queue.consume(timeout=0.1) as consumer:
+        async with queue.consume() as consumer:
             async for delivery in consumer:
                 await delivery.nack(requeue=False)
                 break

@@ -129,7 +129,7 @@ async def test_a_consumer_that_is_closed_counts_only_what_it_has_seen(node: Any)
 @both_ways
 async def test_what_a_consumer_does_not_ack_in_time_another_one_gets(node: Any) -> None:
     queue = await done(node.queue("q"))
-    async with entered(queue.consume(1, ack_timeout=0.05)) as slow, entered(queue.consume(1)) as other:
+    async with entered(queue.consume(1, ack_timeout=1)) as slow, entered(queue.consume(1)) as other:
         await done(queue.publish(b"job"))
         stuck = await done(slow.receive(PATIENCE_S))
         assert stuck.body == b"job"

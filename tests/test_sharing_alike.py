@@ -57,7 +57,7 @@ def a_removed_directory(node: warren.Node, place: Path) -> object:
 def an_ack_timeout(node: warren.Node, _: Path) -> object:
     queue = node.queue("slow")
     queue.publish(b"1").wait(LONG_S)
-    with queue.consume(prefetch=1, ack_timeout=0.1) as consumer:
+    with queue.consume(prefetch=1, ack_timeout=2) as consumer:
         first, second = consumer.receive(LONG_S), consumer.receive(LONG_S)
         assert first is not None
         assert second is not None
