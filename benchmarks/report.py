@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,7 @@ DOCS: Final = PROJECT / "docs"
 PERFORMANCE: Final = DOCS / "performance.md"
 PARTS: Final = ("latest", "serving")
 """The results whose tables stand in that page, between markers of their names."""
+BETWEEN: Final = re.compile(r"^identical: .*: 1024 B, ")
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->"
 
 
@@ -136,9 +138,9 @@ def write_part(results: Results, name: str) -> None:
 
 
 def part_markdown(results: Results) -> str:
-    """The figures of groups with a goal; all of them are in benchmarks/results."""
+    """The figures of groups with a goal, without sizes between the smallest and the largest."""
     groups = {figure.group for figure in results.figures if figure.bar is not None}
-    shown = [figure for figure in results.figures if figure.group in groups]
+    shown = [figure for figure in results.figures if figure.group in groups and not BETWEEN.search(figure.title)]
     return "\n".join([machine_line(results.date, results.machine), "", *figures_table(shown), ""])
 
 

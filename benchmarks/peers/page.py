@@ -12,7 +12,7 @@ from rich.table import Table
 
 from benchmarks.figures import Unit
 from benchmarks.peers.contestants import BARE, peer_class
-from benchmarks.peers.growth import GROWTHS
+from benchmarks.peers.growth import GROWTHS, Growth
 from benchmarks.peers.outcome import Outcome, Points, WorkResult, behind, spark_figures
 from benchmarks.peers.works import WORKS_BY_NAME
 from benchmarks.report import (
@@ -108,8 +108,7 @@ def markdown(outcome: Outcome) -> str:
     lines += ["### Bare writing, and what keeps less", "", *_rates_table(outcome, OTHERS), ""]
     lines += [*_goals(outcome), ""]
     lines += ["### How cost grows", "", f"![Rates and memory against what grows]({GROWTH_PICTURE})", ""]
-    for name, peers in outcome.growth.items():
-        lines += [*_growth_table(name, peers), ""]
+    lines += [*_growth_table(outcome.growth), ""]
     return "\n".join(lines)
 
 
@@ -156,22 +155,24 @@ def _goals(outcome: Outcome) -> list[str]:
     return [*lines, f"Where a peer with the same promise is ahead, and warren's multiple of it: {said}."]
 
 
-def _growth_table(name: str, peers: dict[str, Points]) -> list[str]:
-    growth = next(one for one in GROWTHS if one.name == name)
-    headings = [
-        growth.axis,
-        *(f"{title_of(peer)}: {value}, {growth.values[value]}" for peer in peers for value in growth.values),
-    ]
+def _growth_table(growths: dict[str, dict[str, Points]]) -> list[str]:
+    """Rates and memory of warren at the first point, one in the middle and the last one; the picture has all."""
     rows = []
-    steps = [*enumerate(next(iter(peers.values()), []))]
-    for number, first in steps[:: max(len(steps) // 2, 1)]:  # the first, one in the middle, the last
-        cells = [
-            number_text(points[number][value], unit) if number < len(points) and value in points[number] else ""
-            for points in peers.values()
-            for value, unit in growth.values.items()
-        ]
-        rows.append([f"{first['at']:,}", *cells])
-    return markdown_table(headings, rows, numbers=True)
+    for name, peers in growths.items():
+        growth, points = next(one for one in GROWTHS if one.name == name), peers["warren"]
+        for point in points[:: max(len(points) // 2, 1)]:
+            cells = {column: number_text(point[value], growth.values[value]) for column, value in _columns(growth)}
+            rows.append([f"{growth.axis}: {point['at']:,}", *(cells.get(column, "") for column in GROWTH_COLUMNS)])
+    return markdown_table(["", *GROWTH_COLUMNS], rows, numbers=True)
+
+
+GROWTH_COLUMNS: Final = ("publish, messages/s", "consume, messages/s", "memory, MB")
+
+
+def _columns(growth: Growth) -> Iterator[tuple[str, str]]:
+    """The values of a growth, each with its column."""
+    for value, unit in growth.values.items():
+        yield (value if value in {"publish", "memory"} else "consume") + f", {unit}", value
 
 
 def readme(outcome: Outcome) -> str:
