@@ -1,5 +1,5 @@
 """Erlang terms as text, as the shell prints them (``~p``) and ``file:consult`` reads them: a reader,
-and what the shell prints of a binary.
+and what the shell prints of a binary and of JSON's values.
 
 Terms are those of :mod:`warren.storage.erlang_terms`, in the same Python types: a string is a list of its characters,
 an adjacent string continues the one before, ``true`` and ``false`` are ``bool``.
@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from warren.storage.erlang_terms import MAX_DEPTH, Atom, Term
 from warren.storage.errors import TermError
@@ -97,6 +98,35 @@ def _escaped(character: str, quote: str) -> str:
         return "\\" + _NAMES[character]
     code = ord(character)
     return character if 32 <= code < 127 or 160 <= code < 256 else f"\\x{{{code:X}}}"
+
+
+def json_text(value: Any) -> str:
+    """A value of JSON as a broker's error texts have it: ``5``, ``<<"text">>``, ``#{<<"key">> => 1}``; on one line."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case float():
+            return repr(value).replace("e+", "e")
+        case str():
+            try:
+                return binary_text(value.encode("utf-8", "surrogateescape"))
+            except UnicodeEncodeError:  # it has no bytes, but is shown all the same
+                return binary_text(value.encode("utf-8", "surrogatepass"))
+        case Mapping():
+            return "#{" + ",".join(f"{json_text(name)} => {json_text(value[name])}" for name in sorted(value)) + "}"
+        case list() | tuple():
+            if value and all(type(item) is int and 32 <= item < 127 for item in value):
+                return quoted("".join(map(chr, value)), '"')  # a text, for all that Erlang can tell
+            return f"[{','.join(map(json_text, value))}]"
+        case _:
+            return str(value)
+
+
+def json_pairs(table: Mapping[str, Any]) -> str:
+    """A table as a list of pairs: ``[{<<"key">>,1}]``."""
+    return f"[{','.join(f'{{{json_text(name)},{json_text(table[name])}}}' for name in sorted(table))}]"
 
 
 class _Reader:

@@ -34,7 +34,7 @@ from warren.actors.node.node_errors import UnsavedError
 from warren.actors.node.node_registry import NodeRegistry
 from warren.server import ServerSettings
 from warren.server.channels.confirms import Confirms, Settled
-from warren.server.sasl import Credentials, SaslError, credentials
+from warren.server.login import Credentials, SaslError, credentials
 from warren.server.settings import ListenError
 from warren.storage.errors import DirectoryLostError, SettingsError
 from warren.verbs.steps import run

@@ -33,10 +33,9 @@ from warren.client.calls import refused
 from warren.server.channels.channel import Ends, ServerChannel
 from warren.server.client_link import ClientLink
 from warren.server.heartbeats import Heartbeats
-from warren.server.login import Login
+from warren.server.login import Login, SaslError
 from warren.server.peer import Peer, packet_counts, set_option
 from warren.server.replies import ACCESS_REFUSED, CONNECTION_FORCED, NOT_ALLOWED, Refusal, closes_channel, reply_of
-from warren.server.sasl import SaslError
 from warren.server.server_context import ServerContext
 from warren.server.settings import ServerSettings
 from warren.server.share import TURN_S, Share

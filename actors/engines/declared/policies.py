@@ -25,10 +25,10 @@ from typing import Any, Final, Literal, cast
 
 import attrs
 
-from warren.actors.engines.declared.erlang_text import erlang_pairs, erlang_text
 from warren.actors.engines.declared.name_patterns import NamePattern
 from warren.actors.engines.declared.texts import check_depth, check_short_string, check_texts
 from warren.actors.engines.errors import ArgumentsError
+from warren.storage.erlang_text import json_pairs, json_text
 
 PolicyKind = Literal["policy", "operator_policy"]
 ApplyTo = Literal["all", "queues", "exchanges"]
@@ -113,7 +113,7 @@ _OPERATOR: Final = frozenset(
 
 def _check_definition(kind: PolicyKind, definition: Any) -> None:
     if not isinstance(definition, Mapping):
-        raise ArgumentsError(f"parse error while reading policy definition: {erlang_text(definition)}")
+        raise ArgumentsError(f"parse error while reading policy definition: {json_text(definition)}")
     if not definition:
         raise ArgumentsError("no policy provided")
     for name in definition:
@@ -127,11 +127,11 @@ def _check_definition(kind: PolicyKind, definition: Any) -> None:
     for name in sorted(setting_names & definition.keys()):
         check, called = _CHECKS.get(name, (None, ""))
         if check is not None and not check(definition[name]):
-            raise ArgumentsError(f"{erlang_text(definition[name])} is not a valid {called}")
+            raise ArgumentsError(f"{json_text(definition[name])} is not a valid {called}")
     if kind == "policy" and "ha-mode" not in definition and not definition.keys().isdisjoint(_MIRRORING):
         raise ArgumentsError("ha-mode must be specified to specify ha-params, ha-sync-mode or ha-promote-on-shutdown")
     if unknown := {name: definition[name] for name in definition if name not in setting_names}:
-        raise ArgumentsError(f"{erlang_pairs(unknown)} are not recognised policy settings")
+        raise ArgumentsError(f"{json_pairs(unknown)} are not recognised policy settings")
 
 
 # ── policies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -159,9 +159,9 @@ class Policy:
         check_short_string("a policy's name", self.name)
         check_short_string("a vhost's name", self.vhost)
         if type(self.priority) is not int:
-            raise ArgumentsError(f"priority should be a number, actually was {erlang_text(self.priority)}")
+            raise ArgumentsError(f"priority should be a number, actually was {json_text(self.priority)}")
         if not isinstance(self.pattern, str):
-            raise ArgumentsError(f"pattern should be a binary but was {erlang_text(self.pattern)}")
+            raise ArgumentsError(f"pattern should be a binary but was {json_text(self.pattern)}")
         check_texts("a pattern", self.pattern)
         try:
             regex = NamePattern(self.pattern)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from warren.actors.engines.declared.erlang_text import erlang_pairs, erlang_text
 from warren.actors.engines.declared.parameters import LIMITS_COMPONENT, VHOST_LIMITS
 from warren.actors.engines.declared.policies import Policy, PolicyKind
 from warren.actors.engines.errors import ArgumentsError
@@ -12,6 +11,7 @@ from warren.management.call import Call
 from warren.management.http import HttpError, bad_request, done, escaped, not_found, required
 from warren.management.lists import listed
 from warren.management.samples import Document
+from warren.storage.erlang_text import json_pairs, json_text
 
 
 def _kind(call: Call) -> PolicyKind:
@@ -177,9 +177,9 @@ async def put_limit(call: Call) -> Any:
 
 def _check_limit(name: str, value: Any, kind: PolicyKind = "operator_policy") -> None:
     if name not in VHOST_LIMITS:
-        raise _invalid(f"Unrecognised terms {erlang_pairs({name: value})} in limits", kind)
+        raise _invalid(f"Unrecognised terms {json_pairs({name: value})} in limits", kind)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _invalid(f"{name} should be a number, actually was {erlang_text(value)}", kind)
+        raise _invalid(f"{name} should be a number, actually was {json_text(value)}", kind)
 
 
 async def delete_limit(call: Call) -> Any:

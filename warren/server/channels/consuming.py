@@ -40,7 +40,7 @@ from warren.server.channels.gets import contents_for
 from warren.server.channels.settlements import CONSUMED, UNLESS_GONE, ChannelSettlements
 from warren.server.channels.streams import check_consume, find_stream
 from warren.server.replies import ACCESS_REFUSED, NOT_ALLOWED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
-from warren.server.reply_addresses import REPLY_TO
+from warren.server.server_context import REPLY_TO
 from warren.storage.errors import MessageError, WarrenError
 from warren.verbs.steps import ask, call
 

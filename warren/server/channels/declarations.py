@@ -35,7 +35,7 @@ from warren.server.replies import (
     RESOURCE_LOCKED,
     Refusal,
 )
-from warren.server.reply_addresses import is_reply_queue
+from warren.server.server_context import is_reply_queue
 from warren.verbs.steps import call
 
 if TYPE_CHECKING:

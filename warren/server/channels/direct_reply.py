@@ -16,7 +16,7 @@ from warren.actors.engines.queue.delivery_tags import DeliveryTags
 from warren.amqp.methods import method_of
 from warren.server.channels.channel_link import ChannelLink
 from warren.server.replies import NOT_FOUND, PRECONDITION_FAILED, Refusal
-from warren.server.reply_addresses import REPLY_TO
+from warren.server.server_context import REPLY_TO
 
 
 class ReplyConsumer:

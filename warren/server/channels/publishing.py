@@ -41,7 +41,7 @@ from warren.server.channels.channel_link import ChannelLink, Work
 from warren.server.channels.confirms import Confirms
 from warren.server.channels.direct_reply import ReplyConsumer
 from warren.server.replies import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, Refusal
-from warren.server.reply_addresses import REPLY_TO, is_address
+from warren.server.server_context import REPLY_TO, is_address
 from warren.server.share import MESSAGES_AT_A_TIME
 from warren.storage.errors import MessageError, WarrenError
 from warren.values.messages import Shared, content_key
