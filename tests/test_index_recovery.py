@@ -35,8 +35,9 @@ from tests.support.index_tools import (
     unacked,
 )
 from tests.support.index_tools import term as term_of
+from warren.queue_index.index.journal_replay import open_clean
 from warren.queue_index.index.queue_index import QueueIndex
-from warren.queue_index.index.recovery import DirtyRecovery, open_clean
+from warren.queue_index.index.recovery import DirtyRecovery
 from warren.queue_index.message.message_format import Envelope, encode_message
 from warren.queue_index.queue.variable_queue import VariableQueue
 from warren.storage.errors import DataError, StorageError
@@ -414,6 +415,23 @@ def test_zeros_behind_a_clean_journal_are_cut_before_anything_is_appended(files:
 def test_a_torn_journal_was_not_stopped_cleanly(files: MemoryFileSystem) -> None:
     put(files, JOURNAL, journal_publish(0) + journal_publish(1)[:-1])
     with pytest.raises(DataError, match="not a whole record") as caught:
+        open_clean(files, new_index(files), [(0, 1)])
+    assert (caught.value.path, caught.value.offset) == (JOURNAL, JOURNAL_PUBLISH_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        (journal_publish(0), "double publish: seq_id 0"),
+        (journal_ack(0), "record out of order: seq_id 0"),
+    ],
+    ids=["published twice", "acked before it was delivered"],
+)
+def test_a_clean_journal_with_a_record_that_cannot_follow_is_damaged(
+    files: MemoryFileSystem, last: bytes, said: str
+) -> None:
+    put(files, JOURNAL, journal_publish(0) + last)
+    with pytest.raises(DataError, match=said) as caught:
         open_clean(files, new_index(files), [(0, 1)])
     assert (caught.value.path, caught.value.offset) == (JOURNAL, JOURNAL_PUBLISH_BYTES)
 

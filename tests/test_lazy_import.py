@@ -105,7 +105,7 @@ SERVE = "import warren.cli, warren.commands.serve"
     ("program", "directory", "modules", "classes", "unused"),
     [
         (PUBLISH, "new", 196, 161, UNPUBLISHED | {"numpy"}),
-        (PUBLISH, "data", 201, 166, UNPUBLISHED),
+        (PUBLISH, "data", 197, 161, UNPUBLISHED | {"numpy"}),
         (
             INSPECT,
             "data",

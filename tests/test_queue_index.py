@@ -36,9 +36,9 @@ from tests.support.index_tools import (
     segment_short,
     unacked,
 )
+from warren.queue_index.index.journal_replay import open_clean
 from warren.queue_index.index.queue_index import QueueIndex
 from warren.queue_index.index.record_matrix import RecordMatrix
-from warren.queue_index.index.recovery import open_clean
 from warren.queue_index.index.segment_file import read_segment
 from warren.queue_index.index.segment_journal import SegmentJournal
 from warren.queue_index.message.message_format import Envelope

@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.support.effort import times
 from tests.support.index_tools import Position, new_index, number_of, positions, run_of
-from warren.queue_index.index.recovery import DirtyRecovery, open_clean
+from warren.queue_index.index.journal_replay import open_clean
+from warren.queue_index.index.recovery import DirtyRecovery
 from warren.storage.memory import MemoryFileSystem
 from warren.storage.settings import Settings
 

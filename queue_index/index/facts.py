@@ -42,9 +42,13 @@ class Table:
 
         return np.frombuffer(b"".join(map(self.by_left, range(8))), np.uint8).reshape(8, 8).T
 
+    def of(self, left: int, right: int) -> int:
+        """The result for one pair."""
+        return self._cases.get((left, right), IMPOSSIBLE)
+
     def by_left(self, right: int) -> bytes:
         """Return the result of each set of facts with ``right``."""
-        return bytes([self._cases.get((left, right), IMPOSSIBLE) for left in range(8)])
+        return bytes([self.of(left, right) for left in range(8)])
 
 
 ADD: Final = Table(

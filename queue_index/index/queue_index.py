@@ -225,7 +225,7 @@ class QueueIndex:
         while low < high:
             number, rel_seq = divmod(low, size)
             end = min(high, (number + 1) * size)
-            self._segment(number).add(fact, rel_seq, rel_seq + end - low, step)
+            self.segment(number).add(fact, rel_seq, rel_seq + end - low, step)
             low = end if step == 1 else end + (low - end) % step
 
     def _add_publishes(self, run: Run) -> Sequence[Part]:
@@ -239,9 +239,10 @@ class QueueIndex:
     def _note_published(self, run: Run, records: Records) -> None:
         number, rel_seq = divmod(run.start, self.segment_entry_count)
         self._add(PUBLISHED, run.start, run.end)
-        self._segment(number).hold(rel_seq, records)
+        self.segment(number).hold(rel_seq, records)
 
-    def _segment(self, number: int) -> SegmentJournal:
+    def segment(self, number: int) -> SegmentJournal:
+        """What the journal says about a segment."""
         segment = self.segments.get(number)
         if segment is None:
             segment = self.segments[number] = SegmentJournal(number, self.segment_entry_count)
@@ -362,7 +363,7 @@ class QueueIndex:
         runs: list[Run] = []
         for number in range(start // size, (end - 1) // size + 1) if start < end else ():
             low, high = max(start - number * size, 0), min(end - number * size, size)
-            runs += self.segment_files.read(self._segment(number), low, high, high - low)[0]
+            runs += self.segment_files.read(self.segment(number), low, high, high - low)[0]
         return runs
 
     def read_some(self, start: int, end: int, limit: int, *, embedded: bool = False) -> tuple[list[Run], int]:
@@ -371,7 +372,7 @@ class QueueIndex:
         Also returns the seq_id before which there are no others. ``embedded``: only messages with payloads count.
         """
         number, low = divmod(start, self.segment_entry_count)
-        segment = self._segment(number)
+        segment = self.segment(number)
         runs, high = self.segment_files.read(segment, low, end - start + low, limit, embedded=embedded)
         return runs, high - low + start
 

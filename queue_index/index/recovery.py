@@ -1,7 +1,7 @@
-"""Bringing an index back from its files.
+"""Bringing an index back from its files after a crash.
 
-After a clean stop the recovery terms say how many messages of each segment are unacked, and the journal is read back as
-unflushed. Else every segment is scanned, in numbered steps:
+After a clean stop the journal is replayed (:mod:`warren.queue_index.index.journal_replay`). Else every segment is
+scanned, in numbered steps:
 
 1. Read the journal; drop a torn end (including a message invalidated by a page of zeros, and a record whose head was in
    a lost sector), and what its segments say already (after a crash in a flush).
@@ -18,7 +18,7 @@ whatever the backlog.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
@@ -28,6 +28,7 @@ import numpy as np
 from warren.queue_index.index import directory as names
 from warren.queue_index.index.entries import SegmentEntries, journal_entries
 from warren.queue_index.index.facts import ACKED, DELIVERED, IMPOSSIBLE, MINUS, PUBLISHED
+from warren.queue_index.index.journal_holes import without_holes
 from warren.queue_index.index.queue_index import QueueIndex
 from warren.queue_index.index.record_format import (
     ACK,
@@ -63,17 +64,13 @@ class _Journal:
     segments: dict[int, SegmentEntries]
 
 
-def _read_journal(files: FileSystem, index: QueueIndex, *, strict: bool) -> _Journal:
+def _read_journal(files: FileSystem, index: QueueIndex) -> _Journal:
     path = f"{index.path}/{names.JOURNAL_NAME}"
     data = files.read(path) if files.exists(path) else b""
-    columns = parse(JOURNAL, data)
-    if not strict:
-        from warren.queue_index.index.journal_holes import without_holes
-
-        columns = without_holes(data, columns)
+    columns = without_holes(data, parse(JOURNAL, data))
     segments, findings = journal_entries(columns, index.segment_entry_count)
     for finding in findings:
-        if strict or finding.kind != "torn record":
+        if finding.kind != "torn record":
             raise DataError(path, finding.offset, f"{finding.kind}: {finding.detail}")
     return _Journal(data, columns, segments)
 
@@ -91,32 +88,6 @@ def _hold(segment: SegmentJournal, journal: _Journal, entries: SegmentEntries) -
     cuts = np.flatnonzero((np.diff(places) != 1) | (np.diff(kinds) != 0)) + 1
     for first, end in pairwise([0, *cuts.tolist(), len(records)]):
         segment.hold(int(places[first]), records[first:end])
-
-
-def open_clean(files: FileSystem, index: QueueIndex, counts: Iterable[tuple[int, int]]) -> None:
-    """Reopen an index after a clean stop; ``counts``: (segment, unacked) of its recovery terms.
-
-    Raises :class:`DataError` if the journal is not whole: then it was not stopped cleanly.
-    """
-    journal = _read_journal(files, index, strict=True)
-    for number, entries in journal.segments.items():
-        segment = SegmentJournal(number, index.segment_entry_count)
-        segment.set_facts(entries.facts)
-        _hold(segment, journal, entries)
-        facts = entries.facts
-        segment.unacked = int((facts & PUBLISHED > 0).sum()) - int(((facts & (PUBLISHED | ACKED)) == ACKED).sum())
-        index.segments[number] = segment
-    for number, unacked in counts:
-        if number not in index.segments:
-            index.segments[number] = SegmentJournal(number, index.segment_entry_count)
-        index.segments[number].unacked = unacked
-    for number, segment in index.segments.items():
-        if not 0 <= segment.unacked <= index.segment_entry_count:
-            path = f"{index.path}/{names.JOURNAL_NAME}"
-            raise DataError(path, None, f"with the recovery terms, segment {number} has {segment.unacked} unacked")
-    index.dirty_count = journal.columns.record_count
-    if journal.data:
-        index.journal.continue_at(journal.columns.end)
 
 
 def _have_equal_length(left: SegmentEntries, right: SegmentEntries) -> None:
@@ -147,7 +118,7 @@ class DirtyRecovery:
         """Records that the journal's file is to have before anything is flushed."""
         self.needs_flush = index.syncs
         """Whether the journal must be replaced: it is long, or contradicts what is known."""
-        self._journal = _read_journal(files, index, strict=False)
+        self._journal = _read_journal(files, index)
         if self._journal.columns.end < len(self._journal.data):  # should the flush find no room, it is appended to
             index.journal.continue_at(self._journal.columns.end)
             cut_bytes = len(self._journal.data) - self._journal.columns.end
@@ -313,7 +284,7 @@ class DirtyRecovery:
             batch = file.columns(bound)
             keep(bound, batch.ids, batch.sizes)
         for written in segment.written:
-            for run in written.runs(0, unacked & ~in_file, segment.facts & DELIVERED > 0):
+            for run in written.runs(0, (segment.facts * (unacked & ~in_file)).tobytes()):
                 if not run.persistent:
                     continue
                 rel_seqs = np.arange(run.start, run.end)

@@ -6,10 +6,11 @@ The segment that was read last stays in memory, because a queue reads a segment 
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Final
 
 from warren.queue_index.index import directory as names
-from warren.queue_index.index.facts import ACKED, DELIVERED, PUBLISHED
+from warren.queue_index.index.facts import ACKED, DELIVERED, NOTHING, PUBLISHED
 from warren.queue_index.index.record_format import Octets
 from warren.queue_index.index.record_matrix import RecordMatrix
 from warren.queue_index.index.segment_journal import SegmentJournal
@@ -37,7 +38,8 @@ class SegmentFiles:
         self._segment_entry_count = segment_entry_count
         self._matrix = matrix
         self._syncs = sync
-        self._last_read: tuple[int, SegmentFile] | None = None
+        self._last_read: tuple[int, SegmentFile | None] | None = None
+        """A segment's number, and its file if there is one."""
 
     def path(self, number: int) -> str:
         return f"{self._path}/{names.segment_name(number)}"
@@ -67,7 +69,7 @@ class SegmentFiles:
         """Update the cached segment for appended records; a new publish invalidates it, as its offset is unknown."""
         if self._last_read is not None and self._last_read[0] == segment.number:
             file = self._last_read[1]
-            if segment.written:
+            if segment.written or file is None:
                 self._last_read = None
             else:
                 file.entries.facts = self.together(segment, file)
@@ -120,18 +122,43 @@ class SegmentFiles:
 
         ``embedded``: only messages with payloads count.
         """
-        import numpy as np
-
-        from warren.queue_index.index.segment_file import published, read_segment, scan_segment
-
         number, size = segment.number, self._segment_entry_count
-        path = self.path(number)
         if self._last_read is not None and self._last_read[0] == number:
             file = self._last_read[1]
-        elif min(limit, high - low) * _SMALL_PART < size:
-            file = scan_segment(self._files, path, size)
         else:
-            file = read_segment(self._files, path, size)
+            file = self._read_file(number, in_parts=min(limit, high - low) * _SMALL_PART < size)
+        if file is None:
+            runs, high = self._read_journal(segment, low, high, limit)
+        else:
+            runs, high = self._read_both(segment, file, low, high, limit, embedded=embedded)
+        self._last_read = (number, file) if high < size else None
+        runs.sort(key=lambda run: run.start)
+        return runs, high
+
+    def _read_file(self, number: int, *, in_parts: bool) -> SegmentFile | None:
+        path = self.path(number)
+        if not self._files.exists(path):
+            return None
+        from warren.queue_index.index.segment_file import read_segment, scan_segment
+
+        return (scan_segment if in_parts else read_segment)(self._files, path, self._segment_entry_count)
+
+    def _read_journal(self, segment: SegmentJournal, low: int, high: int, limit: int) -> tuple[list[Run], int]:
+        """:meth:`read` if the segment has no file."""
+        if (rel_seq := segment.first_beside_no_file()) >= 0:
+            raise self._contradiction(segment, rel_seq, NOTHING)
+        facts = segment.unacked_facts(low, high)
+        high = next(islice(compress(range(len(facts)), facts), limit, None), high)
+        return self._written_runs(segment, facts[:high]), high
+
+    def _read_both(
+        self, segment: SegmentJournal, file: SegmentFile, low: int, high: int, limit: int, *, embedded: bool
+    ) -> tuple[list[Run], int]:
+        """:meth:`read` of a segment with a file."""
+        import numpy as np
+
+        from warren.queue_index.index.segment_file import published
+
         facts = self.together(segment, file)
         selected = (facts & (PUBLISHED | ACKED)) == PUBLISHED
         selected[:low] = False
@@ -142,14 +169,14 @@ class SegmentFiles:
             if len(beyond := np.flatnonzero(counted)[limit:]):
                 high = int(beyond[0])
                 selected[high:] = False
-        self._last_read = (number, file) if high < size else None
-        whole = file if file.is_whole else file.part(self._files, path, selected & in_file)
-        runs = whole.runs(number * size, selected & in_file, facts)
-        for written in segment.written:
-            if written.rel_seq < high and written.end > low:
-                runs += written.runs(number * size, selected & ~in_file, facts & DELIVERED > 0)
-        runs.sort(key=lambda run: run.start)
-        return runs, high
+        whole = file if file.is_whole else file.part(self._files, self.path(segment.number), selected & in_file)
+        runs = whole.runs(segment.number * self._segment_entry_count, selected & in_file, facts)
+        return runs + self._written_runs(segment, (facts * (selected & ~in_file)).tobytes()), high
+
+    def _written_runs(self, segment: SegmentJournal, facts: bytes) -> list[Run]:
+        """The messages of the journal at the positions of which ``facts`` has any."""
+        first_seq_id = segment.number * self._segment_entry_count
+        return [run for written in segment.written for run in written.runs(first_seq_id, facts)]
 
     def together(self, segment: SegmentJournal, file: SegmentFile) -> Octets:
         """What the file and the journal know of a segment's positions together."""
@@ -164,12 +191,14 @@ class SegmentFiles:
         facts = both(file.entries.facts, segment.facts)
         if (facts > PUBLISHED | DELIVERED | ACKED).any():
             rel_seq = int(np.argmax(facts > PUBLISHED | DELIVERED | ACKED))
-            raise DataError(
-                self.path(segment.number),
-                None,
-                f"rel_seq {rel_seq}: the file says {file.entries.facts[rel_seq]}, the journal {segment.facts[rel_seq]}",
-            )
+            raise self._contradiction(segment, rel_seq, int(file.entries.facts[rel_seq]))
         return facts
+
+    def _contradiction(self, segment: SegmentJournal, rel_seq: int, in_file: int) -> DataError:
+        in_journal = int(segment.facts[rel_seq])
+        return DataError(
+            self.path(segment.number), None, f"rel_seq {rel_seq}: the file says {in_file}, the journal {in_journal}"
+        )
 
     def release(self) -> None:
         """Forget the segment that was read last."""

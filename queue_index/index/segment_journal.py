@@ -7,19 +7,19 @@ in descending order of rel_seq, of each message publish, deliver, ack.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from warren.queue_index.index.facts import ACKED, ADD, DELIVERED, IMPOSSIBLE, NOTHING, PUBLISHED
+from warren.queue_index.index.facts import ACKED, ADD, DELIVERED, IMPOSSIBLE, NOTHING, PLUS, PUBLISHED
 from warren.queue_index.index.record_format import (
     BODY,
     SEGMENT,
     SEGMENT_SHORT,
     TRANSIENT_PUBLISH,
-    Bools,
     Octets,
     journal_publish_head,
 )
@@ -43,6 +43,10 @@ _ADDING: Final = {
 """For each action, a translation table of facts: a thousand messages take one step."""
 _FIRST_FACTS: Final = 256
 """The initial number of positions with facts, because with ten thousand queues most are short."""
+_IF_UNACKED: Final = bytes(fact if fact & (PUBLISHED | ACKED) == PUBLISHED else NOTHING for fact in range(256))
+_IF_NOT_PUBLISHED: Final = bytes(NOTHING if fact & PUBLISHED else fact for fact in range(256))
+_ALONE: Final = bytes(fact for fact in range(256) if PLUS.of(NOTHING, fact) != IMPOSSIBLE)
+"""What the journal can hold of a position of which the segment's file knows nothing."""
 
 
 Records = ColumnRecords | list[bytes]
@@ -95,14 +99,12 @@ class Written:
             return _segment_bytes(records[first : first + count], low, shorts)
         return matrix.segment_bytes(records, first, count, low, shorts)
 
-    def runs(self, first_seq_id: int, mask: Bools, delivered: Bools) -> list[Run]:
-        """Return the positions in ``mask`` as runs; both masks are by rel_seq."""
-        import numpy as np
-
-        marks = mask[self.rel_seq : self.end] * (1 + delivered[self.rel_seq : self.end].view(np.uint8))
+    def runs(self, first_seq_id: int, facts: bytes) -> list[Run]:
+        """Return as runs the positions of which ``facts``, by rel_seq, has any."""
+        facts = facts[self.rel_seq : self.end]
         runs: list[Run] = []
-        for low, high in _stretches(marks):
-            runs += self._runs_of(first_seq_id, low, high, RUN_DELIVERED if marks[low] > 1 else 0)
+        for low, high in _stretches(facts):
+            runs += self._runs_of(first_seq_id, low, high, RUN_DELIVERED if facts[low] & DELIVERED else 0)
         return runs
 
     def _runs_of(self, first_seq_id: int, low: int, high: int, delivered: int) -> list[Run]:
@@ -188,7 +190,7 @@ def _octets(numbers: npt.NDArray[np.int64]) -> Octets:
 class SegmentJournal:
     """One segment between flushes: the number of its unacked messages, and its records in the journal."""
 
-    __slots__ = ("_facts", "_size", "_view", "number", "unacked", "written")
+    __slots__ = ("_facts", "_size", "number", "unacked", "written")
 
     def __init__(self, number: int, segment_entry_count: int, unacked: int = 0) -> None:
         self.number = number
@@ -196,12 +198,11 @@ class SegmentJournal:
         self.written: list[Written] = []
         self._size = segment_entry_count
         self._facts: bytearray | None = None
-        self._view: Octets | None = None
 
     @property
     def empty(self) -> bool:
         """Whether the journal holds nothing of this segment."""
-        return self._facts is None or not self._array().any()
+        return self._facts is None or self._facts.count(NOTHING) == len(self._facts)
 
     @property
     def acks_late_delivers(self) -> bool:
@@ -211,7 +212,19 @@ class SegmentJournal:
     @property
     def facts(self) -> Octets:
         """The journal's facts by rel_seq, up to the last one; read-only."""
-        return self._array()
+        import numpy as np
+
+        return np.frombuffer(self._bytes(0), np.uint8)
+
+    def unacked_facts(self, low: int, high: int) -> bytes:
+        """The journal's facts by rel_seq, without those of acked positions and of those outside ``low … high-1``."""
+        return bytes(low) + self._bytes(0)[low:high].translate(_IF_UNACKED)
+
+    def first_beside_no_file(self) -> int:
+        """Return the first position of which the journal holds what it cannot if the segment has no file, else -1."""
+        facts = self._bytes(0)
+        strange = facts.translate(None, _ALONE)
+        return facts.index(strange[0]) if strange else -1
 
     def reach(self, count: int) -> None:
         """Have facts for the positions up to ``count``."""
@@ -220,17 +233,19 @@ class SegmentJournal:
     @property
     def highest(self) -> int:
         """The highest position that the journal holds something of, plus one."""
-        import numpy as np
-
-        if self._facts is None:
-            return 0
-        places = np.flatnonzero(self._array())
-        return int(places[-1]) + 1 if len(places) else 0
+        return 0 if self._facts is None else len(self._facts.rstrip(b"\0"))
 
     def set_facts(self, facts: Octets) -> None:
         """Take over what a journal file was found to say."""
-        self._bytes(len(facts))
-        self._array()[: len(facts)] = facts
+        self._bytes(len(facts))[: len(facts)] = facts.tobytes()
+
+    def put(self, rel_seq: int, fact: int) -> None:
+        """Take over what a journal file says of one position."""
+        self._bytes(rel_seq + 1)[rel_seq] = fact
+        if fact & PUBLISHED:
+            self.unacked += 1
+        elif fact & ACKED:
+            self.unacked -= 1
 
     def add(self, action: int, low: int, high: int, step: int = 1) -> None:
         """Apply one action to each, or every ``step``-th, of the positions ``low … high-1``."""
@@ -246,7 +261,9 @@ class SegmentJournal:
             self.unacked -= len(new_facts)
 
     def _impossible(self, action: int, rel_seq: int) -> RuntimeError:
-        return RuntimeError(f"action {action} on position {rel_seq} of segment {self.number}: {self.facts[rel_seq]}")
+        return RuntimeError(
+            f"action {action} on position {rel_seq} of segment {self.number}: {self._bytes(0)[rel_seq]}"
+        )
 
     def hold(self, rel_seq: int, records: Records) -> None:
         """Keep publish records for the flush."""
@@ -263,19 +280,17 @@ class SegmentJournal:
 
         Use each piece before requesting the next one.
         """
-        import numpy as np
-
-        facts = self._array()
+        facts = bytes(self._bytes(0))
         pieces: list[tuple[int, int, int, Written | None]] = []
         for written in self.written:
             for low, high in _stretches(facts[written.rel_seq : written.end]):
-                fact = int(facts[written.rel_seq + low])
+                fact = facts[written.rel_seq + low]
                 if fact & PUBLISHED:
                     shorts = 1 if fact & DELIVERED else 0
                     pieces.append((written.rel_seq + low, written.rel_seq + high, shorts, written))
-        others = np.where(facts & PUBLISHED, NOTHING, facts)
+        others = facts.translate(_IF_NOT_PUBLISHED)
         for low, high in _stretches(others):
-            pieces.append((low, high, 2 if int(others[low]) == DELIVERED | ACKED else 1, None))
+            pieces.append((low, high, 2 if others[low] == DELIVERED | ACKED else 1, None))
         pieces.sort(key=lambda piece: -piece[0])
         for low, high, shorts, published in pieces:
             if published is None:
@@ -286,7 +301,7 @@ class SegmentJournal:
     def forget(self) -> None:
         """The flush has written what the journal held."""
         self.written.clear()
-        self._facts = self._view = None
+        self._facts = None
 
     def _bytes(self, count: int) -> bytearray:
         """Return the facts of at least ``count`` positions."""
@@ -296,15 +311,7 @@ class SegmentJournal:
         previous = b"" if facts is None else facts
         size = min(self._size, max(count, 2 * len(previous), _FIRST_FACTS))
         self._facts = larger = bytearray(previous).ljust(size, b"\0")
-        self._view = None
         return larger
-
-    def _array(self) -> Octets:
-        if (view := self._view) is None:
-            import numpy as np
-
-            view = self._view = np.frombuffer(self._bytes(0), np.uint8)
-        return view
 
 
 def _shorts(low: int, high: int, times: int) -> bytes:
@@ -315,10 +322,6 @@ def _shorts(low: int, high: int, times: int) -> bytes:
     return np.repeat(rel_seqs.astype(SEGMENT.head), times).tobytes()
 
 
-def _stretches(facts: Octets) -> list[tuple[int, int]]:
+def _stretches(facts: bytes) -> list[tuple[int, int]]:
     """``(low, high)`` of each run of equal facts that are not NOTHING."""
-    import numpy as np
-
-    cuts = np.flatnonzero(np.diff(facts)) + 1
-    edges = [0, *cuts.tolist(), len(facts)]
-    return [(low, high) for low, high in pairwise(edges) if high > low and facts[low]]
+    return [match.span() for match in re.finditer(rb"([^\0])\1*", facts, re.DOTALL)]

@@ -35,7 +35,7 @@ def recover(
     if terms is not None and (terms.persistent_ref is None or terms.persistent_count is None):
         terms, store_recovered = attrs.evolve(terms, next_seq_id=None, next_deliver_seq_id=None), False
     if terms is not None and store_recovered:
-        from warren.queue_index.index.recovery import open_clean
+        from warren.queue_index.index.journal_replay import open_clean
 
         open_clean(files, index, terms.segments)
         low, high = index.bounds()
