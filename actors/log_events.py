@@ -76,6 +76,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "queue_waiting": "a queue that failed waits until its vhost is reopened",
     "record_ended": "the recording of the node was ended by an error",
     "request_refused": "an operation was rejected that no caller waits for",
+    "scan_planned": "what the tasks of a table may read: `files` and `bytes` of `all_files` and `all_bytes`, `tasks`",
     "span_failed": "a span could not be ended",
     "status_failed": "a request of `warren top` could not be answered, or a process could not connect",
     "status_unavailable": "`warren top` cannot attach",

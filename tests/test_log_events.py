@@ -24,6 +24,7 @@ PROJECT = Path(__file__).parent.parent
 FIELDS = {
     "vhost", "queue", "part", "path", "offset", "reason", "error", "resource", "topic", "group", "member", "count",
     "connection", "channel", "code", "consumer", "mechanism", "address", "method", "url", "what",
+    "table", "tasks", "files", "all_files", "bytes", "all_bytes",
 }  # fmt: skip
 """What a record may have beside its event; documented in docs/monitoring.md."""
 
@@ -40,7 +41,7 @@ def log_calls() -> Iterator[tuple[str, ast.Call]]:
     for path in modules():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
-                case ast.Call(func=ast.Attribute(value=ast.Name(id="_LOG"))):
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="_LOG"), attr=name)) if name != "isEnabledFor":
                     yield f"{path.relative_to(PROJECT)}:{node.lineno}", node
 
 

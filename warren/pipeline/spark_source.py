@@ -6,8 +6,10 @@ may leave columns out: they are not made then. ``.option("bodies", "false")`` le
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import pyarrow as pa
@@ -28,6 +30,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from warren.actors.log_events import logger
 from warren.arrow.arrays import as_batch
 from warren.pipeline.spark_schemas import RECORDS, as_spark
 from warren.pipeline.stream_options import STREAM_OPTIONS, StreamOptions
@@ -38,6 +41,10 @@ from warren.tables.pipeline_errors import PipelineError
 from warren.tables.places import check_paths, find_nodes
 from warren.tables.read_options import READ_OPTIONS, OptionTexts, ReadOptions
 from warren.tables.table import SCHEMAS, Table, plan, table_named
+
+WORKER_LOGS: Final = "PYSPARK_SPARK_SESSION_UUID"
+"""In the environment of Spark's Python processes if Spark collects their logs: its setting
+``spark.sql.pyspark.worker.logging.enabled``. Nothing else can choose the level in a process that plans."""
 
 
 class WarrenSource(DataSource):
@@ -96,6 +103,8 @@ class TableReader(DataSourceReader):
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
+        if WORKER_LOGS in os.environ:
+            logger("tables").setLevel(logging.INFO)
         tasks = plan(table_named(self._table), find_nodes(self._options.paths), self._options, self._pushdown)
         return [InputPartition(task) for task in tasks] or [InputPartition(None)]
 

@@ -5,7 +5,7 @@ What a format implements, and what follows from it: :class:`warren.salvage.queue
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self
 
 import attrs
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from warren.salvage.names import Json
 from warren.storage.errors import DataError, StorageError, UnknownMessageError, WarrenError
+from warren.storage.filesystem import FileSystem
 
 Severity = Literal["damage", "leftover", "unread"]
 
@@ -183,16 +184,54 @@ class SegmentColumns(IndexColumns):
         return np.ascontiguousarray(self.msg_ids[chosen]).reshape(-1).view(MSG_IDS)
 
 
+class SizedFile(NamedTuple):
+    """A file, or the part of it that begins at ``start``."""
+
+    path: str
+    size_bytes: int
+    start: int = 0
+
+
+def sized(files: FileSystem, paths: Iterable[str]) -> tuple[SizedFile, ...]:
+    """The existing files among these, each as a whole."""
+    return tuple(SizedFile(path, files.size(path)) for path in paths if files.exists(path))
+
+
 @attrs.frozen
 class Extent:
     """How large a directory is, and in which parts it can be read."""
 
-    pieces: dict[int, int]
-    """The numbers of its segments, ascending, and the bytes of each one's files; empty: it is read as a whole."""
-    shared_bytes: int
+    pieces: dict[int, tuple[SizedFile, ...]]
+    """The numbers of its segments, ascending, and each one's files; empty: it is read as a whole."""
+    shared: tuple[SizedFile, ...]
     """What every part reads: a journal, or all of a directory that is read as a whole."""
     seq_ids_per_piece: int | None
     """Segment n holds the seq_ids from n times this on; ``None``: unknown."""
+    logs: tuple[SizedFile, ...] = ()
+    """The logs that its node keeps for all such queues."""
+    logs_share_bytes: int = 0
+    """What counts of them to this queue."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """What every part reads, with its share of :attr:`logs`."""
+        return self.logs_share_bytes + sum(file.size_bytes for file in self.shared)
+
+    def piece_bytes(self, number: int) -> int:
+        """Of a segment's files; 0 if there is no such segment."""
+        return sum(file.size_bytes for file in self.pieces.get(number, ()))
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return self.shared_bytes + sum(map(self.piece_bytes, self.pieces))
+
+    def files(self, only: range | None = None) -> Iterator[SizedFile]:
+        """The files that are opened to read it; ``only``: to read these segments."""
+        yield from (*self.shared, *self.logs)
+        for number, piece in self.pieces.items():
+            if only is None or number in only:
+                yield from piece
 
 
 @attrs.frozen

@@ -13,13 +13,15 @@ from typing import Any
 
 from warren.arrow.arrays import Columns, Rows
 from warren.salvage.names import as_text
-from warren.salvage.queue_directory import Finding
+from warren.salvage.queue_directory import Finding, SizedFile
+from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.rocketmq.inference import infer
 from warren.salvage.rocketmq.verify_store import verify_store
 from warren.salvage.verify import verify_vhost
-from warren.salvage.vhost import Vhost, VhostPlace
+from warren.salvage.vhost import STORES, Vhost, VhostPlace
 from warren.tables.filters import Pushdown
 from warren.tables.places import Kind, Node, NodeContents
+from warren.tables.queue_parts import extent_of, files_of_store
 from warren.tables.read_options import ReadOptions
 from warren.tables.schemas import FINDINGS
 from warren.tables.table import Table, Task
@@ -65,4 +67,25 @@ def findings(node: Node, work: VhostPlace | str | Finding, options: ReadOptions)
         yield from verify_vhost(vhost)
 
 
-TABLE = Table(name="findings", kinds=Kind.BOTH, schema=FINDINGS, plan=plan, read=read)
+def files(task: Task, pushdown: Pushdown) -> Iterator[SizedFile]:
+    """All files of a task's vhost, or of its topic store."""
+    place, work = task.node.place(), task.work
+    if isinstance(work, VhostPlace):
+        with closing(Vhost.open(place.files, work)) as vhost:
+            for queue in vhost.queues:
+                yield from extent_of(queue).files()
+            for store in STORES if vhost.path else ():
+                yield from files_of_store(place.files, below(vhost.path, store))
+    elif isinstance(work, str):
+        yield from _files_below(place.files, work)
+
+
+def _files_below(files: ReadOnlyFileSystem, directory: str) -> Iterator[SizedFile]:
+    for path in (below(directory, name) for name in files.list(directory)):
+        if files.is_directory(path):
+            yield from _files_below(files, path)
+        else:
+            yield SizedFile(path, files.size(path))
+
+
+TABLE = Table(name="findings", kinds=Kind.BOTH, schema=FINDINGS, plan=plan, read=read, files=files)

@@ -14,7 +14,7 @@ from warren.salvage.queue_directory import Finding, IndexColumns
 from warren.tables.damage import Damage
 from warren.tables.filters import Pushdown
 from warren.tables.places import Kind, Node
-from warren.tables.queue_parts import QueueOpener, QueuePart, plan_queues
+from warren.tables.queue_parts import QueueOpener, QueuePart, files_of_queues, plan_queues
 from warren.tables.read_options import ReadOptions
 from warren.tables.schemas import INDEX
 from warren.tables.table import Table, Task
@@ -62,4 +62,4 @@ def queue_columns(node: Node, part: QueuePart) -> dict[str, Any]:
     return {"node": node.name, "vhost": part.vhost_text, "queue": part.queue_text, "priority": part.priority}
 
 
-TABLE: Final = Table(name="index", kinds=Kind.QUEUES, schema=INDEX, plan=plan_queues, read=read)
+TABLE: Final = Table(name="index", kinds=Kind.QUEUES, schema=INDEX, plan=plan_queues, read=read, files=files_of_queues)

@@ -28,7 +28,7 @@ from warren.tables.damage import Damage
 from warren.tables.filters import Pushdown
 from warren.tables.index import queue_columns
 from warren.tables.places import Kind
-from warren.tables.queue_parts import QueueOpener, QueuePart, plan_queues
+from warren.tables.queue_parts import QueueOpener, QueuePart, files_of_queues, plan_queues
 from warren.tables.read_options import ReadOptions
 from warren.tables.schemas import MESSAGES
 from warren.tables.table import Table, Task
@@ -111,5 +111,10 @@ def _keep(key: _Key, entry: _CachedCount) -> None:
 
 
 TABLE: Final = Table(
-    name="messages", kinds=Kind.QUEUES, schema=MESSAGES, plan=partial(plan_queues, messages=True), read=read
+    name="messages",
+    kinds=Kind.QUEUES,
+    schema=MESSAGES,
+    plan=partial(plan_queues, messages=True),
+    read=read,
+    files=partial(files_of_queues, with_store=True),
 )

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol, Self, TypeVar
 
+from warren.salvage.queue_directory import SizedFile
 from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
+from warren.tables.filters import Pushdown
 from warren.tables.places import Node
 from warren.tables.read_options import ReadOptions
 from warren.tables.survey import recovered
@@ -63,6 +65,13 @@ def grouped(sized: Iterable[tuple[int, _Item]], limit_bytes: int) -> Iterator[tu
         total += size
     if group:
         yield total, group
+
+
+def files_of_parts(task: Task, pushdown: Pushdown, *, item_bytes: int) -> Iterator[SizedFile]:
+    """The parts of files that a task has; what only a recovery would make is on no disk."""
+    for part in task.work:
+        if part.path is not None:
+            yield SizedFile(part.path, (part.stop - part.start) * item_bytes, part.start * item_bytes)
 
 
 def counts(parts: Sequence[Part]) -> list[int]:

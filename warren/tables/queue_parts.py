@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import takewhile
 from typing import Final
 from zlib import crc32
@@ -27,10 +26,10 @@ from warren.msg_store.rdq.rdq_format import file_number
 from warren.salvage.export import chosen_queues
 from warren.salvage.names import as_text, from_text, split_level, to_text
 from warren.salvage.queue_descriptor import QueueDescriptor
-from warren.salvage.queue_directory import Extent
+from warren.salvage.queue_directory import Extent, SizedFile, sized
 from warren.salvage.queue_reader import QueueDirectory
 from warren.salvage.quorum.quorum_node import QuorumNodes
-from warren.salvage.read_only import below
+from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.vhost import PERSISTENT_STORE, Vhost
 from warren.storage.errors import DataError, StorageError
 from warren.tables.bodies import NodeBodies
@@ -105,6 +104,28 @@ class QueueOpener:
         return NodeBodies(self.node, self.files, below(vhost_path, PERSISTENT_STORE))
 
 
+def files_of_queues(task: Task, pushdown: Pushdown, *, with_store: bool = False) -> Iterator[SizedFile]:
+    """The files of a task's parts; ``with_store``: messages are looked up there, and those before a part counted."""
+    opener, stores = QueueOpener(task.node), dict[str, None]()
+    for part in task.work:
+        before = part.before if with_store and pushdown.asks("position") else None
+        for read in (part, *(before or ())):
+            yield from extent_of(opener.open_part(read)).files(read.segments)
+        if with_store and part.vhost_path:
+            stores[below(part.vhost_path, PERSISTENT_STORE)] = None
+    for store in stores:
+        yield from files_of_store(opener.files, store)
+
+
+def files_of_store(files: ReadOnlyFileSystem, directory: str) -> tuple[SizedFile, ...]:
+    """The files of the store in that directory; empty if it cannot be listed."""
+    try:
+        names = files.list(directory)
+    except StorageError:
+        return ()
+    return sized(files, [below(directory, name) for name in names if file_number(name) is not None])
+
+
 def plan_queues(
     contents: NodeContents, options: ReadOptions, pushdown: Pushdown, *, messages: bool = False, as_stored: bool = False
 ) -> Iterator[Task]:
@@ -164,10 +185,12 @@ class QueueCutter:
         self._vhost, self._cut = vhost, cut
         self._seq_ids = pushdown.of_column("seq_id")
         self._factor = 1.0
-        stored = 0 if spread_over is None else _store_bytes(vhost)
+        stored = 0
+        if spread_over is not None and vhost.path:
+            stored = sum(file.size_bytes for file in files_of_store(vhost.files, below(vhost.path, PERSISTENT_STORE)))
         if spread_over is not None and stored > spread_over:
             extents = [extent_of(queue) for queue in vhost.queues]
-            self._factor += stored / max(sum(byte_count(extent) for extent in extents if _may_store(extent)), 1)
+            self._factor += stored / max(sum(extent.size_bytes for extent in extents if _may_store(extent)), 1)
 
     def cut(self, queue: QueueDirectory) -> tuple[QueuePart, list[Piece]]:
         """All of a queue as one part, and its pieces in order. A queue without files of its own is one piece."""
@@ -179,7 +202,7 @@ class QueueCutter:
             fingerprint=f"{crc32(repr(extent).encode()):08x}",
             segments=range(NO_END),
         )
-        return whole, list(self._pieces(whole, extent)) if self._cut else [Piece(whole, byte_count(extent))]
+        return whole, list(self._pieces(whole, extent)) if self._cut else [Piece(whole, extent.size_bytes)]
 
     def _pieces(self, whole: QueuePart, extent: Extent) -> Iterator[Piece]:
         factor = self._factor if _may_store(extent) else 1.0
@@ -188,7 +211,7 @@ class QueueCutter:
             for number, low, high in zip(
                 numbers, [segments.start, *numbers[1:]], [*numbers[1:], segments.stop], strict=True
             ):
-                weight = extent.pieces.get(number, 0) + (extent.shared_bytes if low == segments.start else 0)
+                weight = extent.piece_bytes(number) + (extent.shared_bytes if low == segments.start else 0)
                 yield Piece(attrs.evolve(whole, segments=range(low, high)), int(weight * factor))
 
 
@@ -263,23 +286,9 @@ def extent_of(queue: QueueDirectory) -> Extent:
     try:
         return queue.extent()
     except StorageError:
-        return Extent({}, 0, None)
-
-
-def byte_count(extent: Extent) -> int:
-    """The bytes of all files of a queue."""
-    return extent.shared_bytes + sum(extent.pieces.values())
+        return Extent({}, (), None)
 
 
 def _may_store(extent: Extent) -> bool:
     """Whether bodies in the vhost's store are to be counted to it; what is read as a whole is never cut."""
     return extent.seq_ids_per_piece is not None
-
-
-def _store_bytes(vhost: Vhost) -> int:
-    """The bytes of the persistent store's files, as far as they can be read."""
-    directory, total_bytes = below(vhost.path, PERSISTENT_STORE), 0
-    with suppress(StorageError):
-        for name in vhost.files.list(directory) if vhost.path else ():
-            total_bytes += vhost.files.size(below(directory, name)) if file_number(name) is not None else 0
-    return total_bytes

@@ -12,7 +12,7 @@ from warren.salvage.names import to_json
 from warren.tables.damage import Damage
 from warren.tables.filters import Pushdown
 from warren.tables.places import Kind
-from warren.tables.queue_parts import QueueOpener, plan_queues
+from warren.tables.queue_parts import QueueOpener, files_of_queues, plan_queues
 from warren.tables.read_options import ReadOptions
 from warren.tables.schemas import QUEUES
 from warren.tables.table import Table, Task, of_rows
@@ -51,5 +51,10 @@ def read(task: Task, options: ReadOptions, pushdown: Pushdown) -> Iterator[Rows]
 
 
 TABLE: Final = Table(
-    name="queues", kinds=Kind.QUEUES, schema=QUEUES, plan=partial(plan_queues, as_stored=True), read=read
+    name="queues",
+    kinds=Kind.QUEUES,
+    schema=QUEUES,
+    plan=partial(plan_queues, as_stored=True),
+    read=read,
+    files=partial(files_of_queues, with_store=True),
 )

@@ -20,6 +20,7 @@ from warren.arrow.arrays import Columns, Rows, hexadecimal, slices
 from warren.msg_store.rdq.rdq_columns import MOST_RECORD_BYTES, ColumnScan, RdqColumns
 from warren.msg_store.rdq.rdq_format import EndReason, Record, ScanEnd, file_name, in_age_order
 from warren.salvage.names import as_text, to_text
+from warren.salvage.queue_directory import SizedFile, sized
 from warren.salvage.read_only import ReadOnlyFileSystem, below
 from warren.salvage.vhost import PERSISTENT_STORE, STORES
 from warren.storage.errors import StorageError
@@ -82,6 +83,11 @@ def read(task: Task, options: ReadOptions, pushdown: Pushdown) -> Iterator[Rows]
                 yield _columns(task.node, file, columns, with_messages=with_messages)
         finally:
             handle.close()
+
+
+def files(task: Task, pushdown: Pushdown) -> Iterable[SizedFile]:
+    """A task's files."""
+    return sized(task.node.place().files, [file.path for file in task.work])
 
 
 def _records(
@@ -164,4 +170,4 @@ def _messages(columns: RdqColumns) -> pa.Array:
     return slices(columns.data, columns.message_starts, columns.message_sizes.astype(np.int64))
 
 
-TABLE: Final = Table(name="store", kinds=Kind.QUEUES, schema=STORE, plan=plan, read=read)
+TABLE: Final = Table(name="store", kinds=Kind.QUEUES, schema=STORE, plan=plan, read=read, files=files)

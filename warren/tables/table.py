@@ -9,6 +9,7 @@ A table's columns are known before; the module that reads it is imported when it
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from warren.actors.log_events import log_event, logger
 from warren.arrow.arrays import Columns, Rows
-from warren.salvage.queue_directory import Finding
+from warren.salvage.queue_directory import Finding, SizedFile
 from warren.storage.errors import DataError
 from warren.tables import schemas
 from warren.tables.filters import Pushdown
@@ -56,13 +57,19 @@ class Table:
     reads), but no message and no queue's index."""
     read: Callable[[Task, ReadOptions, Pushdown], Iterator[Rows]]
     """A task's rows; columns of bodies are null where ``bodies`` is false."""
+    files: Callable[[Task, Pushdown], Iterable[SizedFile]]
+    """The files that a task may open, or the parts of them that it may read. Looks at names and sizes of files."""
 
 
-def plan(table: Table, nodes: Iterable[Node], options: ReadOptions, pushdown: Pushdown) -> Iterator[Task]:
+def plan(table: Table, nodes: Iterable[Node], options: ReadOptions, pushdown: Pushdown) -> list[Task]:
     """The nodes' tasks; raises :class:`PipelineError` if one is of a kind that has no such table.
 
     With ``skip_others`` such a node, or a directory that no broker wrote, is logged, and a row of the table findings.
+    The log says how many files and bytes the tasks may read, of all that they would read without filters: this is
+    counted only if the logger is enabled for INFO.
     """
+    tasks: list[Task] = []
+    size, full_size, is_counted = ScanSize(), ScanSize(), _LOG.isEnabledFor(logging.INFO)
     for node in nodes:
         try:
             contents = _contents(table, node)
@@ -71,10 +78,45 @@ def plan(table: Table, nodes: Iterable[Node], options: ReadOptions, pushdown: Pu
                 raise
             _LOG.warning("skipped: %s", error, extra=log_event("directory_skipped", error))
             if table.name == "findings":
-                yield Task(node, Finding("skipped directory", "unread", node.name, None, str(error)))
+                tasks.append(Task(node, Finding("skipped directory", "unread", node.name, None, str(error))))
             continue
-        if pushdown.allows("node", node.name):
-            yield from table.plan(contents, options, pushdown)
+        is_allowed = pushdown.allows("node", node.name)
+        node_tasks = list(table.plan(contents, options, pushdown)) if is_allowed else []
+        tasks += node_tasks
+        if is_counted:
+            size.add(table, node_tasks, pushdown)
+            unfiltered, permissive = Pushdown(columns=pushdown.columns), attrs.evolve(options, mode="permissive")
+            full_size.add(table, table.plan(contents, permissive, unfiltered), unfiltered)
+    if is_counted:
+        _LOG.info(
+            "scan of %s: %s of %s files, %s of %s bytes, tasks: %s",
+            table.name,
+            *(f"{number:,}" for number in (size.files, full_size.files, size.bytes, full_size.bytes, len(tasks))),
+            extra=log_event(
+                "scan_planned",
+                table=table.name,
+                files=size.files,
+                all_files=full_size.files,
+                bytes=size.bytes,
+                all_bytes=full_size.bytes,
+                tasks=len(tasks),
+            ),
+        )
+    return tasks
+
+
+@attrs.define
+class ScanSize:
+    """How much some tasks may read; a file that several read counts once."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def add(self, table: Table, tasks: Iterable[Task], pushdown: Pushdown) -> None:
+        """Add all tasks of a node."""
+        sizes = {(file.path, file.start): file.size_bytes for task in tasks for file in table.files(task, pushdown)}
+        self.files += len({path for path, _ in sizes})
+        self.bytes += sum(sizes.values())
 
 
 def _contents(table: Table, node: Node) -> NodeContents:

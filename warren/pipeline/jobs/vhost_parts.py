@@ -19,7 +19,7 @@ from warren.salvage.read_only import below
 from warren.salvage.vhost import PERSISTENT_STORE, STORES, Vhost, VhostPlace
 from warren.tables.packing import grouped
 from warren.tables.places import Node
-from warren.tables.queue_parts import byte_count, extent_of
+from warren.tables.queue_parts import extent_of
 
 _VHOST_BITS: Final = 20
 """Bits of a place that number the vhost; a node has fewer vhosts than they can count."""
@@ -71,7 +71,7 @@ def plan_vhost(node: Node, place: int, where: VhostPlace, partition_bytes: int) 
     """
     files = node.place().files
     with closing(Vhost.open(files, where)) as vhost:
-        weighed = ((byte_count(extent_of(queue)), vhost.descriptors[queue.path]) for queue in vhost.queues)
+        weighed = ((extent_of(queue).size_bytes, vhost.descriptors[queue.path]) for queue in vhost.queues)
         for weight, queues in grouped(weighed, partition_bytes):
             yield Work(node, place, Queues(vhost.path, tuple(queues)), weight)
         for store in STORES if vhost.is_whole else ():

@@ -68,7 +68,7 @@ class ClassicConvertingDirectory(QueueDirectory):
 
     def extent(self) -> Extent:
         old, new = self.v1.extent(), self.v2.extent()
-        return Extent({}, old.shared_bytes + sum(old.pieces.values()) + sum(new.pieces.values()), None)
+        return Extent({}, (*old.files(), *new.files()), None)
 
     def deliveries(
         self, only: range | None, *, include_acked: bool

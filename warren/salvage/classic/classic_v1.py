@@ -15,7 +15,7 @@ from warren.salvage.classic.classic_v1_index import ClassicV1Index
 from warren.salvage.classic.needed_body import Reference
 from warren.salvage.classic.positions import Positions
 from warren.salvage.names import Json
-from warren.salvage.queue_directory import Extent, Finding
+from warren.salvage.queue_directory import Extent, Finding, SizedFile, sized
 from warren.salvage.read_only import below
 
 KIND: Final = "rabbitmq-classic-v1"
@@ -60,8 +60,9 @@ class ClassicV1Directory(ClassicDirectory[Positions]):
     def extent(self) -> Extent:
         files, journal = self.index.files, below(self.path, disk.JOURNAL_NAME)
         numbers = sorted(self.index.segment_files())
-        pieces = {number: files.size(below(self.path, disk.segment_name(number))) for number in numbers}
-        return Extent(pieces, files.size(journal) if files.exists(journal) else 0, self.index.segment_entry_count)
+        paths = {number: below(self.path, disk.segment_name(number)) for number in numbers}
+        pieces = {number: (SizedFile(path, files.size(path)),) for number, path in paths.items()}
+        return Extent(pieces, sized(files, [journal]), self.index.segment_entry_count)
 
     def own_findings(self) -> Iterator[Finding | Reference]:
         return classic_v1_findings.of_directory(self.index)

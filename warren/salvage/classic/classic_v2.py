@@ -17,7 +17,7 @@ from warren.salvage.classic.classic_v2_index import ClassicV2Index
 from warren.salvage.classic.needed_body import Reference
 from warren.salvage.classic.segment_v2 import SegmentV2
 from warren.salvage.names import Json
-from warren.salvage.queue_directory import Extent, Finding, UnindexedMessage
+from warren.salvage.queue_directory import Extent, Finding, UnindexedMessage, sized
 from warren.salvage.read_only import below
 
 KIND: Final = "rabbitmq-classic-v2"
@@ -48,12 +48,12 @@ class ClassicV2Directory(ClassicDirectory[SegmentV2]):
         return {"version": 2}
 
     def extent(self) -> Extent:
-        files = self.index.files
-        pieces = {}
-        for number in self.index.numbers():
-            paths = (below(self.path, f"{number}{suffix}") for suffix in (v2.INDEX_SUFFIX, v2.STORE_SUFFIX))
-            pieces[number] = sum(files.size(path) for path in paths if files.exists(path))
-        return Extent(pieces, 0, self.index.entry_count())
+        suffixes = (v2.INDEX_SUFFIX, v2.STORE_SUFFIX)
+        pieces = {
+            number: sized(self.index.files, [below(self.path, f"{number}{suffix}") for suffix in suffixes])
+            for number in self.index.numbers()
+        }
+        return Extent(pieces, (), self.index.entry_count())
 
     def knows_references(self) -> bool:
         return all(segment.problem is None for segment in self.index.segments())

@@ -38,6 +38,7 @@ from warren.salvage.queue_directory import (
     MsgIds,
     OnFinding,
     SegmentColumns,
+    SizedFile,
     StoredMessage,
     Summary,
 )
@@ -112,7 +113,11 @@ class QuorumDirectory(QueueDirectory):
 
     def extent(self) -> Extent:
         nodes = self.nodes or QuorumNodes(self.files)
-        return Extent({}, sum(self._byte_count(member, nodes) for member in self.members), None)
+        paths = [below(member, name) for member in self.members for name in self.files.list(member)]
+        own = tuple(SizedFile(path, self.files.size(path)) for path in paths if not self.files.is_directory(path))
+        its_nodes = [nodes.of(member) for member in self.members]
+        logs = {log: None for node in its_nodes for log in node.logs}
+        return Extent({}, own, None, tuple(logs), sum(node.logs_share_bytes for node in its_nodes))
 
     def deliveries(
         self, only: range | None, *, include_acked: bool
@@ -167,13 +172,6 @@ class QuorumDirectory(QueueDirectory):
         """That directory, and its log replayed. Raises :class:`DataError`."""
         member = self.chosen()
         return member, member.replayed()
-
-    def _byte_count(self, member: str, nodes: QuorumNodes) -> int:
-        """Of a directory, with its share of the node's write-ahead logs."""
-        paths = (below(member, name) for name in self.files.list(member))
-        return nodes.of(member).wal_share + sum(
-            self.files.size(path) for path in paths if not self.files.is_directory(path)
-        )
 
 
 # ── the log as columns ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -21,7 +21,7 @@ import attrs
 
 from warren.queue_index.index.dets_format import surviving_terms
 from warren.salvage.names import printable, to_text
-from warren.salvage.queue_directory import Finding
+from warren.salvage.queue_directory import Finding, SizedFile
 from warren.salvage.quorum.ra.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_wal_name
 from warren.salvage.read_only import ReadOnlyFileSystem, below, directories
 from warren.storage.erlang_terms import Atom, Term, decode
@@ -49,9 +49,14 @@ class QuorumNode:
         return WalIndex.scan(self.files, self._wal_paths, set(map(_uid, self._directories)))
 
     @cached_property
-    def wal_share(self) -> int:
+    def logs(self) -> tuple[SizedFile, ...]:
+        """The write-ahead logs."""
+        return tuple(SizedFile(path, self.files.size(path)) for path in self._wal_paths)
+
+    @property
+    def logs_share_bytes(self) -> int:
         """The bytes of the write-ahead logs, shared among the queues."""
-        return sum(map(self.files.size, self._wal_paths)) // max(len(self._directories), 1)
+        return sum(log.size_bytes for log in self.logs) // max(len(self._directories), 1)
 
     def applied(self, directory: str) -> int | None:
         """The last entry of that queue that it has applied; ``None`` if its table cannot be read."""

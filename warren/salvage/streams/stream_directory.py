@@ -28,6 +28,7 @@ from warren.salvage.queue_directory import (
     MsgIds,
     OnFinding,
     SegmentColumns,
+    SizedFile,
     StoredMessage,
     Summary,
     UnindexedMessage,
@@ -98,7 +99,8 @@ class StreamDirectory(QueueDirectory):
 
     def extent(self) -> Extent:
         log = StreamLog.open(self.files, self.path)
-        return Extent({number: segment.size for number, segment in enumerate(log.segments)}, 0, None)
+        pieces = {number: (SizedFile(segment.path, segment.size),) for number, segment in enumerate(log.segments)}
+        return Extent(pieces, (), None)
 
     def summary(self, report: OnFinding = lambda _: None) -> Summary:
         try:

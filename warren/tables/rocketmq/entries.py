@@ -10,6 +10,7 @@ leaves out rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import attrs
 import numpy as np
@@ -20,7 +21,7 @@ from warren.salvage.names import as_text
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem
 from warren.tables.filters import Pushdown
-from warren.tables.packing import counts, store_groups, store_tasks
+from warren.tables.packing import counts, files_of_parts, store_groups, store_tasks
 from warren.tables.places import Kind, Node, NodeContents
 from warren.tables.read_options import ReadOptions
 from warren.tables.schemas import ENTRIES
@@ -131,4 +132,11 @@ def _rows(
     )
 
 
-TABLE = Table(name="entries", kinds=Kind.TOPICS, schema=ENTRIES, plan=plan, read=read)
+TABLE = Table(
+    name="entries",
+    kinds=Kind.TOPICS,
+    schema=ENTRIES,
+    plan=plan,
+    read=read,
+    files=partial(files_of_parts, item_bytes=ENTRY_BYTES),
+)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 
 import attrs
 import numpy as np
@@ -21,7 +22,7 @@ from warren.queue_index.topics.index_file_format import ITEM_BYTES, Items, Layou
 from warren.salvage.names import as_text
 from warren.storage.filesystem import FileSystem
 from warren.tables.filters import Pushdown
-from warren.tables.packing import counts, store_groups, store_tasks
+from warren.tables.packing import counts, files_of_parts, store_groups, store_tasks
 from warren.tables.places import Kind, Node, NodeContents
 from warren.tables.read_options import ReadOptions
 from warren.tables.schemas import INDEX_ITEMS
@@ -117,4 +118,11 @@ def _rows(node: Node, parts: list[ItemPart], joined: Items, pushdown: Pushdown) 
     )
 
 
-TABLE = Table(name="index_items", kinds=Kind.TOPICS, schema=INDEX_ITEMS, plan=plan, read=read)
+TABLE = Table(
+    name="index_items",
+    kinds=Kind.TOPICS,
+    schema=INDEX_ITEMS,
+    plan=plan,
+    read=read,
+    files=partial(files_of_parts, item_bytes=ITEM_BYTES),
+)

@@ -8,14 +8,15 @@ Pushed down: ``group``, ``topic`` and ``queue_id`` leave out rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 
 from warren.actors.engines.topics.store_files import CONFIG
 from warren.arrow.arrays import Rows
-from warren.queue_index.topics.consumer_offsets import ConsumerOffsets
+from warren.queue_index.topics.consumer_offsets import FILE_NAME, ConsumerOffsets
 from warren.salvage.names import as_text
+from warren.salvage.queue_directory import SizedFile, sized
 from warren.storage.errors import DataError
 from warren.tables.filters import Pushdown
 from warren.tables.places import Kind, NodeContents
@@ -51,4 +52,10 @@ def read(task: Task, options: ReadOptions, pushdown: Pushdown) -> Iterator[Rows]
     yield of_rows(rows, OFFSETS)
 
 
-TABLE = Table(name="offsets", kinds=Kind.TOPICS, schema=OFFSETS, plan=plan, read=read)
+def files(task: Task, pushdown: Pushdown) -> Iterable[SizedFile]:
+    """The file with the offsets."""
+    place = task.node.place()
+    return sized(place.files, [f"{place.store()}/{CONFIG}/{FILE_NAME}"])
+
+
+TABLE = Table(name="offsets", kinds=Kind.TOPICS, schema=OFFSETS, plan=plan, read=read, files=files)

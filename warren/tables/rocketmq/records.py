@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -28,7 +29,7 @@ from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem
 from warren.storage.mapped_files import missing_file
 from warren.tables.filters import Pushdown
-from warren.tables.packing import packed
+from warren.tables.packing import files_of_parts, packed
 from warren.tables.places import Kind, Node, NodeContents
 from warren.tables.read_options import ReadOptions
 from warren.tables.rocketmq.log_ranges import LogLayout, Range, ranges
@@ -136,4 +137,11 @@ def _only(columns: RecordColumns, pushdown: Pushdown) -> RecordColumns | None:
     return columns.take(np.flatnonzero(mask)) if mask.any() else None
 
 
-TABLE = Table(name="records", kinds=Kind.TOPICS, schema=RECORDS, plan=plan, read=read)
+TABLE = Table(
+    name="records",
+    kinds=Kind.TOPICS,
+    schema=RECORDS,
+    plan=plan,
+    read=read,
+    files=partial(files_of_parts, item_bytes=1),
+)
