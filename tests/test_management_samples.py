@@ -13,9 +13,13 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.support.runtime_tools import HandNode, hand_node
+from tests.support.process_tools import envelope
+from tests.support.runtime_tools import HandNode, actor_behind, actor_of, hand_node
+from warren.actors.engines.queue.consumers import Consumer
+from warren.hosting import queue_rows
 from warren.logs import log_files
 from warren.management.samples import CAPACITY_HALF_LIFE_S, Samples
+from warren.top.snapshots import Snapshots
 
 WALL_S = 1_700_000_000
 
@@ -76,6 +80,70 @@ def test_a_queue_can_deliver_while_a_consumer_has_room(sampled: Sampled) -> None
     assert sampled.queue()["consumer_capacity"] == 0.625
     consumer.close()
     assert sampled.queue()["consumer_capacity"] == 0
+
+
+def test_queues_at_rest_are_asked_once(sampled: Sampled, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, asked, ask = sampled.hand.node, Counter[str](), queue_rows.ask_politely
+
+    def noted(ref: Any, *args: Any) -> Any:
+        asked[actor_behind(ref).declaration.name] += 1
+        return ask(ref, *args)
+
+    monkeypatch.setattr(queue_rows, "ask_politely", noted)
+    unused = [node.queue(f"unused-{number}") for number in range(900)]
+    used = [node.queue(f"used-{number}") for number in range(100)]
+    for queue in used:
+        queue.publish(b"x").wait()
+    snapshots = Snapshots(node._running, sampled.now_s)
+    for take in (sampled.samples.take, snapshots.take):
+        take()
+        assert asked == Counter([queue.name for queue in unused + used])
+        asked.clear()
+        for _ in range(3):
+            sampled.hand.advance(10)
+            take()
+        assert set(asked) <= {queue.name for queue in used}, "they came to rest, and their rates to zero"
+        asked.clear()
+        sampled.hand.advance(10)
+        take()
+        assert not asked
+        used[0].publish(b"x").wait()
+        take()
+        assert asked == {"used-0": 1}
+        asked.clear()
+    assert sampled.samples.take().lengths["/"]["messages"] == 102
+    node.set_policy("short", "unused-2", {"max-length": 1})
+    assert sampled.samples.take().queues["/", "unused-2"].document["policy"] == "short"
+
+
+def test_the_rate_of_a_queue_that_was_at_rest_is_that_of_the_last_seconds(sampled: Sampled) -> None:
+    orders = sampled.hand.node.queue("orders")
+    orders.publish(b"x").wait()
+    for _ in range(100):
+        sampled.hand.advance(10)
+        sampled.queue()
+    sampled.hand.advance(10)
+    orders.publish_many([b"x"] * 50).wait()
+    assert sampled.queue()["message_stats"]["publish_details"]["rate"] == pytest.approx(5.0, rel=0.05)
+    sampled.hand.advance(10)
+    sampled.queue()
+    sampled.hand.advance(10)
+    assert sampled.queue()["message_stats"]["publish_details"]["rate"] == 0.0
+    assert sampled.samples.take().counted["/"]["publish"] == 51
+
+
+def test_messages_that_bypass_a_queue_at_rest_are_sampled(sampled: Sampled) -> None:
+    orders = sampled.hand.node.queue("orders")
+    sampled.queue()
+    actor_of(orders).process.consumers.add(Consumer("c", "a", acks_unseen=True))
+    for _ in range(5):
+        sampled.hand.advance(10)
+        assert "message_stats" not in sampled.queue()
+    actor = actor_of(orders)
+    turns, rest_number = actor.turn_count, actor.rest_number
+    assert actor.process.deliveries.hand_off(envelope(), b"x", lambda _: True)
+    assert (actor.turn_count, actor.rest_number) == (turns, rest_number)
+    assert sampled.queue()["message_stats"]["publish"] == 1
 
 
 def test_the_timestamp_is_that_of_the_next_message(sampled: Sampled) -> None:

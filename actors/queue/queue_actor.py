@@ -187,6 +187,8 @@ class QueueActor(NodePart):
         self.output.account_memory()  # thousands of queues found on opening take memory too
         if not self.process.backing.recovering:  # a queue that is never used expires, too
             self._queue_turn.deadline.arm()
+        if self.process.backing.asleep:  # it rests until its first work
+            self.rest_number = next(_rest_numbers)
 
     def _recover_on(self) -> None:
         """Schedule the next step of recovery after waiting messages; report when it is complete."""

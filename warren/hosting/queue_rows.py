@@ -1,7 +1,8 @@
 """Queue rows: what is shown of a queue or a stream at one moment.
 
 The HTTP API, Prometheus, ``warren ctl``, ``warren queues``, ``warren top`` and the page ask each queue here, and choose
-from its row. Asking changes nothing, and wakes nothing.
+from its row. Asking changes nothing, and wakes nothing. What asks again and again keeps the rows, and leaves out the
+queues that have been at rest since (:meth:`QueueRow.is_current`).
 """
 
 from __future__ import annotations
@@ -50,6 +51,13 @@ class QueueRow:
     head_timestamp: int | None = None
     """The timestamp of the message that is next, if that is in memory."""
 
+    def is_current(self, queue: QueueEntry | Stream) -> bool:
+        """Whether the queue has been at rest since it was asked, so that it would answer the same."""
+        actor = queue.running if isinstance(queue, QueueEntry) else None
+        if actor is None or actor is not self.actor or not 0 < self.rest_number == actor.rest_number:
+            return False
+        return self.counts == _counts(actor)  # messages may bypass a queue at rest
+
 
 def queue_row(queue: QueueEntry | Stream, patience_s: float) -> QueueRow:
     """Return the row of a queue, which has ``patience_s`` seconds to answer."""
@@ -62,27 +70,27 @@ def queue_row(queue: QueueEntry | Stream, patience_s: float) -> QueueRow:
     if (actor := queue.running) is None:
         return QueueRow(declaration, "down", reason=queue.reason)
 
-    def answer() -> tuple[dict[str, Any], dict[str, int], float | None, bool, int | None]:
-        context, idle_s = actor.process.context, actor.queue_turn.memory.idle_s
-        counts = {} if context.counts is None else context.counts.to_json()
-        return actor.stats(), counts, idle_s, context.consumers.room > 0, head_timestamp(actor.process)
+    def answer() -> QueueRow:
+        process, stats = actor.process, actor.stats()
+        return QueueRow(
+            declaration,
+            stats["state"],
+            stats,
+            _counts(actor),
+            actor,
+            actor.rest_number,
+            idle_s=actor.queue_turn.memory.idle_s,
+            can_deliver=process.consumers.room > 0,
+            head_timestamp=head_timestamp(process),
+        )
 
-    rest_number = actor.rest_number
-    if (report := ask_politely(actor.actor_ref, Call(answer), patience_s)) is None:
-        return QueueRow(declaration, "busy", actor=actor)
-    stats, counts, idle_s, can_deliver, timestamp = report
-    state = "hibernated" if rest_number else stats["state"]
-    return QueueRow(
-        declaration,
-        state,
-        stats,
-        counts,
-        actor,
-        rest_number,
-        idle_s=idle_s,
-        can_deliver=can_deliver,
-        head_timestamp=timestamp,
-    )
+    row: QueueRow | None = ask_politely(actor.actor_ref, Call(answer), patience_s)
+    return QueueRow(declaration, "busy", actor=actor) if row is None else row
+
+
+def _counts(actor: QueueActor) -> dict[str, int]:
+    counts = actor.process.context.counts
+    return {} if counts is None else counts.to_json()
 
 
 def find_queue(node: RunningNode, vhost: str, name: str) -> QueueEntry | Stream | None:

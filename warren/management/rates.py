@@ -84,8 +84,17 @@ class Rates:
         if series is None or series.names != names:
             series = self._series[key] = _Series(names)
         rates = series.rates(now_s, values)
-        series.note(now_s, values, max(_FOR_A_RATE, MAX_SAMPLES // len(self._series)))
+        series.note(now_s, values, self._at_most)
         return rates
+
+    def note_unchanged(self, key: Hashable, now_s: float) -> None:
+        """Take a sample of a thing whose counters are those of the sample before."""
+        series = self._series[key]
+        series.note(now_s, series.samples[-1][1], self._at_most)
+
+    @property
+    def _at_most(self) -> int:
+        return max(_FOR_A_RATE, MAX_SAMPLES // len(self._series))
 
     def samples(self, key: Hashable, name: str, moments_s: Iterable[float]) -> list[float]:
         """A counter at moments, the newest one first; 0 before the first sample."""

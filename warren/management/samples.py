@@ -1,7 +1,8 @@
 """Samples: the numbers of a node at one moment, as the management API names them, with rates since the last ones.
 
 A sample asks all queues, each for at most :data:`QUEUE_PATIENCE_S`; a busy queue keeps the numbers of the sample
-before. A sample changes nothing and wakes nothing.
+before. A queue that has been at rest since is not asked once its rates are zero: its sample would be the same. A sample
+changes nothing and wakes nothing.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ _STATS: Final = (
 """What a queue reports and the API repeats."""
 CAPACITY_HALF_LIFE_S: Final = 10.0
 """How soon ``consumer_capacity`` forgets: samples of ten seconds ago weigh half as much as those of now."""
+CAPACITY_RESOLUTION: Final = 0.001
+"""A capacity that is nearer to 0 or 1 than this has reached it."""
 _DISK: Final = ("disk_reads", "disk_writes")
 _OF_STREAMS: Final = ("consumers", "policy", "operator_policy", "effective_policy_definition")
 """What a stream reports."""
@@ -69,6 +72,8 @@ class QueueSample:
     document: Document
     """As ``/api/queues`` has it."""
     message_stats: Mapping[str, int] = attrs.Factory(dict)
+    is_settled: bool = False
+    """Whether the next sample is the same if the queue has been at rest in between."""
 
 
 @attrs.define
@@ -92,11 +97,19 @@ class QueueUse:
         else:
             weight = 0.5 ** ((now_s - self._sampled_s) / CAPACITY_HALF_LIFE_S)
             self._capacity += (row.can_deliver - self._capacity) * (1.0 - weight)
+            if abs(row.can_deliver - self._capacity) < CAPACITY_RESOLUTION:
+                self._capacity = float(row.can_deliver)
         if row.rest_number != before.rest_number:
             self._used_s = None
         elif row.counts != before.counts:  # messages may bypass a queue at rest
             self._used_s = now_s
         self._sampled_s = now_s
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether another sample of a queue at rest changes nothing."""
+        stats = self._row.stats
+        return not stats or not stats["consumers"] or self._capacity == self._row.can_deliver
 
     @property
     def capacity(self) -> float:
@@ -143,8 +156,8 @@ class Samples:
     _rates: Rates = attrs.Factory(Rates)
     """Of queues."""
     _other_rates: Rates = attrs.Factory(Rates)
-    _rows: dict[Key, QueueRow] = attrs.Factory(dict)
-    """The last row of each queue that had statistics."""
+    _last: dict[Key, QueueSample] = attrs.Factory(dict)
+    """The last sample of each queue that had statistics."""
     _uses: dict[Key, QueueUse] = attrs.Factory(dict)
     _deleted_counts: Counter[str] = attrs.Factory(Counter)
     """The counts of queues that no longer exist."""
@@ -157,12 +170,12 @@ class Samples:
         """A sample. Blocks while queues are asked."""
         now_s = self._clock()
         memory = run(self._node.memory())
-        before, self._rows = self._rows, {}
+        before, self._last = self._last, {}
         samples = {}
         for key, queue in each_queue(self._node):
             samples[key] = self._sample(key, queue, before.pop(key, None), now_s)
-        for row in before.values():
-            self._deleted_counts.update(_message_stats(row.counts))
+        for sample in before.values():
+            self._deleted_counts.update(sample.message_stats)
         self._rates.keep(samples)
         self._uses = {key: use for key, use in self._uses.items() if key in samples}
         if len(self._other_rates) > MAX_OTHER:
@@ -189,7 +202,7 @@ class Samples:
     def queue_sample(self, vhost: str, name: str) -> QueueSample | None:
         """Return the sample of one queue; ``None`` if it does not exist."""
         queue, key = find_queue(self._node, vhost, name), (vhost, name)
-        return None if queue is None else self._sample(key, queue, self._rows.get(key), self._clock())
+        return None if queue is None else self._sample(key, queue, self._last.get(key), self._clock())
 
     def totals(self, sample: NodeSample, vhost: str | None = None, past: Past = NOTHING) -> tuple[Document, Document]:
         """``queue_totals`` and ``message_stats``, with rates, of all queues or of a vhost's."""
@@ -219,15 +232,25 @@ class Samples:
             past.add(document["message_stats"], self._rates, key, now_s, "msg_rates")
         return document
 
-    def _sample(self, key: Key, queue: QueueEntry | Stream, last: QueueRow | None, now_s: float) -> QueueSample:
-        row = queue_row(queue, max(0.0, min(QUEUE_PATIENCE_S, now_s + SAMPLE_PATIENCE_S - self._clock())))
-        if row.state == "busy" and last is not None and last.actor is row.actor:
-            row = last
+    def _sample(self, key: Key, queue: QueueEntry | Stream, last: QueueSample | None, now_s: float) -> QueueSample:
+        if last is not None and last.is_settled and last.row.is_current(queue):
+            self._rates.note_unchanged(key, now_s)
+            self._use(key, last.row, now_s)
+            sample = last
+        else:
+            row = queue_row(queue, max(0.0, min(QUEUE_PATIENCE_S, now_s + SAMPLE_PATIENCE_S - self._clock())))
+            if row.state == "busy" and last is not None and last.row.actor is row.actor:
+                row = last.row
+            sample = self._sample_of(key, queue, row, now_s)
+        if sample.row.stats is not None:
+            self._last[key] = sample
+        return sample
+
+    def _sample_of(self, key: Key, queue: QueueEntry | Stream, row: QueueRow, now_s: float) -> QueueSample:
         declaration, stats = row.declaration, row.stats
         if stats is None:
             state = {"state": "running"} if row.state == "busy" else {"state": "down", "reason": row.reason}
             return QueueSample(row, declared(declaration, self.node_name) | state)
-        self._rows[key] = row
         counted, lengths = _message_stats(row.counts), {name: stats[name] for name in LENGTHS}
         rates = self._rates.note(key, now_s, counted | lengths)
         numbers = rates_of(lengths, rates)
@@ -257,7 +280,8 @@ class Samples:
             document = _of_quorum(document) | _members(declaration, self.node_name)
         if any(counted.values()):
             document["message_stats"] = rates_of(counted, rates)
-        return QueueSample(row, document, counted)
+        is_settled = row.rest_number > 0 and use.is_settled and not any(rates.values())
+        return QueueSample(row, document, counted, is_settled)
 
     def _use(self, key: Key, row: QueueRow, now_s: float) -> QueueUse:
         if (use := self._uses.get(key)) is None:

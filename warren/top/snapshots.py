@@ -37,7 +37,6 @@ import attrs
 
 from warren.actors.engines.errors import NotFoundError
 from warren.actors.queue.inspecting import ask_politely
-from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.inbox import Call
 from warren.hosting.queue_rows import Key, QueueRow, each_queue, find_queue, queue_row
@@ -91,15 +90,10 @@ Queues that are down come before all others, except in the order of names.
 class _Seen:
     """A queue's row at the last snapshot."""
 
-    actor: QueueActor | None
-    rest_number: int
+    answer: QueueRow
+    """Without its statistics."""
     at_s: float
     row: Row
-
-    def is_current(self, queue: QueueEntry | Stream) -> bool:
-        """Whether the queue has hibernated since."""
-        actor = queue.running if isinstance(queue, QueueEntry) else None
-        return actor is not None and actor is self.actor and 0 < self.rest_number == actor.rest_number
 
 
 class Snapshots:
@@ -216,9 +210,9 @@ class Snapshots:
         before, self._seen = self._seen, {}
         for key, queue in each_queue(self._node, only):
             last, now_s = before.get(key), self._clock()
-            if last is not None and last.is_current(queue):
+            if last is not None and last.answer.is_current(queue):
                 row = last.row | {"in_rate": 0.0, "out_rate": 0.0}
-                self._seen[key] = _Seen(last.actor, last.rest_number, now_s, row)
+                self._seen[key] = _Seen(last.answer, now_s, row)
                 yield row
             else:
                 yield self._ask(key, queue, last, max(0.0, min(QUEUE_PATIENCE_S, deadline_s - now_s)))[0]
@@ -226,7 +220,7 @@ class Snapshots:
     def _ask(self, key: Key, queue: QueueEntry | Stream, last: _Seen | None, patience_s: float) -> tuple[Row, Stats]:
         """Return a queue's row, and its stats if it answered in time. ``last``: its row of the snapshot before."""
         now_s, answer = self._clock(), queue_row(queue, patience_s)
-        if last is not None and last.actor is not answer.actor:  # the queue was opened again: its counts began at zero
+        if last is not None and last.answer.actor is not answer.actor:  # it was opened again: its counts began at zero
             last = None
         if answer.state == "busy" and last is not None:
             self._seen[key] = last
@@ -236,7 +230,7 @@ class Snapshots:
             if last is not None and now_s > last.at_s:
                 for rate, count in _RATES if answer.actor is not None else _RATES[:1]:
                     row[rate] = round(max(0, row[count] - last.row[count]) / (now_s - last.at_s), 1)
-            self._seen[key] = _Seen(answer.actor, answer.rest_number, now_s, row)
+            self._seen[key] = _Seen(attrs.evolve(answer, stats=None), now_s, row)
         return row, answer.stats
 
 

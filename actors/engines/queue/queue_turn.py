@@ -227,8 +227,7 @@ class QueueTurn:
             self.context.worked = self.syncs.settled = True
             return
         self.deadline.arm()
-        if self.memory.resting:
-            self.context.host.rested()  # its numbers have changed
+        self.context.host.rested()  # its numbers have changed
 
     def dead_letters_safe(self, number: int) -> None:
         """Note that a batch of dead letters is safe at its target."""
