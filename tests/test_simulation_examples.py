@@ -88,7 +88,7 @@ def test_each_section_has_its_picture_and_names_its_scenarios_and_they_name_the_
         assert picture.read_bytes().startswith(b"\x89PNG")
         assert picture.stat().st_size < LARGEST_PICTURE_BYTES
         for name in names:
-            assert re.search(rf"warren\s+simulate {name} |`{name}`", text), name
+            assert re.search(rf"warren\s+simulate\s+{name}\b|`{name}`", text), name
             assert "docs/simulation-examples.md" in (SCENARIOS / f"{name}.toml").read_text(encoding="utf-8")
 
 
