@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -43,6 +45,7 @@ def rabbitmq(directory: Path, certificates: Path) -> Iterator[None]:
     }
     with Broker(directory, conf=conf, management=True) as broker:
         broker.start()
+        _write_ctl(directory, f'exec {shlex.join(broker.ctl_command)} "$@"')
         yield
         if broker.pid is None:
             raise ServerFailedError("RabbitMQ ended by itself")
@@ -57,25 +60,64 @@ def warren(directory: Path, certificates: Path) -> Iterator[None]:
     command += ["--certfile", str(certificates / "server_certificate.pem")]
     command += ["--keyfile", str(certificates / "server_key.pem"), "--management-port", str(MANAGEMENT_PORT)]
     command += ["--no-management-tls"]
-    log = directory / "server.log"
-    with log.open("ab") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    server = _Warren(command, directory)
+    signal.signal(signal.SIGUSR1, lambda *_: server.stop())
+    signal.signal(signal.SIGUSR2, lambda *_: server.start())
+    _write_ctl(
+        directory,
+        f"""case "$1" in
+stop_app) kill -USR1 {os.getpid()}; while [ -e {server.runs} ]; do sleep 0.05; done ;;
+start_app) kill -USR2 {os.getpid()}; while [ ! -e {server.runs} ]; do sleep 0.05; done ;;
+*) exec {sys.executable} -m warren ctl {directory / "data"} "$@" ;;
+esac""",
+    )
     try:
-        listens = f"warren serve listens; see {log}"
-        wait_until(lambda: _listens(PORT) and _listens(MANAGEMENT_PORT), listens, process=process)
+        server.start()
         yield
-        if process.poll() is not None:
-            raise ServerFailedError(f"warren serve ended by itself with status {process.returncode}{_end_of(log)}")
-        process.send_signal(signal.SIGTERM)
-        try:
-            status = process.wait(STOP_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            raise ServerFailedError(f"warren serve did not stop within {STOP_DEADLINE_S} s{_end_of(log)}") from None
-        if status:
-            raise ServerFailedError(f"warren serve stopped with status {status}{_end_of(log)}")
+        server.stop()
     finally:
-        process.kill()
-        process.wait()
+        server.kill()
+
+
+class _Warren:
+    """A ``warren serve`` that can be stopped and started again. The file ``runs`` exists while it runs."""
+
+    def __init__(self, command: list[str], directory: Path) -> None:
+        self._command = command
+        self._log = directory / "server.log"
+        self.runs = directory / "runs"
+
+    def start(self) -> None:
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        listens = f"warren serve listens; see {self._log}"
+        wait_until(lambda: _listens(PORT) and _listens(MANAGEMENT_PORT), listens, process=self._process)
+        self.runs.touch()
+
+    def stop(self) -> None:
+        """Stop it as an operator would. Raises :class:`ServerFailedError` if it fails, or has ended before."""
+        if self._process.poll() is not None:
+            status = self._process.returncode
+            raise ServerFailedError(f"warren serve ended by itself with status {status}{_end_of(self._log)}")
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            status = self._process.wait(STOP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise ServerFailedError(f"warren serve did not stop in {STOP_DEADLINE_S} s{_end_of(self._log)}") from None
+        if status:
+            raise ServerFailedError(f"warren serve stopped with status {status}{_end_of(self._log)}")
+        self.runs.unlink()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def _write_ctl(directory: Path, shell: str) -> None:
+    """Write the program that suites call as ``rabbitmqctl -n NODE ...``: ``shell`` runs without the first two."""
+    ctl = directory / "rabbitmqctl"
+    ctl.write_text(f"#!/bin/sh\nshift 2\n{shell}\n")
+    ctl.chmod(0o755)
 
 
 def import_definitions(definitions: Mapping[str, object]) -> None:

@@ -53,6 +53,7 @@ def _run(suite: Suite, out: Path, certificates: Path, only: list[str]) -> None:
         (source / place).parent.mkdir(parents=True, exist_ok=True)
         (source / place).write_bytes((certificates / certificate).read_bytes())
     places = {"report": out / "report", "source": source, "venv": venv, "programs": PROGRAMS}
+    places["ctl"] = out / "server" / "rabbitmqctl"
     command = [part.format_map(places) for part in suite.command]
     if only and suite.report == "pytest":
         command = [*(part for part in command if part not in suite.paths), *only]

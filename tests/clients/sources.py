@@ -75,9 +75,12 @@ class GitTag:
     tag: str
 
     @property
+    def name(self) -> str:
+        return self.url.rsplit("/", 1)[1]
+
+    @property
     def what(self) -> str:
-        name = self.url.rsplit("/", 1)[1]
-        return f"{name} {self.tag.removeprefix('v').removeprefix(f'{name}-')}, from its repository"
+        return f"{self.name} {self.tag.removeprefix('v').removeprefix(f'{self.name}-')}, from its repository"
 
     def fetch(self, directory: Path) -> None:
         run(("git", "clone", "--quiet", "--depth", "1", "--branch", self.tag, self.url, str(directory)))
@@ -124,6 +127,10 @@ class Needs:
     """What npm installs beside the suite's directory."""
     programs: tuple[str, ...] = ()
     """What has to be installed on this machine."""
+    beside: tuple[GitTag, ...] = ()
+    """What is laid beside the suite's directory, each under its repository's name."""
+    build: tuple[str, ...] = ()
+    """A command that makes something of all this, once; it gets the directory that has them."""
 
 
 def prepared(name: str, source: Source, needs: Needs) -> Path:
@@ -133,7 +140,7 @@ def prepared(name: str, source: Source, needs: Needs) -> Path:
     """
     if missing := [program for program in needs.programs if shutil.which(program) is None]:
         raise AbsentError(f"no {', '.join(missing)} here")
-    further = [part for part in (needs.node, needs.interpreter) if part]
+    further = [part for part in (needs.node, needs.interpreter, needs.beside, needs.build) if part]
     made_from = (source, needs.python, sys.version_info[:2], *further)
     recipe = hashlib.sha256(repr(made_from).encode()).hexdigest()
     directory = cache_directory() / name
@@ -148,6 +155,10 @@ def prepared(name: str, source: Source, needs: Needs) -> Path:
     if needs.node:
         (directory / "package.json").write_text("{}")
         run(("npm", "install", "--prefix", str(directory), "--ignore-scripts", "--no-audit", "--silent", *needs.node))
+    for repository in needs.beside:
+        repository.fetch(directory / repository.name)
+    if needs.build:
+        run((*needs.build, str(directory)))
     stamp.write_text(recipe)
     return directory
 

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import attrs
 
+from tests.clients.servers import PROGRAMS
 from tests.clients.sources import GitTag, Installed, Needs, Sdist, Source
 
 Report = Literal["pytest", "junit", "tap", "go", "rspec"]
@@ -388,12 +389,53 @@ JAVA = program(
     files=("/usr/share/java/amqp-client.jar", "/usr/share/java/slf4j-api.jar"),
 )
 
+AMQPLIB_QUORUM = attrs.evolve(
+    AMQPLIB,
+    name="amqplib-quorum",
+    shares="amqplib",
+    environment={**AMQPLIB.environment, "NODE_OPTIONS": "--require {programs}/amqplib_quorum.js"},
+    note="the same with each named queue a quorum queue",
+)
+
+AIO_PIKA_QUORUM = attrs.evolve(
+    AIO_PIKA,
+    name="aio-pika-quorum",
+    shares="aio-pika",
+    command=(*AIO_PIKA.command, "-p", "aio_pika_quorum"),
+    environment={**AIO_PIKA.environment, "PYTHONPATH": "{programs}"},
+    note="the same with each named queue a quorum queue",
+)
+
+CELERY_QUORUM = attrs.evolve(
+    CELERY,
+    name="celery-quorum",
+    shares="celery",
+    command=(*CELERY.command, "-p", "celery_quorum"),
+    environment={**CELERY.environment, "PYTHONPATH": "{programs}"},
+    note="the same with quorum queues, results in Redis",
+)
+
+JAVA_TESTS = Suite(
+    name="java-tests",
+    source=GitTag("https://github.com/rabbitmq/rabbitmq-java-client", "v5.18.0"),
+    report="tap",
+    command=("sh", "{programs}/java_suite.sh", "run", "{report}", "{ctl}"),
+    needs=Needs(
+        programs=("javac", "python3"),
+        beside=(GitTag("https://github.com/rabbitmq/rabbitmq-codegen", "v3.8.9"),),
+        build=("sh", str(PROGRAMS / "java_suite.sh"), "build"),
+    ),
+    deadline_s=3600.0,
+    note="its client, functional and server tests, compiled with Debian's libraries",
+)
+
 SUITES: Final[Mapping[str, Suite]] = {
     suite.name: suite
     for suite in (
         *(PIKA, PIKA_TLS, AMQP, KOMBU, CELERY, CELERY_RPC),
         *(AMQPSTORM, AIOAMQP, RABBITPY, KIWIPY, DRAMATIQ, NAMEKO, FASTSTREAM),
+        *(AMQPLIB_QUORUM, AIO_PIKA_QUORUM, CELERY_QUORUM),
         *(BUNNY_SPECS, PHP_AMQPLIB_TESTS, AMQP_CONNECTION_MANAGER, RASCAL),
-        *(AIO_PIKA, AMQPLIB, AMQP091_GO, RABBITMQ_C, BUNNY, PHP_AMQPLIB, JAVA),
+        *(AIO_PIKA, AMQPLIB, AMQP091_GO, RABBITMQ_C, BUNNY, PHP_AMQPLIB, JAVA, JAVA_TESTS),
     )
 }

@@ -244,11 +244,16 @@ class Broker:
             raise BrokerError(f"rabbitmqctl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout.strip()
 
+    @property
+    def ctl_command(self) -> tuple[str, ...]:
+        """``rabbitmqctl`` for this node, in any environment."""
+        own = [f"{name}={value}" for name, value in self._environment().items() if os.environ.get(name) != value]
+        return ("env", *own, str(self._server / "sbin" / "rabbitmqctl"), "--node", self.node_name)
+
     def run_ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``rabbitmqctl``, however it ends."""
         return subprocess.run(
-            [self._server / "sbin" / "rabbitmqctl", "--quiet", "--node", self.node_name, *arguments],
-            env=self._environment(),
+            [*self.ctl_command, "--quiet", *arguments],
             cwd=self.base_directory,
             stdin=subprocess.DEVNULL,
             capture_output=True,
