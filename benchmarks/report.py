@@ -22,7 +22,7 @@ DOCS: Final = PROJECT / "docs"
 PERFORMANCE: Final = DOCS / "performance.md"
 PARTS: Final = ("latest", "serving")
 """The results whose tables stand in that page, between markers of their names."""
-BETWEEN: Final = re.compile(r"^identical: .*: 1024 B, ")
+BETWEEN: Final = re.compile(r"^identical: .*: (1024 B, |.* 16 connections$)")
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->"
 
 
@@ -48,7 +48,7 @@ def _median(spread: Spread | None) -> float | None:
     return None if spread is None else spread.median
 
 
-def _goal(figure: Figure) -> str:
+def goal_text(figure: Figure) -> str:
     if figure.bar is None:
         return ""
     sign = "≥" if figure.bar.sense == "at least" else "≤"
@@ -63,7 +63,7 @@ def _cells(figure: Figure) -> list[str]:
         value_text(_median(figure.ours), figure.unit),
         f"{figure.counterpart_name}: {beside}" if beside else "",
         value_text(_median(figure.ratio), "×"),
-        _goal(figure),
+        goal_text(figure),
     ]
 
 
@@ -138,7 +138,7 @@ def write_part(results: Results, name: str) -> None:
 
 
 def part_markdown(results: Results) -> str:
-    """The figures of groups with a goal, without sizes between the smallest and the largest."""
+    """The figures of groups with a goal, without sizes between the smallest and the largest, or many connections."""
     groups = {figure.group for figure in results.figures if figure.bar is not None}
     shown = [figure for figure in results.figures if figure.group in groups and not BETWEEN.search(figure.title)]
     return "\n".join([machine_line(results.date, results.machine), "", *figures_table(shown), ""])

@@ -14,6 +14,7 @@ import warren
 from warren.actors.runtime.future import Confirm
 from warren.engine import open_vhost
 from warren.testing import QueueMessages, SeenMessage, TestNode
+from warren.values.messages import PublishArguments
 
 PAGE: Final = Path(__file__).with_name("api.md")
 
@@ -28,6 +29,8 @@ for each message (`Queue.get`, `Delivery.ack`, `Topic.find`), a missing or unkno
 Seconds are `float`s, 0 to 315,360,000 (ten years), and `None` waits without end; sizes are bytes, names are `str`,
 bodies are `bytes`. Every verb also raises `ClosedError` and `WrongProcessError` where the node cannot be used, those of
 a queue `QueueDownError`, and those of a topic `TopicsDownError`.
+
+PROPERTIES
 
 The handles of [`warren.aio`](asyncio.md) have the same verbs, as coroutines. Elsewhere: `warren.kombu`
 ([Celery and Kombu](celery.md)), `warren.durable_queue` ([durable queue](coming-from.md#queuequeue)), `warren.metrics`,
@@ -57,15 +60,22 @@ def main() -> None:
 
 def page() -> str:
     """The whole of it."""
-    parts = [HEAD, "\n## Opening\n", entry("open", warren.open), entry("warren.engine.open_vhost", open_vhost)]
+    names = ", ".join(f"`{name}`" for name in PublishArguments.__annotations__)
+    properties = textwrap.fill(f"`**properties` of a publish are {names}.", 120)
+    parts = [
+        HEAD.replace("PROPERTIES", properties),
+        "\n## Opening\n",
+        entry("open", warren.open),
+        entry("warren.engine.open_vhost", open_vhost),
+    ]
     parts.append("\n## Files\n\n[Export and import](export-import.md).\n")
     parts += [entry(one.__name__, one) for one in (warren.export_messages, warren.import_messages)]
     for owner in classes():
         parts.append(f"\n## {owner.__name__}\n\n{markdown(inspect.getdoc(owner))}\n")
-        parts += [entry(name, member) for name, member in public_names(owner)]
+        parts += entries(owner)
     for owner in (TestNode, QueueMessages, SeenMessage):
         parts.append(f"\n## warren.testing.{owner.__name__}\n\n{markdown(inspect.getdoc(owner))}\n")
-        parts += [entry(name, member) for name, member in public_names(owner)]
+        parts += entries(owner)
     parts.append(ERRORS)
     parts += [error_row(name, getattr(warren.errors, name)) for name in warren.errors.__all__]
     return "".join(parts)
@@ -97,6 +107,15 @@ def public_names(owner: type) -> Iterator[tuple[str, Any]]:
 CONFIRM: Final = ("wait", "done", "error", "on_done")
 
 
+def entries(owner: type) -> Iterator[str]:
+    """All names of a class; in one line those that need no explanation."""
+    names = [*public_names(owner)]
+    plain = [name for name, member in names if isinstance(member, property) and not inspect.getdoc(member)]
+    yield from (entry(name, member) for name, member in names if name not in plain)
+    if plain:
+        yield f"\n**{', '.join(f'`{name}`' for name in plain)}**\n"
+
+
 def entry(name: str, member: Any) -> str:
     """One name: a line with its arguments, and what its docstring says."""
     said = markdown(inspect.getdoc(member) or "")
@@ -111,7 +130,9 @@ def signature_of(function: Callable[..., object]) -> str:
         if one.name in {"self", "cls"}:
             continue
         if one.kind is one.VAR_KEYWORD and (names := _keywords(function, one.name)):
-            parameters += [inspect.Parameter(name, one.KEYWORD_ONLY, default=_Any()) for name in names]
+            own = [name for name in names if not OF_A_MESSAGE.issubset(names) or name not in OF_A_MESSAGE]
+            parameters += [inspect.Parameter(name, one.KEYWORD_ONLY, default=_Any()) for name in own]
+            parameters += [one.replace(name="properties", annotation=one.empty)] * (own != names)
         else:
             parameters.append(one.replace(annotation=one.empty))
     return str(inspect.Signature(sorted(parameters, key=lambda one: one.kind)))
@@ -128,6 +149,8 @@ def _keywords(function: Callable[..., object], name: str) -> list[str]:
     return found if len(found) <= MANY_SETTINGS else []
 
 
+OF_A_MESSAGE: Final = {*PublishArguments.__annotations__}
+"""What a publish says of its message; the head of the page names them once."""
 MANY_SETTINGS: Final = 20
 """The settings of ``open`` have a page of their own."""
 

@@ -24,7 +24,7 @@ from tests.support.tried import Tried  # noqa: E402 - which stands at the top of
 
 HEAD: Final = """# What is promised, and what shows it
 
-Each line is a promise, a fault under which it holds, and the tests that try to break it: `pytest -k` takes their names.
+Each promise has the faults under which it holds, with the tests that try to break it: `pytest -k` takes their names.
 [How it is tested](how-it-is-tested.md) explains the searches, [recovery](recovery.md) how the promises are kept.
 
 **Confirmed** is a message whose confirm has come (`publish(…).wait()` returned), or a batch or append whose has;
@@ -346,12 +346,11 @@ def page() -> str:
 
 
 def _promises() -> Iterator[str]:
-    yield "\n## Promises\n\n| promised | under | shown by |\n| --- | --- | --- |\n"
+    yield "\n## Promises\n"
     for promise in PROMISES:
-        text = promise.text
+        yield f"\n**{promise.text}.**\n\n"
         for shown in promise.shown:
-            yield f"| {text} | {shown.fault} | {', '.join(map(_link, shown.tests))} |\n"
-            text = ""
+            yield f"- {shown.fault}: {', '.join(map(_link, shown.tests))}\n"
 
 
 def _link(test: str) -> str:

@@ -10,7 +10,7 @@ import attrs
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.figures import Unit
+from benchmarks.figures import Figure, Unit
 from benchmarks.peers.contestants import BARE, peer_class
 from benchmarks.peers.growth import GROWTHS, Growth
 from benchmarks.peers.outcome import Outcome, Points, WorkResult, behind, spark_figures
@@ -18,7 +18,7 @@ from benchmarks.peers.works import WORKS_BY_NAME
 from benchmarks.report import (
     PERFORMANCE,
     PROJECT,
-    figures_table,
+    goal_text,
     machine_line,
     markdown_table,
     number_text,
@@ -145,7 +145,7 @@ def _goals(outcome: Outcome) -> list[str]:
     missed = [figure for figure in figures if figure.reached is False]
     lines = ["### Goals", "", f"{len(figures) - len(missed)} of {len(figures)} goals are reached. These are not:", ""]
     short = [attrs.evolve(figure, title=re.sub(r"^(W\w+), .*: ", r"\1: ", figure.title)) for figure in missed]
-    lines += [*figures_table(short), ""] if short else []
+    lines += [*markdown_table(("what", "reached", "goal"), map(_missed, short)), ""] if short else []
     lines += [f"Not measured: {missing}." for missing in outcome.not_measured()]
     ahead: dict[str, list[str]] = {}
     for result in outcome.works:
@@ -153,6 +153,14 @@ def _goals(outcome: Outcome) -> list[str]:
             ahead.setdefault(title_of(peer), []).append(f"{result.work} {value} {ratio.median:.2f} ×")
     said = "; ".join(f"{peer}: {', '.join(values)}" for peer, values in ahead.items()) or "nowhere"
     return [*lines, f"Where a peer with the same promise is ahead, and warren's multiple of it: {said}."]
+
+
+def _missed(figure: Figure) -> tuple[str, str, str]:
+    """A row: what the goal is of, without what the tables above have."""
+    of_ratio = figure.bar is not None and figure.bar.of == "ratio"
+    spread, unit = (figure.ratio, "×") if of_ratio else (figure.ours, figure.unit)
+    beside = f" {figure.counterpart_name}" if of_ratio else ""
+    return figure.title, value_text(spread and spread.median, unit) + beside, goal_text(figure).partition(":")[0]
 
 
 def _growth_table(growths: dict[str, dict[str, Points]]) -> list[str]:
