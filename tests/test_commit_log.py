@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.effort import times
 from tests.support.rocketmq_golden import SCENARIOS, directory, overlay, records, settings
+from warren.actors.topics.log_upkeep import FlushTimer
 from warren.msg_store.commit_log.commit_log import (
     Batch,
     Blank,
@@ -25,7 +26,6 @@ from warren.msg_store.commit_log.commit_log import (
     Record,
 )
 from warren.msg_store.commit_log.commit_log_expiry import expired_files
-from warren.msg_store.commit_log.commit_log_flush import FlushTimer
 from warren.msg_store.commit_log.commit_log_format import COMMIT, PREPARED, ROLLBACK, Host, decode, encode, header_bytes
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.storage.errors import DataError, StorageError

@@ -13,7 +13,7 @@ import pytest
 
 import warren
 from warren.handles.consumer import Consumer
-from warren.handles.topic_reader import Reader as TopicReader
+from warren.handles.topic import Reader as TopicReader
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 PAGES: Final = ("coming-from.md", "topics.md")

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from tests.support import rocketmq_golden as golden
 from tests.support.effort import times
-from warren.queue_index.topics.index_file import IndexFile
+from warren.queue_index.topics.index_file import IndexFile, SlotTable
 from warren.queue_index.topics.index_file_format import Header, Layout, is_file_name, name_after
-from warren.queue_index.topics.slot_table import SlotTable
 from warren.storage.errors import DataError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.memory import MemoryFileSystem

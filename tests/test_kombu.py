@@ -26,7 +26,7 @@ import warren.kombu
 from tests.support.waiting import together, wait_until
 from warren.client import shared_directory
 from warren.handles.shared_node import _NODES
-from warren.kombu.address import address_of
+from warren.kombu.connection import address_of
 from warren.kombu.message import outgoing
 from warren.kombu.subscription import AHEAD
 from warren.storage.errors import SettingsError

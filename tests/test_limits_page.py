@@ -9,7 +9,7 @@ import pytest
 
 from warren.actors.engines.declared import texts
 from warren.amqp.connection import CHANNEL_MAX, FRAME_MAX
-from warren.management import http_protocol
+from warren.management import server as management_server
 from warren.management.settings import ManagementSettings
 from warren.queue_index.message import amqp_tables
 from warren.server import share
@@ -42,7 +42,7 @@ SERVER, MANAGEMENT = ServerSettings(), ManagementSettings()
         ("time for what one connection has sent", share.TURN_S * 1000),
         ("events that wait behind a method of a channel", MAX_WAITING_EVENTS),
         ("time for the head of a request", MANAGEMENT.management_tcp_request_timeout),
-        ("time for the rest of a request", http_protocol.BODY_TIMEOUT_S),
+        ("time for the rest of a request", management_server.BODY_TIMEOUT_S),
         ("size of a request's body", MANAGEMENT.management_max_http_body_size),
         ("length of a name", texts.MAX_SHORT_STRING_BYTES),
         ("tables and lists in each other", texts.MAX_LEVELS),

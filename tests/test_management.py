@@ -27,11 +27,10 @@ from warren import management
 from warren.management import ManagementSettings
 from warren.management.access import Sessions
 from warren.management.http import HttpError
-from warren.management.http_protocol import HttpProtocol
 from warren.management.lists import listed
 from warren.management.rates import Rates, rates_of
 from warren.management.routing import Route, Router
-from warren.management.server import ManagementServer
+from warren.management.server import HttpProtocol, ManagementServer
 from warren.server import ServerSettings
 from warren.server.peer import is_loopback
 from warren.server.settings import ListenError

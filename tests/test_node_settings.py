@@ -19,10 +19,10 @@ from warren import Config
 from warren.actors.engines.alarms import MemRelative
 from warren.actors.engines.node_settings import NodeSettings, RestartLimit, default_threads
 from warren.actors.engines.settings_file import load_settings, topic_settings
+from warren.config import SettingKeywords
 from warren.storage.errors import SettingsError
 from warren.storage.settings import RABBITMQ_3_10, Settings
 from warren.storage.topic_settings import TopicSettings
-from warren.values.setting_keywords import SettingKeywords
 
 PROJECT = Path(__file__).parent.parent
 PATH = "/etc/warren.toml"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.process_tools import START_US, Bench, envelope
+from warren.actors.engines.back_off import FIRST_WAIT_NS, MAX_WAIT_NS
 from warren.actors.engines.credit import GrantedCredit, StoreTickets
-from warren.actors.engines.full_disk import FIRST_WAIT_NS, MAX_WAIT_NS
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.engines.queue.consumers import Consumer
 from warren.actors.engines.queue.effects import DeadLetterBatch, Delivered

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warren.queue_index.index.record_format import BODY, SEGMENT, Columns, parse, segment_publish_head
-from warren.salvage.classic.queue_file import BODIES
-from warren.salvage.classic.record_heads import RecordHeads
+from warren.salvage.classic.queue_file import BODIES, RecordHeads
 from warren.storage.counted import CountedFileSystem, DiskAccount
 from warren.storage.memory import MemoryFileSystem
 

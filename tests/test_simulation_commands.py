@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from tests.support.waiting import wait_until
 from warren.cli import app
 from warren.commands.loading import SCENARIO_NAMES
-from warren.commands.simulation.answer_folder import Kind, answer_folder
+from warren.commands.simulation.simulate import Kind, answer_folder
 from warren.commands.simulation.simulate_text import moment_text, time_text
 from warren.simulation.toml_file import names_of_scenarios
 from warren.storage.errors import StorageError

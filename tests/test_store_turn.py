@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from warren.actors.engines.full_disk import FIRST_WAIT_NS, MAX_WAIT_NS
+from warren.actors.engines.back_off import FIRST_WAIT_NS, MAX_WAIT_NS
 from warren.actors.engines.store_turn import IDLE_NS, SYNC_DELAY_NS, Progress, StoreTurn
 from warren.msg_store.rdq.message_store import REPLACED_BYTES, MessageStore
 from warren.storage.errors import NoRoomError, StorageError

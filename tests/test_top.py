@@ -32,11 +32,10 @@ from warren.salvage.archives.archive import unpack
 from warren.storage.errors import WarrenError
 from warren.top import command
 from warren.top.attached import Attached, NotAttachedError, attached
-from warren.top.bars import shares
 from warren.top.command import Sort, _View
 from warren.top.keys import PAGE_HELP, View, keys_of
 from warren.top.numbers import duration, short, size
-from warren.top.picture import picture
+from warren.top.picture import picture, shares
 from warren.top.queue_page import queue_page
 from warren.top.snapshots import LISTS, SORTS, Row, Snapshot, Snapshots
 from warren.verbs.steps import run

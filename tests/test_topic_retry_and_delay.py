@@ -12,7 +12,6 @@ from tests.support.rocketmq_golden import SCENARIOS, records
 from tests.support.topic_tools import HERE, THERE, Log, batch
 from warren.actors.engines.topics.errors import DelayError, TopicNameError
 from warren.actors.engines.topics.names import DELAY, HALF_TOPIC, REAL_QUEUE_ID, REAL_TOPIC, SCHEDULE_TOPIC
-from warren.actors.engines.topics.retry import sent_back
 from warren.actors.engines.topics.schedule import (
     DelaySchedule,
     deliveries,
@@ -23,6 +22,7 @@ from warren.actors.engines.topics.schedule import (
 from warren.msg_store.commit_log.commit_log import Batch
 from warren.msg_store.commit_log.commit_log_format import COMMIT, Record, RecordError, decode_properties
 from warren.storage.topic_settings import TopicSettings
+from warren.verbs.topics.reader_host import sent_back
 
 SETTINGS = TopicSettings()
 LEVELS_MS = SETTINGS.delay_levels_ms()

@@ -21,12 +21,9 @@ if TYPE_CHECKING:
     from warren.config import Config
     from warren.handles.consumer import Consumer, Delivery
     from warren.handles.delivery_batch import DeliveryBatch
-    from warren.handles.exchange import Exchange
-    from warren.handles.node import Node, Vhost, open
+    from warren.handles.node import Exchange, Node, Vhost, open
     from warren.handles.queue import Queue
-    from warren.handles.topic import Topic
-    from warren.handles.topic_reader import Reader, TopicRecord
-    from warren.handles.transaction import Transaction
+    from warren.handles.topic import Reader, Topic, TopicRecord, Transaction
     from warren.handles.transfers import export_messages, import_messages
     from warren.storage.errors import DataError, StorageError, WarrenError
     from warren.values.messages import DelayedMessage
@@ -76,10 +73,10 @@ _HOMES: Final = {
     "DelayedMessage": "warren.values.messages",
     "Delivery": "warren.handles.consumer",
     "DeliveryBatch": "warren.handles.delivery_batch",
-    "Exchange": "warren.handles.exchange",
+    "Exchange": "warren.handles.node",
     "Node": "warren.handles.node",
     "Queue": "warren.handles.queue",
-    "Reader": "warren.handles.topic_reader",
+    "Reader": "warren.handles.topic",
     "RecordBatch": "warren.values.read_message",
     "RefusedError": "warren.actors.engines.errors",
     "Retry": "warren.values.retry",
@@ -87,8 +84,8 @@ _HOMES: Final = {
     "StorageError": "warren.storage.errors",
     "Topic": "warren.handles.topic",
     "TopicError": "warren.actors.engines.topics.errors",
-    "TopicRecord": "warren.handles.topic_reader",
-    "Transaction": "warren.handles.transaction",
+    "TopicRecord": "warren.handles.topic",
+    "Transaction": "warren.handles.topic",
     "Vhost": "warren.handles.node",
     "WarrenError": "warren.storage.errors",
     "export_messages": "warren.handles.transfers",

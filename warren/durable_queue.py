@@ -27,7 +27,6 @@ import queue
 import time
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from warren.actors.node.node_context import BlockedError
@@ -328,9 +327,7 @@ class DurableQueue:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

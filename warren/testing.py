@@ -19,7 +19,7 @@ from warren.actors.node.node_actor import Probes
 from warren.actors.node.node_context import NodeContext, memory_files, shared_files
 from warren.actors.queue.message_log import MessageLog
 from warren.actors.runtime.settling_pool import SettlingPool
-from warren.config import Config
+from warren.config import Config, SettingKeywords
 from warren.handles.node import Node
 from warren.hosting.memory_node import config_in_memory
 from warren.hosting.running_node import RunningNode, memory_reading
@@ -27,7 +27,6 @@ from warren.storage.call_arguments import checked
 from warren.storage.filesystem import FileSystem, make_data_directory
 from warren.storage.memory import MemoryFileSystem
 from warren.values.seen_messages import QueueMessages
-from warren.values.setting_keywords import SettingKeywords
 
 __all__ = ["EVENTS", "Event", "HandClock", "Machine", "QueueMessages", "SeenMessage", "TestNode"]
 

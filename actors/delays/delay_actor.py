@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from warren.actors.delays.delay_output import BATCH_MESSAGES, MOST_WAIT_MS, MS_NS, DelayOutput
+from warren.actors.engines.back_off import MAX_WAIT_NS
 from warren.actors.engines.delays.delay_log import DelayLog, NewMessage
-from warren.actors.engines.full_disk import MAX_WAIT_NS
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.backpressure import Intake, PublishBatch
 from warren.actors.node.group_commit import GroupCommit

@@ -4,24 +4,26 @@
 Due messages are published like any others at that time: to the queues that the exchange then routes to. A message is
 kept until every such queue has made it safe or refused it. A turn publishes a few hundred (:data:`TURN_MESSAGES`), the
 next one others.
+
+Messages that go to one target together are published in runs, in order of time.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import attrs
 from pykka import ActorRef
 from pykka._envelope import Envelope as Letter
 
 from warren.actors import messages as m
+from warren.actors.engines.back_off import FIRST_WAIT_NS
 from warren.actors.engines.byte_budget import MESSAGE_BYTES
 from warren.actors.engines.delays.delay_log import DelayLog, DueMessage
-from warren.actors.engines.delays.publications import Run, runs_of
-from warren.actors.engines.full_disk import FIRST_WAIT_NS
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_context import NodeContext
 from warren.actors.node.node_part import NodePart
@@ -31,13 +33,87 @@ from warren.actors.runtime.future import Confirm, Future
 from warren.actors.runtime.inbox import ControlCall
 from warren.actors.runtime.pooled_actor import ActorStoppedError, actor_of_ref
 from warren.actors.runtime.timer import tell
-from warren.queue_index.message.message_format import MSG_ID_BYTES
-from warren.storage.errors import NoRoomError, WarrenError
+from warren.queue_index.message.message_format import MSG_ID_BYTES, Envelope, given_in, properties_in
+from warren.queue_index.properties import decode_properties
+from warren.storage.errors import MessageError, NoRoomError, WarrenError
 
 if TYPE_CHECKING:
     from warren.actors.queue.queue_output import Dispatch, Target
 
+
 _LOG = logger("delays")
+
+
+@attrs.define(eq=False, repr=False)
+class Run:
+    """Consecutive messages with the same exchange, routing keys, headers, priority and expiration."""
+
+    envelope: Envelope
+    expiration_ms: int | None
+    priority: int
+    headers: Mapping[str, Any] | None
+    """The headers for routing; ``None`` for the default exchange, which needs none."""
+    messages: list[DueMessage] = attrs.Factory(list)
+    given: list[bytes] = attrs.Factory(list)
+    """Their contents or bodies, depending on the envelope."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the messages' records."""
+        return sum(message.entry.size for message in self.messages)
+
+    @property
+    def exchange(self) -> str:
+        return self.envelope.exchange.decode("utf-8", "surrogateescape")
+
+    @property
+    def routing_keys(self) -> tuple[str, ...]:
+        return tuple(key.decode("utf-8", "surrogateescape") for key in self.envelope.routing_keys)
+
+    def takes(self, other: Run) -> bool:
+        """Whether the messages of another run can be published with these."""
+        return (self.envelope, self.expiration_ms, self.priority, self.headers) == (
+            other.envelope,
+            other.expiration_ms,
+            other.priority,
+            other.headers,
+        )
+
+
+def runs_of(messages: Iterable[DueMessage], unreadable: list[DueMessage]) -> Iterator[Run]:
+    """Yield the runs. ``unreadable`` collects messages that can never be published."""
+    last: Run | None = None
+    for message in messages:
+        try:
+            run = _run_of(message)
+        except MessageError as error:
+            _LOG.error(
+                "a delayed message that cannot be read is dropped: %s",
+                error,
+                extra=log_event("message_unreadable", error),
+            )
+            unreadable.append(message)
+            continue
+        if last is not None and last.takes(run):
+            last.messages += run.messages
+            last.given += run.given
+            continue
+        if last is not None:
+            yield last
+        last = run
+    if last is not None:
+        yield last
+
+
+def _run_of(message: DueMessage) -> Run:
+    envelope, given = given_in(message.term)
+    properties = decode_properties(properties_in(given) if envelope.of_contents else envelope.properties)
+    expiration = properties.expiration
+    is_time = isinstance(expiration, str) and expiration.isascii() and expiration.isdigit()
+    expiration_ms = int(expiration) if expiration is not None and is_time else None
+    headers = dict(properties.headers or {}) if envelope.exchange else None
+    return Run(envelope, expiration_ms, properties.priority or 0, headers, [message], [given])
+
 
 BATCH_MESSAGES: Final = 1024
 """When this many have gathered, they are written at once."""

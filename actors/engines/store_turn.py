@@ -25,7 +25,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import attrs
 
-from warren.actors.engines.full_disk import MAX_WAIT_NS, FullDisk
+from warren.actors.engines.back_off import MAX_WAIT_NS, FullDisk
 from warren.msg_store.rdq.message_store import REPLACED_BYTES, MessageStore
 from warren.storage.errors import DiskFullError, NoRoomError
 from warren.storage.pieces import Whole

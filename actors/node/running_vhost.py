@@ -28,8 +28,7 @@ from warren.actors.engines.declared.exchanges import Binding
 from warren.actors.engines.declared.routing import Remembered
 from warren.actors.engines.declared.vhost_definitions import VhostDefinitions, is_kept
 from warren.actors.engines.queue.backing import Backing
-from warren.actors.engines.queue.counts import Counts
-from warren.actors.engines.queue.queue_context import QueueContext
+from warren.actors.engines.queue.queue_context import Counts, QueueContext
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_context import NodeContext

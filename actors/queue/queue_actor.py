@@ -21,7 +21,7 @@ from warren.actors import messages as m
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.policies import NO_POLICIES, AppliedPolicies
 from warren.actors.engines.declared.queue_arguments import QueueArguments, effective
-from warren.actors.engines.queue.counts import Counts
+from warren.actors.engines.queue.queue_context import Counts
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.engines.queue.queue_turn import LOST, QueueTurn
 from warren.actors.engines.queue.queue_turn_host import TurnContext

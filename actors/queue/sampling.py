@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from warren.actors.engines.declared.vhost_definitions import is_kept
-from warren.actors.engines.queue.counts import Counts
+from warren.actors.engines.queue.queue_context import Counts
 from warren.actors.engines.queue.queue_process import QueueProcess
 
 Row = dict[str, Any]

@@ -1,6 +1,10 @@
 """LogUpkeep: what happens to a CommitLog after the appends.
 
 What was appended is dispatched; in the mode ``"os"`` it is synced by the clock; files that have expired are deleted.
+
+A log that is flushed by the clock is flushed by RocketMQ's rule (:class:`FlushTimer`). Every *interval* it looks. A few
+pages that were written since the last flush wait for more; when the *thorough interval* is over, whatever there is
+goes. A file that is full always goes. (The ConsumeQueues have the same rule with numbers of their own.)
 """
 
 from __future__ import annotations
@@ -9,6 +13,8 @@ import datetime
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import attrs
+
 from warren.actors.engines.topics.stream_retention import StreamRetention, hold
 from warren.actors.engines.topics.topic_store import TopicStore
 from warren.actors.node.node_context import NodeContext
@@ -16,7 +22,32 @@ from warren.actors.node.node_part import NodePart
 from warren.actors.topics.dispatch_actor import DispatchActor
 from warren.actors.topics.topic_part import MS_NS
 from warren.msg_store.commit_log.commit_log_expiry import Hold
-from warren.msg_store.commit_log.commit_log_flush import FlushTimer
+
+PAGE_BYTES: Final = 4096
+
+
+@attrs.define
+class FlushTimer:
+    """Times in milliseconds, by whatever clock the caller has."""
+
+    interval_ms: int
+    thorough_interval_ms: int
+    least_pages: int
+    last_thorough_ms: int
+    """When it last looked thoroughly; at first: when it began."""
+
+    def is_due(self, now_ms: int, flushed_end: int, end: int, file_size: int) -> bool:
+        """Whether to flush now, if ``end`` is written and ``flushed_end`` flushed."""
+        is_thorough = now_ms >= self.last_thorough_ms + self.thorough_interval_ms
+        if is_thorough:
+            self.last_thorough_ms = now_ms
+        if end <= flushed_end:
+            return False
+        if is_thorough or not self.least_pages or flushed_end // file_size != end // file_size:
+            return True
+        pages = end % file_size // PAGE_BYTES - flushed_end % file_size // PAGE_BYTES
+        return pages >= self.least_pages
+
 
 DISPATCH_DELAY_MS: Final = 5
 """Many small batches cost far more than a few large ones, and the thread switches double that."""

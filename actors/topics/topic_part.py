@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from warren.actors import messages as m
-from warren.actors.engines.full_disk import FullDisk
+from warren.actors.engines.back_off import FullDisk
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_context import NodeContext
 from warren.actors.node.node_part import NodePart, stopped_by

@@ -24,10 +24,9 @@ from typing import Final
 import attrs
 import numpy as np
 
-from warren.queue_index.topics.index_file import IndexFile
+from warren.queue_index.topics.index_file import IndexFile, Numbers, SlotTable
 from warren.queue_index.topics.index_file_format import Header, Items
 from warren.queue_index.topics.key_index import KeyIndex
-from warren.queue_index.topics.slot_table import Numbers, SlotTable
 
 _ITEMS_AT_A_TIME: Final = 1 << 16
 

@@ -21,9 +21,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.queue_index.topics.index_file import IndexFile, Longs
+from warren.queue_index.topics.index_file import IndexFile, Longs, Numbers
 from warren.queue_index.topics.index_file_format import Header, Layout, is_file_name, name_after
-from warren.queue_index.topics.slot_table import Numbers
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem, delete_half_copies
 

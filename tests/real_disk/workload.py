@@ -33,7 +33,7 @@ from tests.support import killing
 from tests.support.kill_loads import QueueLoad, TopicLoad
 from warren.actors.runtime.future import Confirm
 from warren.errors import NotFoundError, PreconditionFailedError, TransactionError
-from warren.handles.transaction import Transaction
+from warren.handles.topic import Transaction
 
 QUEUE, UNIQUE, DONE, TOPIC = "jobs", "unique", "done", "orders"
 OTHERS = 100_000

@@ -153,7 +153,7 @@ class TakeoverSchedule:
         ):
             replace(undo, f"warren.{name}", constant, 1e6)  # else a program that hangs would seem to go on
         replace(undo, "warren.actors.runtime.loop_thread", "asyncio", sockets.Asyncio(scheduler))
-        replace(undo, "warren.server.rounds", "_new_loop", processes.new_loop)
+        replace(undo, "warren.server.server_context", "_new_loop", processes.new_loop)
         replace(undo, "warren.handles.node", "SystemClock", lambda: SteppedClock(scheduler))
         start = node_module._start
 

@@ -17,8 +17,7 @@ from warren.amqp.received import Event, MethodReceived
 from warren.amqp.states import Side
 from warren.server.connection import ClientConnection
 from warren.server.peer import Peer
-from warren.server.rounds import Rounds
-from warren.server.server_context import ServerContext
+from warren.server.server_context import Rounds, ServerContext
 from warren.server.settings import ServerSettings
 
 CHANNEL = 1

@@ -24,8 +24,8 @@ from warren.salvage.quorum.fifo.commands import (
     Settle,
 )
 from warren.salvage.quorum.fifo.consumers import UP, Consumer
-from warren.salvage.quorum.fifo.dead_letters import DeadLetter
 from warren.salvage.quorum.fifo.machine import QuorumMachine
+from warren.salvage.quorum.fifo.messages import DeadLetter
 from warren.salvage.quorum.fifo.ready_queues import QueuedMessage, ReadyQueue, TwoQueues
 from warren.salvage.quorum.fifo.rules import QueueSettings, rules_of
 from warren.salvage.quorum.fifo.service import Service

@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from warren.aio.confirm import AppendConfirm, Confirm
     from warren.aio.consumer import Consumer, Delivery
-    from warren.aio.exchange import Exchange
-    from warren.aio.node import Node, Opening, Vhost, open
+    from warren.aio.node import Exchange, Node, Opening, Vhost, open
     from warren.aio.queue import Queue
-    from warren.aio.topic import Topic
-    from warren.aio.topic_reader import Reader, Records, TopicRecord
-    from warren.aio.transaction import Transaction
+    from warren.aio.topic import Reader, Records, Topic, TopicRecord, Transaction
 
 __all__ = [
     "AppendConfirm",
@@ -41,15 +38,15 @@ _HOMES: Final = {
     "Confirm": "warren.aio.confirm",
     "Consumer": "warren.aio.consumer",
     "Delivery": "warren.aio.consumer",
-    "Exchange": "warren.aio.exchange",
+    "Exchange": "warren.aio.node",
     "Node": "warren.aio.node",
     "Opening": "warren.aio.node",
     "Queue": "warren.aio.queue",
-    "Reader": "warren.aio.topic_reader",
-    "Records": "warren.aio.topic_reader",
+    "Reader": "warren.aio.topic",
+    "Records": "warren.aio.topic",
     "Topic": "warren.aio.topic",
-    "TopicRecord": "warren.aio.topic_reader",
-    "Transaction": "warren.aio.transaction",
+    "TopicRecord": "warren.aio.topic",
+    "Transaction": "warren.aio.topic",
     "Vhost": "warren.aio.node",
     "open": "warren.aio.node",
 }

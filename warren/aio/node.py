@@ -11,28 +11,56 @@ import asyncio
 import functools
 import os
 from collections.abc import Generator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from warren.aio.bridge import awaited, awaited_safe, in_thread
-from warren.aio.exchange import Exchange
-from warren.aio.node_users import NodeUsers
+from warren.aio.bridge import awaited, awaited_safe, in_thread, run_now
+from warren.aio.confirm import Confirm
 from warren.aio.queue import Queue
-from warren.config import Config
+from warren.config import Config, SettingKeywords
 from warren.handles import node
 from warren.storage.call_arguments import checked
 from warren.storage.errors import InvalidValueError, shown
-from warren.values.messages import delayed_messages
-from warren.values.setting_keywords import SettingKeywords
+from warren.values.messages import PublishArguments, delayed_messages
+from warren.verbs.exchange_verbs import ExchangeHandle, ExchangeVerbs
+from warren.verbs.instrumentation import called
 from warren.verbs.steps import run
+from warren.verbs.user_verbs import UserVerbs
 from warren.verbs.vhost_verbs import NodeVerbs, VhostHandle, VhostVerbs
 
 if TYPE_CHECKING:
-    from warren.aio.topic import Topic
-    from warren.aio.transaction import Transaction
+    from warren.aio.topic import Topic, Transaction
     from warren.server import Server, ServerSettings
     from warren.verbs.topics.topic_verbs import TopicVerbs
     from warren.verbs.topics.transaction_verbs import TransactionVerbs
+
+
+class Exchange(ExchangeHandle):
+    """One exchange. ``publish`` and ``publish_many`` come back when the messages are safe in all queues."""
+
+    @functools.cached_property
+    def blocking(self) -> node.Exchange:
+        """The same exchange, for threads."""
+        return node.Exchange(self._verbs)
+
+    publish = awaited_safe(ExchangeVerbs.publish)
+    publish_many = awaited_safe(ExchangeVerbs.publish_many)
+
+    @checked
+    def publish_nowait(
+        self,
+        body: bytes,
+        routing_key: str = "",
+        *,
+        mandatory: bool = False,
+        **properties: Unpack[PublishArguments],
+    ) -> Confirm:
+        """Hand over a message; await what comes back to know it safe. Never waits: raises :class:`BlockedError`."""
+        publish = self._verbs.publish
+        return Confirm(run_now(called(publish, body, routing_key, mandatory=mandatory, block=False, **properties)))
+
+
+def _users(verbs: NodeVerbs) -> UserVerbs:
+    return verbs.users
 
 
 class Vhost(VhostHandle):
@@ -46,9 +74,7 @@ class Vhost(VhostHandle):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.release()
 
     queue = awaited(VhostVerbs.queue, Queue)
@@ -82,7 +108,7 @@ def _topic(verbs: TopicVerbs) -> Topic:
 
 
 def _transactions(pending: list[TransactionVerbs]) -> list[Transaction]:
-    from warren.aio.transaction import Transaction
+    from warren.aio.topic import Transaction
 
     return [Transaction(verbs) for verbs in pending]
 
@@ -90,7 +116,7 @@ def _transactions(pending: list[TransactionVerbs]) -> list[Transaction]:
 _delete_queue = awaited(NodeVerbs.delete_queue)
 
 
-class Node(NodeUsers, Vhost):
+class Node(Vhost):
     """A running node, in the vhost ``/``. Made by :func:`warren.aio.open`, or around a node that is open already."""
 
     _verbs: NodeVerbs
@@ -133,6 +159,35 @@ class Node(NodeUsers, Vhost):
     topics = awaited(NodeVerbs.topics)
     pending_transactions = awaited(NodeVerbs.pending_transactions, _transactions)
 
+    users = awaited(UserVerbs.users, of=_users)
+    add_user = awaited(UserVerbs.add_user, of=_users)
+    delete_user = awaited(UserVerbs.delete_user, of=_users)
+    change_password = awaited(UserVerbs.change_password, of=_users)
+    set_user_tags = awaited(UserVerbs.set_user_tags, of=_users)
+    authenticate = awaited(UserVerbs.authenticate, of=_users)
+    set_user_limits = awaited(UserVerbs.set_user_limits, of=_users)
+    clear_user_limits = awaited(UserVerbs.clear_user_limits, of=_users)
+
+    permissions = awaited(UserVerbs.permissions, of=_users)
+    set_permissions = awaited(UserVerbs.set_permissions, of=_users)
+    clear_permissions = awaited(UserVerbs.clear_permissions, of=_users)
+    topic_permissions = awaited(UserVerbs.topic_permissions, of=_users)
+    set_topic_permissions = awaited(UserVerbs.set_topic_permissions, of=_users)
+    clear_topic_permissions = awaited(UserVerbs.clear_topic_permissions, of=_users)
+
+    vhost_metadata = awaited(UserVerbs.vhost_metadata, of=_users)
+    set_vhost_metadata = awaited(UserVerbs.set_vhost_metadata, of=_users)
+    vhost_limits = awaited(UserVerbs.vhost_limits, of=_users)
+    set_vhost_limits = awaited(UserVerbs.set_vhost_limits, of=_users)
+    clear_vhost_limits = awaited(UserVerbs.clear_vhost_limits, of=_users)
+
+    parameters = awaited(UserVerbs.parameters, of=_users)
+    set_parameter = awaited(UserVerbs.set_parameter, of=_users)
+    clear_parameter = awaited(UserVerbs.clear_parameter, of=_users)
+    global_parameters = awaited(UserVerbs.global_parameters, of=_users)
+    set_global_parameter = awaited(UserVerbs.set_global_parameter, of=_users)
+    clear_global_parameter = awaited(UserVerbs.clear_global_parameter, of=_users)
+
     memory = awaited(NodeVerbs.memory)
     stats = awaited(NodeVerbs.stats)
 
@@ -145,9 +200,7 @@ class Node(NodeUsers, Vhost):
         """Wait until what was published is safe, write everything to disk, and release the directory."""
         await in_thread(self.blocking.close)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
@@ -180,9 +233,7 @@ class Opening:
         self._node = await self._opened()
         return self._node
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._node is not None:
             await self._node.close()
 

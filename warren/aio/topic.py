@@ -5,34 +5,140 @@ groups are requested from the actors, and messages are read in the loop's defaul
 
 A cancelled await stops waiting. If there was no room yet, nothing is appended; otherwise the message is appended, a
 half message is prepared, or a group moved.
+
+A reader's messages are taken from the groups' actor, and read from the files in the loop's default executor, one batch
+per call; between batches no thread is used. A reader that waits for messages is an entry in a list.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from typing import Unpack
+from types import TracebackType
+from typing import Self, Unpack
 
 from warren.actors.engines.topics.consumer_group import StartOffset
 from warren.actors.topics.log_intake import AppendResult
-from warren.aio.bridge import awaited, run, run_now, safe
+from warren.aio.bridge import awaited, awaited_safe, run, run_now, safe
 from warren.aio.confirm import AppendConfirm
-from warren.aio.topic_reader import Reader, TopicRecord
-from warren.aio.transaction import Transaction
+from warren.aio.consumer import FAIR_SHARE
 from warren.handles import topic
-from warren.msg_store.commit_log.packed_records import PackedRecords
+from warren.handles.topic import last_of, read_last
+from warren.msg_store.commit_log.commit_log_format import Record
+from warren.msg_store.commit_log.packed_records import PackedRecords, packed_again
 from warren.storage.call_arguments import checked
-from warren.values.read_message import RecordBatch
-from warren.values.topic_record import Moment
+from warren.values.read_message import Iteration, ReadMessage, RecordBatch, RecordVerbs
+from warren.values.topic_record import Moment, StoredMessage
 from warren.verbs.instrumentation import called
-from warren.verbs.topics.reader_verbs import ReaderArguments
+from warren.verbs.topics.reader_verbs import Read, ReaderArguments, ReaderHandle, ReaderVerbs
 from warren.verbs.topics.topic_append import AppendResults
-from warren.verbs.topics.topic_tail import last_of, read_last
 from warren.verbs.topics.topic_verbs import AppendArguments, AppendManyArguments, TopicHandle, TopicVerbs
+from warren.verbs.topics.transaction_verbs import TransactionHandle, TransactionVerbs
+
+
+class TopicRecord(ReadMessage):
+    """A message that was read."""
+
+    __slots__ = ()
+
+    commit = awaited(RecordVerbs.commit)
+    retry = awaited(RecordVerbs.retry)
+
+
+def _batch(read: Read) -> RecordBatch[TopicRecord]:
+    return RecordBatch(TopicRecord, read)
+
+
+class Records:
+    """An async iterator over a reader's messages. Made by :meth:`Reader.records`; ends when the reader is closed.
+
+    A coroutine that is cancelled while it waits for the next message can go on with it; one that leaves the loop in the
+    middle of a message gets that one again.
+    """
+
+    def __init__(self, iteration: Iteration[TopicRecord]) -> None:
+        self._iteration = iteration
+        self._handed_out = 0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> TopicRecord:
+        iteration = self._iteration
+        if self._handed_out >= FAIR_SHARE:
+            self._handed_out = 0
+            iteration.finish()
+            await asyncio.sleep(0)
+        while (record := iteration.take_now()) is None:
+            if not await run(iteration.next_batch()):
+                raise StopAsyncIteration
+        self._handed_out += 1
+        return record
+
+    async def aclose(self) -> None:
+        """End the iteration: messages that are not done come again."""
+        self._iteration.leave()
+
+    def __del__(self) -> None:
+        self._iteration.leave(tells=False)
+
+
+class Reader(ReaderHandle):
+    """Reads a topic for a group, one task at a time. Made by :meth:`warren.aio.Topic.reader`, for an ``async with``.
+
+    An unreferenced reader that was not closed leaves its group by itself, once its records are unreferenced, too.
+    """
+
+    begin = awaited(ReaderVerbs.begin)
+    queues = awaited(ReaderVerbs.queues)
+    read = awaited(ReaderVerbs.read, _batch)
+
+    @checked
+    def records(self, max_records: int | None = None, timeout: float | None = 0.0) -> Records:
+        """Iterate over at most ``max_records`` messages, until none comes for ``timeout`` seconds (``None``: wait)."""
+        return Records(Iteration(self._verbs, TopicRecord, max_records, timeout))
+
+    def __aiter__(self) -> Records:
+        """Iterate over messages for ever."""
+        return self.records(timeout=None)
+
+    commit = awaited(ReaderVerbs.commit)
+    close = awaited(ReaderVerbs.close)
+
+    async def aclose(self) -> None:
+        """:meth:`close`, as :func:`contextlib.aclosing` calls it."""
+        await self.close()
+
+    async def __aenter__(self) -> Self:
+        await self.begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await run(self._verbs.leave(is_done=error is None))  # the message in progress is not done
 
 
 def _records(packed: list[PackedRecords]) -> list[TopicRecord]:
     return [TopicRecord(record) for record in packed]
+
+
+def _message(record: Record) -> StoredMessage:
+    return StoredMessage(packed_again(record))
+
+
+class Transaction(TransactionHandle):
+    """One prepared message. ``commit`` and ``rollback`` come back when the decision is safe."""
+
+    @functools.cached_property
+    def blocking(self) -> topic.Transaction:
+        """The same transaction, for threads."""
+        return topic.Transaction(self._verbs)
+
+    message = awaited(TransactionVerbs.record, _message)
+    commit = awaited_safe(TransactionVerbs.commit)
+    rollback = awaited_safe(TransactionVerbs.rollback)
 
 
 class Topic(TopicHandle):

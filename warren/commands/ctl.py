@@ -17,7 +17,7 @@ import typer
 from warren.commands.opening import looking_at
 from warren.commands.options import JsonOption, NodePath, UsageError
 from warren.commands.output import print_json, report_error
-from warren.ctl.text import plain, shown
+from warren.ctl.listing import plain, shown
 from warren.ctl.verb import DEFAULT_VHOST, Verb
 from warren.ctl.verbs import EX_DATAERR, EX_UNAVAILABLE, EX_USAGE, VERBS
 from warren.salvage.names import printable

@@ -1,18 +1,23 @@
-"""The verbs that list queues, exchanges, bindings, connections, channels and consumers, or that end them."""
+"""The verbs that list queues, exchanges, bindings, connections, channels and consumers, or that end them.
+
+They write it as rabbitmqctl does: values in a table, and arguments with their AMQP types.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from warren.actors.engines.errors import ArgumentsError, NotFoundError
 from warren.actors.node.node_registry import NodeRegistry
 from warren.actors.queue.queue_entry import QueueEntry
-from warren.ctl.text import typed_table
 from warren.ctl.verb import Arguments, Verb, list_verb
 from warren.hosting.queue_rows import each_queue, queue_row
 from warren.hosting.running_node import RunningNode
+from warren.salvage.names import printable
 from warren.storage.errors import WarrenError
 from warren.verbs.queue_host import LocalQueue
 from warren.verbs.queue_verbs import QueueVerbs
@@ -20,6 +25,77 @@ from warren.verbs.steps import run
 
 if TYPE_CHECKING:
     from warren.actors.topics.streams import Stream
+
+
+Typed = list[list[Any]]
+"""A table's names, types and values: ``[["x-max-length", "signedint", 5]]``."""
+
+
+def typed_table(table: Mapping[str, Any]) -> Typed:
+    """A table as rabbitmqctl has it in JSON."""
+    return [[name, *_typed(value)] for name, value in table.items()]
+
+
+def _typed(value: Any) -> tuple[str, Any]:
+    match value:
+        case bool():
+            return "bool", value
+        case int():
+            return ("signedint" if -(1 << 31) <= value < 1 << 31 else "long"), value
+        case str():
+            return "longstr", value
+        case bytes() | bytearray():
+            return "longstr", bytes(value).decode("utf-8", "surrogateescape")
+        case float():
+            return "double", value
+        case None:
+            return "void", None
+        case datetime():
+            return "timestamp", round(value.timestamp())
+        case Decimal():
+            return "decimal", float(value)
+        case Mapping():
+            return "table", typed_table(value)
+        case list() | tuple():
+            return "array", [list(_typed(element)) for element in value]
+    return "longstr", str(value)
+
+
+def shown(column: str, value: Any) -> str:
+    """A value in a table of text; control characters are escaped."""
+    if column in ("arguments", "client_properties") and isinstance(value, list):
+        return printable(_erlang("table", value))
+    return printable(plain(value))
+
+
+def plain(value: Any) -> str:
+    """A value that is no AMQP table."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case list() | tuple():
+            return f"[{', '.join(plain(element) for element in value)}]"
+        case dict():
+            return f"[{','.join(f'{{{_quoted(name)},{_quoted(field)}}}' for name, field in value.items())}]"
+    return str(value)
+
+
+def _quoted(value: Any) -> str:
+    if not isinstance(value, str):
+        return plain(value)
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _erlang(kind: str, value: Any) -> str:
+    if kind == "table":
+        return f"[{','.join(f'{{{_quoted(name)},{_erlang(type_, field)}}}' for name, type_, field in value)}]"
+    if kind == "array":
+        return f"[{','.join(_erlang(type_, element) for type_, element in value)}]"
+    return "undefined" if value is None else _quoted(value)
+
 
 Row = dict[str, Any]
 Rows = list[Row]

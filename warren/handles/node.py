@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import socket
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
 import attrs
@@ -20,9 +19,7 @@ from warren.actors.engines.memory_readings import keep_one_heap
 from warren.actors.node.guest_listener import GuestListener
 from warren.actors.node.node_context import NodeContext, shared_files
 from warren.actors.runtime.pool import ThreadPool
-from warren.config import Config, check_names
-from warren.handles.exchange import Exchange
-from warren.handles.node_users import NodeUsers
+from warren.config import Config, SettingKeywords, check_names
 from warren.handles.queue import Queue
 from warren.hosting import open_nodes
 from warren.hosting.data_directory import refuse_part, refuse_running_broker
@@ -32,18 +29,30 @@ from warren.storage.errors import DirectoryLockedError, InvalidValueError, shown
 from warren.storage.filesystem import make_data_directory
 from warren.storage.lock_file import LOCK_FILE, SHARED, lock_holder
 from warren.values.messages import delayed_messages
-from warren.values.setting_keywords import SettingKeywords
+from warren.verbs.exchange_verbs import ExchangeHandle, ExchangeVerbs
 from warren.verbs.steps import blocking, run
+from warren.verbs.user_verbs import UserVerbs
 from warren.verbs.vhost_host import LocalVhost
 from warren.verbs.vhost_verbs import NodeVerbs, VhostHandle, VhostVerbs
 
 if TYPE_CHECKING:
     from warren.client.shared_directory import SharedDirectory
-    from warren.handles.topic import Topic
-    from warren.handles.transaction import Transaction
+    from warren.handles.topic import Topic, Transaction
     from warren.server import Server, ServerSettings
     from warren.verbs.topics.topic_verbs import TopicVerbs
     from warren.verbs.topics.transaction_verbs import TransactionVerbs
+
+
+class Exchange(ExchangeHandle):
+    """An exchange, which routes messages by their keys or their headers. Made by :meth:`warren.Vhost.exchange`."""
+
+    publish = blocking(ExchangeVerbs.publish)
+    publish_many = blocking(ExchangeVerbs.publish_many)
+
+
+def _users(verbs: NodeVerbs) -> UserVerbs:
+    return verbs.users
+
 
 MEMORY: Final = ":memory:"
 """As the path of a directory: a node in memory, as with SQLite."""
@@ -61,9 +70,7 @@ class Vhost(VhostHandle):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     queue = blocking(VhostVerbs.queue, Queue)
@@ -97,7 +104,7 @@ def _topic(verbs: TopicVerbs) -> Topic:
 
 
 def _transactions(pending: list[TransactionVerbs]) -> list[Transaction]:
-    from warren.handles.transaction import Transaction
+    from warren.handles.topic import Transaction
 
     return [Transaction(verbs) for verbs in pending]
 
@@ -111,7 +118,7 @@ def _verbs_of(opened: RunningNode | SharedDirectory) -> NodeVerbs:
 _delete_queue = blocking(NodeVerbs.delete_queue)
 
 
-class Node(NodeUsers, Vhost):
+class Node(Vhost):
     """A running node. Made by :func:`warren.open`; close it, or use it in a ``with``."""
 
     _verbs: NodeVerbs
@@ -160,6 +167,35 @@ class Node(NodeUsers, Vhost):
     topics = blocking(NodeVerbs.topics)
     pending_transactions = blocking(NodeVerbs.pending_transactions, _transactions)
 
+    users = blocking(UserVerbs.users, of=_users)
+    add_user = blocking(UserVerbs.add_user, of=_users)
+    delete_user = blocking(UserVerbs.delete_user, of=_users)
+    change_password = blocking(UserVerbs.change_password, of=_users)
+    set_user_tags = blocking(UserVerbs.set_user_tags, of=_users)
+    authenticate = blocking(UserVerbs.authenticate, of=_users)
+    set_user_limits = blocking(UserVerbs.set_user_limits, of=_users)
+    clear_user_limits = blocking(UserVerbs.clear_user_limits, of=_users)
+
+    permissions = blocking(UserVerbs.permissions, of=_users)
+    set_permissions = blocking(UserVerbs.set_permissions, of=_users)
+    clear_permissions = blocking(UserVerbs.clear_permissions, of=_users)
+    topic_permissions = blocking(UserVerbs.topic_permissions, of=_users)
+    set_topic_permissions = blocking(UserVerbs.set_topic_permissions, of=_users)
+    clear_topic_permissions = blocking(UserVerbs.clear_topic_permissions, of=_users)
+
+    vhost_metadata = blocking(UserVerbs.vhost_metadata, of=_users)
+    set_vhost_metadata = blocking(UserVerbs.set_vhost_metadata, of=_users)
+    vhost_limits = blocking(UserVerbs.vhost_limits, of=_users)
+    set_vhost_limits = blocking(UserVerbs.set_vhost_limits, of=_users)
+    clear_vhost_limits = blocking(UserVerbs.clear_vhost_limits, of=_users)
+
+    parameters = blocking(UserVerbs.parameters, of=_users)
+    set_parameter = blocking(UserVerbs.set_parameter, of=_users)
+    clear_parameter = blocking(UserVerbs.clear_parameter, of=_users)
+    global_parameters = blocking(UserVerbs.global_parameters, of=_users)
+    set_global_parameter = blocking(UserVerbs.set_global_parameter, of=_users)
+    clear_global_parameter = blocking(UserVerbs.clear_global_parameter, of=_users)
+
     memory = blocking(NodeVerbs.memory)
     stats = blocking(NodeVerbs.stats)
 
@@ -187,9 +223,7 @@ class Node(NodeUsers, Vhost):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._opened.forked:
             self.close()
 
@@ -271,7 +305,7 @@ def _start_listener(running: RunningNode) -> GuestListener | None:
     """Let other processes of the directory's user in."""
 
     def let_in(connection: socket.socket) -> None:
-        from warren.server.guests import let_in
+        from warren.server.server import let_in
 
         let_in(running, connection)
 

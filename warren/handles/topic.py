@@ -1,26 +1,118 @@
 """Topic: a thread's handle on one topic of a node. Safe to share between threads; hold on to it as long as you like.
 
 The verbs are those of :mod:`warren.verbs.topics.topic_verbs`.
+
+A tail begins with the last messages of all queues together, out of the last ones of each.
+
+A :class:`Transaction` is a message that stays hidden until its producer commits it. It is prepared, which is safe on
+the disk, and then committed or rolled back. A message that was undecided when the process stopped is found by
+:meth:`warren.Node.pending_transactions` after a restart: the producer decides then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Unpack
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
 
 from warren.actors.engines.topics.consumer_group import StartOffset
 from warren.actors.topics.log_intake import AppendConfirm
-from warren.handles.topic_reader import Reader, TopicRecord
-from warren.handles.transaction import Transaction
-from warren.msg_store.commit_log.packed_records import PackedRecords
+from warren.msg_store.commit_log.packed_records import PackedRecords, packed_again
 from warren.storage.call_arguments import check_wait, checked, signature
-from warren.values.read_message import RecordBatch
-from warren.values.topic_record import Moment
+from warren.values.read_message import Iteration, ReadMessage, RecordBatch, RecordVerbs
+from warren.values.topic_record import Moment, StoredMessage
 from warren.verbs.instrumentation import HOOK, called
-from warren.verbs.steps import blocking, run
-from warren.verbs.topics.reader_verbs import ReaderArguments
-from warren.verbs.topics.topic_tail import last_of, read_last
+from warren.verbs.steps import Steps, blocking, run
+from warren.verbs.topics.reader_verbs import Read, ReaderArguments, ReaderHandle, ReaderVerbs
 from warren.verbs.topics.topic_verbs import AppendArguments, TopicHandle, TopicVerbs
+from warren.verbs.topics.transaction_verbs import TransactionHandle, TransactionVerbs
+
+
+class TopicRecord(ReadMessage):
+    """A message that was read."""
+
+    __slots__ = ()
+
+    commit = blocking(RecordVerbs.commit)
+    retry = blocking(RecordVerbs.retry)
+
+
+def _batch(read: Read) -> RecordBatch[TopicRecord]:
+    return RecordBatch(TopicRecord, read)
+
+
+class Reader(ReaderHandle):
+    """Reads a topic for a group, for one thread at a time. Made by :meth:`warren.Topic.reader`; to be closed."""
+
+    def __init__(self, verbs: ReaderVerbs) -> None:
+        super().__init__(verbs)
+        run(verbs.begin())
+
+    queues = blocking(ReaderVerbs.queues)
+    read = blocking(ReaderVerbs.read, _batch)
+
+    @checked
+    def records(self, max_records: int | None = None, timeout: float | None = 0.0) -> Iterator[TopicRecord]:
+        """Messages one by one, up to ``max_records``, until none came for ``timeout`` seconds (``None``: for ever)."""
+        iteration = Iteration(self._verbs, TopicRecord, max_records, timeout)
+        try:
+            while run(iteration.next_batch()):
+                while (record := iteration.take_now()) is not None:
+                    yield record
+        finally:
+            iteration.leave()
+
+    def __iter__(self) -> Iterator[TopicRecord]:
+        """Messages one by one, for ever."""
+        return self.records(timeout=None)
+
+    commit = blocking(ReaderVerbs.commit)
+    close = blocking(ReaderVerbs.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run(self._verbs.leave(is_done=error is None))  # what was being worked on is not done
+
+
+R = TypeVar("R", bound=StoredMessage)
+Bounds = Mapping[int, tuple[int, int]]
+"""By queue, its first number and its end at the time of the query."""
+
+
+def read_last(topic: TopicVerbs, last: int) -> Steps[tuple[ReaderVerbs, Read, Bounds]]:
+    """Return a reader of all queues, the ``last`` messages of each, which it has read, and the queues' bounds."""
+    bounds = yield from topic.offsets()
+    reader = topic.reader("", broadcast=True, positions=places_before_end(bounds, last))
+    read: Read = []
+    yield from reader.begin()
+    try:
+        while not is_behind(reader.positions, bounds) and (batch := (yield from reader.read())):
+            read += batch
+    except BaseException:
+        yield from reader.close()
+        raise
+    return reader, read, bounds
+
+
+def places_before_end(bounds: Bounds, last: int) -> dict[int, int]:
+    """Return, by queue, the position before its ``last`` messages."""
+    return {queue_id: max(first, end - last) for queue_id, (first, end) in bounds.items()}
+
+
+def is_behind(positions: Mapping[int, int], bounds: Bounds) -> bool:
+    """Whether a reader at these positions has read everything up to the end in ``bounds``."""
+    return all(positions.get(queue_id, end) >= end for queue_id, (_, end) in bounds.items())
+
+
+def last_of(records: Iterable[R], bounds: Bounds, last: int) -> list[R]:
+    """Return the last messages up to the ends in ``bounds``, and all later ones, in the order of the CommitLog."""
+    ordered = sorted(records, key=lambda record: record.physical_offset)
+    old = sum(record.queue_offset < bounds[record.queue_id][1] for record in ordered if record.queue_id in bounds)
+    return ordered[max(old - last, 0) :]
 
 
 def _records(packed: list[PackedRecords]) -> list[TopicRecord]:
@@ -29,6 +121,18 @@ def _records(packed: list[PackedRecords]) -> list[TopicRecord]:
 
 _USUAL_LIMITS = range(65)
 """Limits of a :meth:`Topic.find` whose arguments need no other check."""
+
+
+class Transaction(TransactionHandle):
+    """One prepared message."""
+
+    @property
+    def message(self) -> TopicRecord:
+        """The message as it was prepared."""
+        return TopicRecord(packed_again(run(self._verbs.record())))
+
+    commit = blocking(TransactionVerbs.commit)
+    rollback = blocking(TransactionVerbs.rollback)
 
 
 class Topic(TopicHandle):
@@ -63,7 +167,7 @@ class Topic(TopicHandle):
 
     @checked
     def reader(self, group: str, **arguments: Unpack[ReaderArguments]) -> Reader:
-        """Join a group and read (:class:`~warren.handles.topic_reader.Reader`).
+        """Join a group and read (:class:`~warren.handles.topic.Reader`).
 
         ``auto_commit``: what was read is done at the next read, unless this is ``False``. ``tags``: only messages
         with one of them; RocketMQ's ``"a || b"`` is accepted, too. ``consume_from``: where a group begins that has not

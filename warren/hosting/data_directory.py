@@ -32,6 +32,7 @@ from warren.queue_index.index.directory import JOURNAL_NAME, QUEUE_NAME_FILE, VH
 from warren.storage.data_version import refuse_newer
 from warren.storage.errors import DirectoryLockedError, StorageError
 from warren.storage.filesystem import RealFileSystem
+from warren.storage.lock_file import identity_of
 from warren.storage.own_files import DEFINITIONS_FILE
 
 _PARTS: Final = ("vhosts", "queues", VHOST_NAME_FILE, QUEUE_NAME_FILE, JOURNAL_NAME)
@@ -163,7 +164,7 @@ def _virtual_machines() -> Iterator[Path]:
 
 def _has_open(machine: Path, place: str) -> str | None:
     """Return the evidence that the virtual machine runs on ``place``; ``None``: none found."""
-    identities = {identity for name in _OPEN_FILES if (identity := _identity(f"{place}/{name}")) is not None}
+    identities = {identity for name in _OPEN_FILES if (identity := identity_of(f"{place}/{name}")) is not None}
     try:
         descriptors = list((machine / "fd").iterdir())
     except PermissionError:
@@ -175,7 +176,7 @@ def _has_open(machine: Path, place: str) -> str | None:
             path = os.readlink(descriptor)
         except OSError:
             continue
-        if path.startswith(place + "/") or (path.startswith("/") and _identity(str(descriptor)) in identities):
+        if path.startswith(place + "/") or (path.startswith("/") and identity_of(str(descriptor)) in identities):
             return f", which has {path} open"
     return None
 
@@ -186,11 +187,3 @@ def _may_be_its_users(machine: Path, place: str) -> str | None:
         return f", perhaps: it is of user {user}, as the directory is" if user == os.stat(place).st_uid else None
     except OSError:
         return None
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino

@@ -37,7 +37,7 @@ class QueueRow:
     stats: Mapping[str, Any] | None = None
     """All its statistics, under RabbitMQ's names; ``None`` if it is down or busy."""
     counts: Mapping[str, int] = attrs.Factory(dict)
-    """What it counts (:class:`~warren.actors.engines.queue.counts.Counts`); empty if it does not count."""
+    """What it counts (:class:`~warren.actors.engines.queue.queue_context.Counts`); empty if it does not count."""
     actor: QueueActor | None = None
     """``None`` if it is down or a stream."""
     rest_number: int = 0

@@ -31,8 +31,7 @@ from warren.actors.runtime.pooled_actor import ActorStoppedError
 from warren.handles.channel import settle
 from warren.handles.consumer import Delivery
 from warren.handles.queue import Queue
-from warren.kombu.connection import Connection
-from warren.kombu.errors import as_amqp
+from warren.kombu.connection import Connection, as_amqp
 from warren.kombu.message import Message, Outgoing, eta_of, outgoing
 from warren.kombu.subscription import AHEAD, Subscription
 from warren.storage.errors import MessageError, WarrenError

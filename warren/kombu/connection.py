@@ -5,25 +5,113 @@ passed over. If no message is ready, the consumers set the event when one comes;
 waiting to an event loop, which watches the event's file.
 
 In a process that was forked from the one that opened it, a connection is unusable, and closing it has no effect.
+
+A URL and the transport options name the node (:class:`Address`). ``warren:///var/lib/app`` is an absolute path,
+``warren://var/app`` a relative one, ``warren://`` leaves it to the option ``path``. A query may name the vhost:
+``warren:///var/lib/app?vhost=orders``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import time
 from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
+from urllib.parse import parse_qs, unquote
 
+import attrs
+from amqp import exceptions as amqp
+
+from warren.actors.engines.errors import RefusedError
 from warren.actors.runtime.pooled_actor import ActorStoppedError, WrongProcessError
 from warren.actors.runtime.wake_event import WakeEvent
-from warren.handles.exchange import Exchange
-from warren.handles.shared_node import is_open
-from warren.kombu.address import Address
-from warren.kombu.errors import as_amqp
+from warren.config import Config
+from warren.handles.node import Exchange, Node
+from warren.handles.shared_node import NodeLease, borrow_node, is_open, lease_node
 from warren.kombu.subscription import Receiver, Subscription
-from warren.storage.errors import WarrenError
+from warren.storage.errors import SettingsError, WarrenError
 from warren.verbs.steps import Steps, run
+
+_QUERY = frozenset({"vhost"})
+
+
+@attrs.frozen(kw_only=True)
+class Address:
+    """Where a connection leads."""
+
+    path: str | None
+    """The directory; ``None``: a node was handed over."""
+    vhost: str = "/"
+    node: Node | None = None
+    config: Config | str | os.PathLike[str] | None = None
+    settings: Mapping[str, Any] = attrs.Factory(dict)
+    confirm_publish: bool = False
+    """A publish comes back only when its message is safe."""
+    delay_eta: bool = False
+    """A task of Celery's with an ETA comes when it is time, and waits on disk until then."""
+    visibility_timeout: float | None = None
+    """Seconds that a message may be unacked before it goes back to its queue; ``None``: as its queue says."""
+
+    def lease(self) -> NodeLease:
+        """The node; raises what :func:`warren.open` does."""
+        if self.node is not None:
+            return borrow_node(self.node)
+        if self.path is None:
+            raise RuntimeError("an address without path and node")
+        return lease_node(self.path, self.config, self.settings)
+
+
+def address_of(url: str | None, virtual_host: str | None, options: Mapping[str, Any]) -> Address:
+    """Return the address in the arguments of a Kombu connection. Raises :class:`SettingsError` if it is invalid.
+
+    ``url``: as it was given; where Kombu took it apart (a second URL, after the first one failed) ``None``, and the
+    path is in ``virtual_host``.
+    """
+    node = options.get("node")
+    if node is not None and not isinstance(node, Node):
+        raise SettingsError(f"the option 'node' is a warren.Node, not {node!r}")
+    vhost = "/"
+    if url is not None and "://" in url:
+        path, query = _split(url)
+        vhost = query.get("vhost") or (virtual_host if virtual_host not in (None, "") else "/")
+    else:
+        path = "" if virtual_host in (None, "", "/") else "/" + str(virtual_host).lstrip("/")
+    path = path or os.fspath(options.get("path") or "")
+    if not path and node is None:
+        raise SettingsError("a warren URL names a directory: warren:///path/to/it, or transport_options={'path': …}")
+    return Address(
+        path=None if node is not None else path,
+        vhost=options.get("vhost") or vhost,
+        node=node,
+        config=options.get("config"),
+        settings=dict(options.get("settings") or {}),
+        confirm_publish=bool(options.get("confirm_publish", False)),
+        delay_eta=bool(options.get("delay_eta", False)),
+        visibility_timeout=options.get("visibility_timeout"),
+    )
+
+
+def _split(url: str) -> tuple[str, dict[str, str]]:
+    location, _, query_text = url.partition("://")[2].partition("?")
+    query = {name: values[-1] for name, values in parse_qs(query_text).items()}
+    if unknown := query.keys() - _QUERY:
+        raise SettingsError(f"a warren URL knows no {', '.join(sorted(unknown))}: {url}")
+    return unquote(location), query
+
+
+@contextmanager
+def as_amqp(method: str) -> Iterator[None]:
+    """Raise the refusals of the block as channel errors of ``method``; everything else goes through."""
+    try:
+        yield
+    except RefusedError as error:
+        kind = amqp.ERROR_MAP.get(error.reply_code, amqp.ChannelError)
+        raise kind(str(error), None, method, error.reply_code) from error
+
 
 T = TypeVar("T")
 

@@ -11,9 +11,8 @@ from warren.actors.node.node_errors import ClosedError, ForeignDirectoryError, V
 from warren.actors.runtime.pooled_actor import ActorStoppedError, WrongProcessError
 from warren.client.errors import HostUnresponsiveError
 from warren.hosting.data_directory import BrokerRunningError
-from warren.kombu.address import address_of
 from warren.kombu.channel import Channel
-from warren.kombu.connection import Connection
+from warren.kombu.connection import Connection, address_of
 from warren.storage.errors import DataError, DirectoryLockedError, DiskFullError, StorageError
 
 CANNOT_OPEN: Final = (

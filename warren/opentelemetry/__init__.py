@@ -13,7 +13,7 @@ from __future__ import annotations
 
 try:
     from warren.opentelemetry.instrumentor import WarrenInstrumentor
-    from warren.opentelemetry.processing import context_of, processing
+    from warren.opentelemetry.receiving import context_of, processing
 except ModuleNotFoundError as error:
     if not str(error.name).startswith("opentelemetry"):
         raise

@@ -11,8 +11,16 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, Tracer, TracerProvider
 
 from warren.handles.channel import DeliveredMessage
-from warren.opentelemetry.processing import start_processing, tracer_of
-from warren.opentelemetry.receiving import RECEIVING, SETTLING, of_handed_out, received, settled, settling_many
+from warren.opentelemetry.receiving import (
+    RECEIVING,
+    SETTLING,
+    of_handed_out,
+    received,
+    settled,
+    settling_many,
+    start_processing,
+    tracer_of,
+)
 from warren.opentelemetry.sending import SENDING, sent
 from warren.opentelemetry.spans import ended, fail, is_suppressed
 from warren.values.read_message import ReadMessage

@@ -1,4 +1,9 @@
-"""Server: listens, and hosts its clients' connections in one event loop, in one thread beside the actors' pool."""
+"""Server: listens, and hosts its clients' connections in one event loop, in one thread beside the actors' pool.
+
+A node that is not shared has guests, too: its user's commands, which come by the node's own socket and speak AMQP
+there. A program that has a directory for itself starts no server until a client comes. The server then listens nowhere,
+and runs until the node is closed. A client that can open the socket could also open the files, so it may do everything.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +33,7 @@ from warren.storage.descriptors import among_last
 if TYPE_CHECKING:
     from warren.management.server import ManagementServer
     from warren.management.settings import ManagementSettings
+
 
 _LOG = logger("server")
 
@@ -309,3 +315,17 @@ class Server:
             self.traffic.churn["connection_closed"] += 1
         if not self._connections and self._idle is not None:
             self._idle.set()
+
+
+FOR_GUESTS: Final = ServerSettings(port=None, consumer_timeout=None)
+
+
+def let_in(node: RunningNode, connection: socket.socket) -> None:
+    """Serve a guest; called by one thread, the listener's."""
+    server = next(
+        (service for service in node.hosted if isinstance(service, Server) and service.settings is FOR_GUESTS), None
+    )
+    if server is None:
+        server = Server(node, FOR_GUESTS)
+        server.start()
+    server.take(connection, node.path)

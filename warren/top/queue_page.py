@@ -15,9 +15,19 @@ from typing import Any, Final
 from rich.text import Text
 
 from warren.salvage.names import printable
-from warren.top.bars import NAMES, STYLES, bar
 from warren.top.numbers import rate, short, size
-from warren.top.picture import STATES, capacity, fitted, legend, memory_alarm, node_lines, reason_text
+from warren.top.picture import (
+    NAMES,
+    STATES,
+    STYLES,
+    bar,
+    capacity,
+    fitted,
+    legend,
+    memory_alarm,
+    node_lines,
+    reason_text,
+)
 from warren.top.snapshots import LISTS, Row, Snapshot
 
 _LABEL_WIDTH: Final = 12

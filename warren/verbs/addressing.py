@@ -81,7 +81,7 @@ def delay_in(
         due_ms = due
         del changed[DUE]
     elif declaration.type == DELAYED:
-        from warren.actors.engines.declared.delayed_exchange import delay_of, has_waited
+        from warren.actors.engines.declared.exchanges import delay_of, has_waited
 
         delay_ms = delay_of(headers)
         changed = dict(has_waited(headers))

@@ -162,7 +162,7 @@ def delays(declaration: ExchangeDeclaration, headers: Mapping[str, Any] | None) 
     """Whether an exchange is of the type that delays messages, and the headers set a delay."""
     if not headers or declaration.type != DELAYED:
         return False
-    from warren.actors.engines.declared.delayed_exchange import delay_of
+    from warren.actors.engines.declared.exchanges import delay_of
 
     return bool(delay_of(headers))
 
@@ -181,7 +181,7 @@ class LocalExchange:
             headers = {name: value for name, value in headers.items() if name != "BCC"}
             properties = {**properties, "headers": headers}
         if headers and self.declaration.type == DELAYED:
-            from warren.actors.engines.declared.delayed_exchange import has_waited
+            from warren.actors.engines.declared.exchanges import has_waited
 
             properties = {**properties, "headers": has_waited(headers)}
         return publish_key(self.declaration.vhost, self.declaration.name, keys, properties)
@@ -214,7 +214,7 @@ class LocalExchange:
 
     def _delayed(self, headers: Mapping[str, Any], properties: PublishArguments) -> Callable[[], list[Receiver]]:
         """Return what keeps a message that the exchange delays."""
-        from warren.actors.engines.declared.delayed_exchange import delay_of
+        from warren.actors.engines.declared.exchanges import delay_of
 
         delay_ms = delay_of(headers) or 0
         message_id = properties.get("message_id")

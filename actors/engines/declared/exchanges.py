@@ -10,6 +10,11 @@ Every vhost has the default exchange, which has an empty name and accepts no bin
 
 Arguments are converted to *plain* JSON values, so that a file of definitions can store them completely. Bytes become
 text, timestamps become seconds: for the broker, too, these are the same value.
+
+For the exchange type ``x-delayed-message``, the header ``x-delay`` is parsed as by RabbitMQ's plugin. It is a whole
+number of milliseconds, also as a text or a float. The message waits for this time and is then routed by the exchange's
+``x-delayed-type``. Without the header, or with 0 or less, it is routed at once. Once the message has waited, its header
+is negative.
 """
 
 from __future__ import annotations
@@ -58,7 +63,7 @@ _HASHED_PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
 HISTORY: Final = "x-recent-history"
 HISTORY_LENGTH: Final = "x-recent-history-length"
 DELAYED: Final = "x-delayed-message"
-"""The type of exchanges that let messages wait (:mod:`warren.actors.engines.declared.delayed_exchange`)."""
+"""The type of exchanges that let messages wait (:mod:`warren.actors.engines.declared.exchanges`)."""
 _DELAYED_TYPES: Final = ("direct", "fanout", "headers", "topic")
 DELAYED_TYPE: Final = "x-delayed-type"
 """The argument that says how such an exchange routes."""
@@ -347,3 +352,30 @@ def builtin_exchanges(vhost: str) -> list[ExchangeDeclaration]:
         for name, kind in BUILTIN_EXCHANGES.items()
     ]
     return [ExchangeDeclaration(vhost=vhost, name=DEFAULT_EXCHANGE), *named]
+
+
+X_DELAY: Final = "x-delay"
+
+
+def delay_of(headers: Mapping[str, Any]) -> int:
+    """Milliseconds; 0: at once."""
+    value = headers.get(X_DELAY)
+    match value:
+        case bool():
+            return 0
+        case int():
+            return max(int(value), 0)
+        case float() if math.isfinite(value):
+            return max(int(value), 0)
+        case str() | bytes():
+            try:
+                return max(int(value), 0)
+            except ValueError:
+                return 0
+    return 0
+
+
+def has_waited(headers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The headers of a message after it has waited."""
+    delay_ms = delay_of(headers)
+    return {**headers, X_DELAY: -delay_ms} if delay_ms else headers

@@ -1,9 +1,14 @@
-"""QueueContext: what the parts of a queue (:class:`~warren.actors.engines.queue.queue_process.QueueProcess`) share."""
+"""QueueContext: what the parts of a queue (:class:`~warren.actors.engines.queue.queue_process.QueueProcess`) share.
+
+*Counts* of a queue's messages exist only in a node that is recorded (:mod:`warren.actors.node.recorder_actor`) or
+managed. Each call of a queue adds once, whatever the number of its messages. A recorder takes the changes since its
+last reading.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -12,14 +17,84 @@ from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.policies import NO_POLICIES, AppliedPolicies
 from warren.actors.engines.declared.queue_arguments import QueueArguments, effective
 from warren.actors.engines.queue.backing import Backing
-from warren.actors.engines.queue.consumers import Consumers
-from warren.actors.engines.queue.counts import Counts
+from warren.actors.engines.queue.consumers import Consumers, Run
 from warren.actors.engines.queue.effects import DeadLetterBatch, Effects
 
 if TYPE_CHECKING:
     from warren.actors.engines.queue.queue_log import QueueLog
     from warren.queue_index.message.message_format import Envelope
     from warren.storage.record_log import RecordLog
+
+
+@attrs.define(eq=False, repr=False)
+class Counts:
+    """One queue's counters. Only its actor writes them."""
+
+    published: int = 0
+    """Published messages, refused ones included."""
+    published_bytes: int = 0
+    """The bytes of their bodies."""
+    persistent: int = 0
+    """Published persistent messages."""
+    refused: int = 0
+    delivered: int = 0
+    delivered_no_ack: int = 0
+    """Delivered messages that need no ack, and are removed on delivery."""
+    got: int = 0
+    """Delivered messages that need an ack and went to gets, not to consumers."""
+    redelivered: int = 0
+    """Delivered messages that were redelivered."""
+    acked: int = 0
+    """Acked messages, and those that needed no ack."""
+    requeued: int = 0
+    """Messages that consumers, or closed channels, gave back."""
+    rejected: int = 0
+    """Messages that consumers rejected; they may have become dead letters."""
+    dead_lettered: int = 0
+    purged: int = 0
+    _taken: dict[str, int] = attrs.Factory(dict)
+
+    # Positional arguments, because these are called for every batch.
+
+    def note_published(self, count: int, size_bytes: int, persistent: bool) -> None:
+        """Count published messages."""
+        self.published += count
+        self.published_bytes += size_bytes
+        if persistent:
+            self.persistent += count
+
+    def note_delivered(self, count: int, redelivered: bool, ack_required: bool) -> None:
+        """Count delivered messages."""
+        self.delivered += count
+        if redelivered:
+            self.redelivered += count
+        if not ack_required:
+            self.delivered_no_ack += count
+            self.acked += count
+
+    def note_acked(self, runs: Sequence[Run]) -> None:
+        """Count acked messages."""
+        self.acked += runs[0].count if len(runs) == 1 else sum([run.count for run in runs])
+
+    @property
+    def any(self) -> bool:
+        """Whether a counter has changed since the last :meth:`take`."""
+        return any(getattr(self, name) != self._taken.get(name, 0) for name in _NAMES)
+
+    def take(self) -> Counts:
+        """The changes since the last call."""
+        now = {name: getattr(self, name) for name in _NAMES}
+        taken = Counts(**{name: count - self._taken.get(name, 0) for name, count in now.items()})
+        self._taken = now
+        return taken
+
+    def to_json(self) -> dict[str, int]:
+        """All counters by name."""
+        return {name: getattr(self, name) for name in _NAMES}
+
+
+_NAMES = tuple(field.name for field in attrs.fields(Counts) if not field.name.startswith("_"))
+
 
 WallClock = Callable[[], int]
 """µs since the Unix epoch."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from warren.actors.engines.full_disk import FullDisk
+from warren.actors.engines.back_off import FullDisk
 from warren.actors.engines.queue.queue_turn_host import QueueStore, TurnContext
 from warren.storage.errors import NoRoomError
 

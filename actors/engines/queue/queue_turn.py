@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from warren.actors.engines.declared.policies import AppliedPolicies
 from warren.actors.engines.queue.effects import Delivered, DeliveredEarly, Effects
-from warren.actors.engines.queue.queue_deadline import QueueDeadline
-from warren.actors.engines.queue.queue_memory import QueueMemory
+from warren.actors.engines.queue.queue_memory import QueueDeadline, QueueMemory
 from warren.actors.engines.queue.queue_receivers import QueueReceivers
 from warren.actors.engines.queue.queue_syncs import QueueSyncs
 from warren.actors.engines.queue.queue_turn_host import TurnContext

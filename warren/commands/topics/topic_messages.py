@@ -17,7 +17,7 @@ from warren.commands.topics.topic_sources import NoTopicError, topic_of
 from warren.verbs.publishing import PATIENCE_S
 
 if TYPE_CHECKING:
-    from warren.handles.topic_reader import TopicRecord
+    from warren.handles.topic import TopicRecord
     from warren.verbs.topics.reader_verbs import ReaderArguments
     from warren.verbs.topics.topic_verbs import AppendArguments
 

@@ -32,9 +32,8 @@ from warren.server.channels.channel_link import ChannelLink, Work
 from warren.server.channels.consuming import ChannelConsumers
 from warren.server.channels.declarations import find_queue
 from warren.server.channels.gets import ChannelGets
-from warren.server.channels.readers import ChannelReader
+from warren.server.channels.readers import ChannelReader, ChannelTail
 from warren.server.channels.settlements import ChannelSettlements
-from warren.server.channels.tails import ChannelTail
 from warren.server.replies import Refusal
 from warren.storage.call_arguments import checked, signature
 from warren.storage.errors import MessageError, WarrenError, shortly

@@ -1,7 +1,7 @@
-"""ChannelReader: the host's side of a topic's reader in another process (:mod:`warren.client.link_reader`).
+"""The host's side of a topic's reader (:mod:`warren.client.link_reader`) or a queue's tail in another process.
 
-It is a member of its group for as long as its channel is open. If the topics are reopened, the channel is closed and
-the reader begins another. The reader itself knows what it has read and done: this only serves its requests to the
+A reader is a member of its group for as long as its channel is open. If the topics are reopened, the channel is closed
+and the reader begins another. The reader itself knows what it has read and done: this only serves its requests to the
 groups and the files.
 """
 
@@ -20,7 +20,10 @@ from warren.server.channels.channel_link import ChannelLink
 from warren.server.replies import PRECONDITION_FAILED, Refusal
 from warren.storage.call_arguments import checked, signature
 from warren.storage.errors import WarrenError
+from warren.verbs.queue_verbs import QueueVerbs
+from warren.verbs.selecting import browsed_to_plain
 from warren.verbs.steps import Reading, Steps, Within
+from warren.verbs.tail_verbs import LocalTail
 from warren.verbs.topics.member import Member
 from warren.verbs.topics.reader_host import LocalMembership, LocalReader, Place
 
@@ -154,3 +157,38 @@ class ChannelReader:
             if arrival is not None:
                 membership.stop_listening(arrival)
             yield Within(membership.leave(), None)
+
+
+class ChannelTail:
+    """The tail of one channel."""
+
+    def __init__(self, channel: ChannelLink, queue: QueueVerbs) -> None:
+        self._channel = channel
+        self._verbs = LocalTail(queue.actor)
+        self._is_left = False
+
+    def join(self, last: int) -> Steps[None]:
+        """Start ``last`` messages before the end."""
+        return self._verbs.begin(last)
+
+    def take(self, max_records: int) -> Steps[list[dict[str, Any]]]:
+        """Return the next messages. If there is no message, :class:`Arrived` says when to ask again."""
+        page = yield from self._verbs.page(max_records)
+        if not page:
+            arrival = self._verbs.arrival()
+            arrival.on_done(self._arrived)
+            arrival.hurry()
+        return browsed_to_plain(page)
+
+    def _arrived(self, _: Future) -> None:
+        if not self._is_left:
+            self._channel.server.rounds.post(self._tell)
+
+    def _tell(self) -> None:
+        if not self._is_left:
+            self._channel.send(Arrived())
+
+    def leave(self) -> Steps[None]:
+        """End the tail."""
+        self._is_left = True
+        return self._verbs.close()

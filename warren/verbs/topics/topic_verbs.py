@@ -1,7 +1,7 @@
 """The verbs of a topic.
 
 Messages are appended to one of the topic's queues and stay there, in order; groups read them, each at its own pace
-(:mod:`warren.handles.topic_reader`). They expire with their CommitLog file (``file_reserved_time``).
+(:mod:`warren.handles.topic`). They expire with their CommitLog file (``file_reserved_time``).
 """
 
 from __future__ import annotations

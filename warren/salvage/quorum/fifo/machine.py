@@ -7,7 +7,7 @@ clock, no randomness and no files: the same commands make the same queue.
 A message lies in one place: it is *ready* (first what was *returned*, in the order in which it came back, then the
 others, :mod:`warren.salvage.quorum.fifo.ready_queues`), *out* at a consumer
 (:mod:`warren.salvage.quorum.fifo.consumers`), or a *dead letter* on its way to another queue
-(:mod:`warren.salvage.quorum.fifo.dead_letters`; only if the queue sends them on at least once).
+(:mod:`warren.salvage.quorum.fifo.messages`; only if the queue sends them on at least once).
 
 Nearly every command ends with a *checkout*: expired messages are removed at the head, ready messages are delivered to
 consumers in turn (:mod:`warren.salvage.quorum.fifo.service`) as long as there are both, then messages over the queue's
@@ -32,10 +32,10 @@ from typing import Any, Final, TypeAlias
 from warren.salvage.quorum.fifo import commands, machine_state
 from warren.salvage.quorum.fifo.commands import Command, ConsumerKey, Pid
 from warren.salvage.quorum.fifo.consumers import SUSPECTED, UP
-from warren.salvage.quorum.fifo.dead_letters import DeadLetters
 from warren.salvage.quorum.fifo.deliveries import Deliveries
 from warren.salvage.quorum.fifo.machine_state import Parts
 from warren.salvage.quorum.fifo.membership import Membership
+from warren.salvage.quorum.fifo.messages import DeadLetters
 from warren.salvage.quorum.fifo.ready_queues import ManyQueues, QueuedMessage, TwoQueues
 from warren.salvage.quorum.fifo.rules import DEFAULT_TIMEOUT_MS, QueueSettings, Rules, rules_of
 from warren.salvage.quorum.fifo.settlements import Settlements
