@@ -44,8 +44,6 @@ ERRORS: Final = """
 All stand in `warren.errors`. `WarrenError`, and the four that have others below them, stand at the top, too. What to do
 about each: [runtime](runtime.md#errors-and-what-to-do).
 
-| error | is a | when |
-| --- | --- | --- |
 """
 
 FIRST: Final = ("Config", "Node", "Vhost", "Queue", "Exchange", "Consumer", "Delivery", "Confirm", "Topic", "Reader")
@@ -159,7 +157,7 @@ def error_row(name: str, error: type) -> str:
     code = getattr(error, "reply_code", None)
     base = f"`{error.__mro__[1].__name__}`{'' if code is None else f', {code}'}"
     said = markdown(inspect.getdoc(error) or "").partition("\n\n")[0].replace("\n", " ")
-    return f"| `{name}` | {base} | {said} |\n"
+    return f"- `{name}` ({base}): {said}\n"
 
 
 def markdown(text: str | None) -> str:

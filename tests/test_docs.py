@@ -341,7 +341,7 @@ def test_the_api_page_has_every_name_and_says_something_of_each() -> None:
     for owner in script_of("api").classes():
         assert f"\n## {owner.__name__}\n" in page
     for name in warren.errors.__all__:
-        assert re.search(rf"^\| `{name}` \| `\w+`(, \d+)? \| \S", page, re.MULTILINE), name
+        assert re.search(rf"^- `{name}` \(`\w+`(, \d+)?\): \S", page, re.MULTILINE), name
 
 
 def test_handles_show_verbs_and_no_plumbing() -> None:

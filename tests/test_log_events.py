@@ -102,7 +102,7 @@ def test_no_field_is_an_attribute_that_records_have_anyway() -> None:
 def test_every_event_and_field_is_documented() -> None:
     page = (PROJECT / "docs" / "monitoring.md").read_text(encoding="utf-8")
     events, _, fields = page.partition("### Records for programs")[2].partition("\n## ")[0].partition("### Fields")
-    assert dict(re.findall(r"^\| `([a-z_]+)` \| (.*) \|$", events, re.MULTILINE)) == dict(EVENTS)
+    assert dict(re.findall(r"^- `([a-z_]+)`: (.*)$", events, re.MULTILINE)) == dict(EVENTS)
     first_cells = re.findall(r"^\| (`.*?`) \|", fields, re.MULTILINE)
     assert {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)} == FIELDS | {"event"}
 
