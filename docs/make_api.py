@@ -68,12 +68,11 @@ def page() -> str:
     ]
     parts.append("\n## Files\n\n[Export and import](export-import.md).\n")
     parts += [entry(one.__name__, one) for one in (warren.export_messages, warren.import_messages)]
-    for owner in classes():
-        parts.append(f"\n## {owner.__name__}\n\n{markdown(inspect.getdoc(owner))}\n")
-        parts += entries(owner)
-    for owner in (TestNode, QueueMessages, SeenMessage):
-        parts.append(f"\n## warren.testing.{owner.__name__}\n\n{markdown(inspect.getdoc(owner))}\n")
-        parts += entries(owner)
+    described: dict[Any, str] = {}
+    for owner in (*classes(), TestNode, QueueMessages, SeenMessage):
+        name = owner.__name__ if owner in classes() else f"warren.testing.{owner.__name__}"
+        parts.append(f"\n## {name}\n\n{markdown(inspect.getdoc(owner))}\n")
+        parts += entries(owner, described)
     parts.append(ERRORS)
     parts += [error_row(name, getattr(warren.errors, name)) for name in warren.errors.__all__]
     return "".join(parts)
@@ -105,13 +104,20 @@ def public_names(owner: type) -> Iterator[tuple[str, Any]]:
 CONFIRM: Final = ("wait", "done", "error", "on_done")
 
 
-def entries(owner: type) -> Iterator[str]:
-    """All names of a class; in one line those that need no explanation."""
+def entries(owner: type, described: dict[Any, str]) -> Iterator[str]:
+    """All names of a class; in one line those that need no explanation, or have it with another class."""
     names = [*public_names(owner)]
-    plain = [name for name, member in names if isinstance(member, property) and not inspect.getdoc(member)]
-    yield from (entry(name, member) for name, member in names if name not in plain)
-    if plain:
-        yield f"\n**{', '.join(f'`{name}`' for name in plain)}**\n"
+    lines: dict[str, list[str]] = {}
+    for name, member in names:
+        if member in described:
+            lines.setdefault(f"As for `{described[member]}`: ", []).append(name)
+        elif isinstance(member, property) and not inspect.getdoc(member):
+            lines.setdefault("", []).append(name)
+        else:
+            yield entry(name, member)
+        described.setdefault(member, owner.__name__)
+    for beginning, plain in lines.items():
+        yield f"\n{beginning}**{', '.join(f'`{name}`' for name in plain)}**\n"
 
 
 def entry(name: str, member: Any) -> str:
