@@ -47,7 +47,7 @@ def test_the_defaults_are_rabbitmqs() -> None:
     assert settings.credit_flow_default_credit == (400, 200)
     assert settings.queue_ram_report_interval_ms == 5000
     assert settings.hibernate_after_ms == 1000
-    assert settings.sync_interval_ms == 25
+    assert settings.sync_interval_ms == 200
 
 
 @pytest.mark.parametrize(("cpu_count", "threads"), [(None, 2), (1, 2), (2, 3), (3, 4), (64, 4)])

@@ -48,7 +48,7 @@ class Host:
 
     def __init__(self, arguments: dict[str, Any] | None = None, **settings: Any) -> None:
         self.bench = Bench(arguments)
-        self.settings = NodeSettings(**settings)
+        self.settings = NodeSettings(**{"sync_interval_ms": 25} | settings)
         self.store = Store()
         self.heard: list[tuple[Any, ...]] = []
         self.timers: dict[str, int] = {}

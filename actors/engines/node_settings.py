@@ -181,8 +181,8 @@ class NodeSettings:
     """The delivery limit of quorum queues that have none of their own; ``None``: no limit, as with RabbitMQ before 4.0,
     whose default is 20."""
 
-    sync_interval_ms: int = attrs.field(default=25, validator=at_least(0))
-    """Commits that come within this time are synced together."""
+    sync_interval_ms: int = attrs.field(default=200, validator=at_least(0))
+    """Commits that nobody waits for are synced together, at most this time after the first of them."""
 
     host_timeout_ms: int = attrs.field(default=10_000, validator=at_least(2000))
     """How long the host of a shared directory may be silent before its guests' calls fail."""

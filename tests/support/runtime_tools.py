@@ -87,7 +87,9 @@ def hand_node(
     check_invariants: bool = True,
     **settings: Any,
 ) -> HandNode:
-    """Open a node; what is not given is new. ``settings``: as for :func:`warren.open`."""
+    """Open a node; what is not given is new. ``settings``: as for :func:`warren.open`; syncs come after 25 ms."""
+    if config is None:
+        settings.setdefault("sync_interval_ms", 25)
     disk = MemoryFileSystem(random.Random(seed)) if files is None else files
     pool = HandPool()
     time = HandClock() if clock is None else clock
