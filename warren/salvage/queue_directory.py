@@ -5,7 +5,7 @@ What a format implements, and what follows from it: :class:`warren.salvage.queue
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self
 
 import attrs
@@ -201,7 +201,7 @@ def sized(files: FileSystem, paths: Iterable[str]) -> tuple[SizedFile, ...]:
 class Extent:
     """How large a directory is, and in which parts it can be read."""
 
-    pieces: dict[int, tuple[SizedFile, ...]]
+    pieces: Mapping[int, tuple[SizedFile, ...]]
     """The numbers of its segments, ascending, and each one's files; empty: it is read as a whole."""
     shared: tuple[SizedFile, ...]
     """What every part reads: a journal, or all of a directory that is read as a whole."""
