@@ -63,7 +63,7 @@ PROMISES: Final = (
             "crashes::a_kill_at_any_operation_breaks_no_promise",
         ),
         Shown(
-            "the power fails at any file operation: unsynced writes, names and sizes are lost in any order, or torn",
+            "the power fails at any file operation, and unsynced writes, names and sizes are lost in any order, or torn",
             "crash_points::no_crash_breaks_a_promise",
             "crashes::a_power_loss_at_any_operation_breaks_no_promise",
         ),
@@ -79,7 +79,7 @@ PROMISES: Final = (
             "disk_faults::whatever_fails_on_a_disk_nothing_confirmed_is_lost_and_all_goes_on",
         ),
         Shown(
-            "an fsync fails: nothing unsynced is called safe, by this process or by the next",
+            "an fsync fails, and nothing unsynced is called safe, by this process or by the next",
             "crashes::a_failed_operation_comes_out_and_loses_nothing",
             "topic_store_machine::what_is_confirmed_after_a_sync_failed_is_safe_with_all_before_it",
             "record_log::what_is_read_after_a_sync_that_failed_is_safe_only_as_a_copy",
@@ -91,7 +91,7 @@ PROMISES: Final = (
         Shown("any order of the actors' turns", "schedules::no_order_of_a_nodes_threads_breaks_a_promise"),
     ),
     Promise(
-        "Messages come in order, none of them half, none a second time without the redelivered flag",
+        "Messages come whole, in order, and a second time only with the redelivered flag",
         Shown(
             "a kill or a power loss at any operation",
             "crashes::a_kill_at_any_operation_breaks_no_promise",
@@ -140,7 +140,7 @@ PROMISES: Final = (
         ),
     ),
     Promise(
-        "A delayed message comes, and not before its time; one that was called back does not",
+        "A delayed message comes, and not before its time; one that was cancelled does not come",
         Shown(
             "a crash at any operation",
             "delayed_messages::a_crash_at_every_operation_loses_nothing_that_was_confirmed",
@@ -166,7 +166,7 @@ PROMISES: Final = (
         Shown("kill -9 at full speed", "kill::kills_at_full_speed"),
     ),
     Promise(
-        "A shared directory has one host at a time, and one soon; nothing confirmed is lost with it",
+        "A shared directory has one host at a time, and soon another if that ends; nothing confirmed is lost",
         Shown(
             "any order of what processes do, and deaths anywhere",
             "takeover_schedules::no_order_of_takeovers_breaks_a_promise",
@@ -194,7 +194,7 @@ PROMISES: Final = (
         ),
     ),
     Promise(
-        "What stopped accepting says so and why; what can be read is served; all goes on when the cause is gone",
+        "A part that stops accepting says why; what can be read is served; all resumes when the cause is gone",
         Shown(
             "a real file system, filled and freed",
             "real_disk_faults::a_real_file_system_is_filled_and_freed_under_traffic",
@@ -214,12 +214,12 @@ PROMISES: Final = (
             "modules_not_read::topics_that_go_down_while_no_module_can_be_read_come_up_again",
         ),
         Shown(
-            "no descriptor left for a guest that connects anew",
+            "no descriptor left for a guest that reconnects",
             "sharing::a_guest_that_finds_no_descriptor_for_the_next_connection_says_so_and_goes_on_once_it_does",
         ),
         Shown("permission lost and given back", "real_disk_faults::permission_to_make_files_is_lost_and_given_back"),
         Shown(
-            "whoever waits is answered, whichever operation of the disk fails",
+            "an operation of the disk fails, and every waiting call is answered",
             "everybody_answered::whoever_waits_is_answered_whichever_operation_fails",
         ),
         Shown(
@@ -237,7 +237,7 @@ PROMISES: Final = (
         ),
     ),
     Promise(
-        "Reading ends, in bounded memory, with nothing but errors of warren's",
+        "Reading ends, in bounded memory, and raises only warren's own errors",
         Shown(
             "any bytes, in any file",
             "fuzz::a_damaged_input_is_refused_or_read",
@@ -253,7 +253,7 @@ PROMISES: Final = (
         ),
     ),
     Promise(
-        "No message is missing without a word: `verify` says what is damaged, `export` saves all that is sound",
+        "No message is missing silently: `verify` names the damage, `export` saves all that is intact",
         Shown(
             "any single damage of a broker's directory",
             "damage_drawn::classic_queues_lose_nothing_without_a_word",
@@ -272,7 +272,7 @@ PROMISES: Final = (
         ),
     ),
     Promise(
-        "Nobody waits for ever, and an idle queue answers within 100 ms while others are busy",
+        "No call waits for ever, and an idle queue answers within 100 ms while others are busy",
         Shown("any order of the actors' turns", "schedules::no_order_of_a_nodes_threads_breaks_a_promise"),
         Shown(
             "real threads, event loops, guests and clients at full speed",
@@ -309,7 +309,7 @@ PROMISES: Final = (
         Shown("links in the place of files", "links::a_link_in_the_place_of_any_file_of_a_node"),
     ),
     Promise(
-        "A name, a size, a depth is taken and comes back as it was, or is one clear error",
+        "A name, a size or a depth is accepted and preserved, or is one clear error",
         Shown(
             "any characters, from a host and a guest", "names::each_name_is_taken_or_is_a_clear_error_and_comes_back"
         ),
@@ -334,10 +334,10 @@ LIMITS: Final = """
 - A message that was not confirmed may be there or not, and a publisher that sends it again may have it twice
   ([unique](jobs.md#unique-jobs) messages are stored once).
 - An ack is safe within `sync_interval_ms`; before that a crash brings the message back, flagged as redelivered.
-- Transient messages and queues go with the process.
-- A disk that lies about a flush, and bits that flip in memory, break what they break; damage on the disk is found where
-  the formats have a checksum, or a length that does not fit: RabbitMQ's classic queues have none for bodies.
-- Two machines on one directory through a network file system: the lock is the machine's own.
+- Transient messages and queues are lost with the process.
+- If a disk lies about a flush, or bits flip in memory, a promise may break. Damage on the disk is found where the
+  formats have a checksum, or a length does not fit: RabbitMQ's classic queues have no checksums for bodies.
+- Two machines must not share a directory through a network file system: each has a lock of its own.
 """
 
 
@@ -371,10 +371,7 @@ def _counts() -> Iterator[str]:
     for kind, number in numbers.items():
         yield f"| {f'{number:,}' if number else '–'} | {kind.value} |\n"
     if not all(numbers.values()):
-        yield (
-            "\n–: that night's search was left out, or ended at something to be looked into; what it had tried until\n"
-            "then does not count. Every `make test-all` has its share of it.\n"
-        )
+        yield ("\n–: that search was left out, or did not finish. Every `make test-all` has its share of it.\n")
 
 
 if __name__ == "__main__":
