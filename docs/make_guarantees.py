@@ -63,7 +63,7 @@ PROMISES: Final = (
             "crashes::a_kill_at_any_operation_breaks_no_promise",
         ),
         Shown(
-            "the power fails at any file operation, and unsynced writes, names and sizes are lost in any order, or torn",
+            "the power fails at any file operation, and unsynced writes, names and sizes are lost or torn in any order",
             "crash_points::no_crash_breaks_a_promise",
             "crashes::a_power_loss_at_any_operation_breaks_no_promise",
         ),
