@@ -22,6 +22,7 @@ from tests.support.waiting import wait_until
 PORT: Final = 5672
 TLS_PORT: Final = 5671
 MANAGEMENT_PORT: Final = 15672
+START_DEADLINE_S: Final = 180.0
 STOP_DEADLINE_S: Final = 30.0
 PROGRAMS: Final = Path(__file__).parent / "programs"
 
@@ -91,7 +92,12 @@ class _Warren:
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         listens = f"warren serve listens; see {self._log}"
-        wait_until(lambda: _listens(PORT) and _listens(MANAGEMENT_PORT), listens, process=self._process)
+        wait_until(
+            lambda: _listens(PORT) and _listens(MANAGEMENT_PORT),
+            listens,
+            process=self._process,
+            patience_s=START_DEADLINE_S,
+        )
         self.runs.touch()
 
     def stop(self) -> None:

@@ -426,7 +426,7 @@ JAVA_TESTS = Suite(
         build=("sh", str(PROGRAMS / "java_suite.sh"), "build"),
     ),
     deadline_s=3600.0,
-    note="its client, functional and server tests, compiled with Debian's libraries",
+    note="its functional and server tests, compiled with Debian's libraries",
 )
 
 SUITES: Final[Mapping[str, Suite]] = {

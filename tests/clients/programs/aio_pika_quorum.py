@@ -1,10 +1,13 @@
-"""A plugin of pytest that makes each named queue that aio-pika declares a quorum queue."""
+"""A plugin of pytest that makes each named queue that aio-pika declares a quorum queue.
+
+Quorum queues are deleted without conditions: those with ``if_unused`` or ``if_empty`` are refused.
+"""
 
 from importlib import import_module
 from typing import Any
 
 Channel: Any = import_module("aiormq.channel").Channel
-declare = Channel.queue_declare
+declare, delete = Channel.queue_declare, Channel.queue_delete
 
 
 async def declare_quorum(self: Any, queue: str = "", **options: Any) -> Any:
@@ -14,4 +17,8 @@ async def declare_quorum(self: Any, queue: str = "", **options: Any) -> Any:
     return await declare(self, queue, **options)
 
 
-Channel.queue_declare = declare_quorum
+async def delete_quorum(self: Any, queue: str = "", **options: Any) -> Any:
+    return await delete(self, queue, **options | {"if_unused": False, "if_empty": False})
+
+
+Channel.queue_declare, Channel.queue_delete = declare_quorum, delete_quorum
