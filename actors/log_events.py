@@ -78,7 +78,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "status_failed": "a request of `warren top` was not answered, or a process could not connect",
     "status_unavailable": "`warren top` cannot attach",
     "stream_topic_kept": "the topic of a deleted stream could not be deleted",
-    "target_missing": "dead letters, delayed or alternate messages are dropped: the target does not exist, or has no route",
+    "target_missing": "dead letters, delayed or alternate messages are dropped: the target is missing, or has no route",
     "tls_refused": "a TLS handshake failed or took too long",
     "topics_cut": "what recovery cut off or deleted",
     "topics_down": "the topics are down",
