@@ -11,13 +11,12 @@ from warren.actors.queue.intake import SettleKey
 from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.runtime.future import Future
 from warren.actors.runtime.pooled_actor import WrongProcessError
-from warren.handles.process_bound import ProcessBound
 from warren.queue_index.queue.acking import tag_ranges
 from warren.queue_index.queue.fetching import DELIVERY_COUNT, Fetched, FetchedAgain
 from warren.storage.errors import WarrenError
 from warren.values.messages import ReceivedMessage, milliseconds
 from warren.verbs.instrumentation import HOOK
-from warren.verbs.steps import Steps, call
+from warren.verbs.steps import ProcessBound, Steps, call
 
 
 class SettlingChannel(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar, overload
 
-from warren.handles.process_bound import ProcessBound
+from warren.verbs.steps import ProcessBound
 
 T = TypeVar("T")
 

@@ -330,7 +330,7 @@ class RunningNode:
 
     def stats(self, asked: Mapping[tuple[str, str], Mapping[str, Any]] | None = None) -> Steps[dict[str, Any]]:
         """Return every vhost's queues' :meth:`Queue.stats`, its streams, the queues that failed, and the stores;
-        :meth:`memory`; and the topics (:mod:`warren.hosting.topic_stats`), ``None`` if there never was one.
+        :meth:`memory`; and the topics (:mod:`warren.hosting.node_stats`), ``None`` if there never was one.
 
         ``asked``: stats of queues, by vhost and name, that were fetched just now.
         """

@@ -39,8 +39,8 @@ from warren.actors.engines.errors import NotFoundError
 from warren.actors.queue.inspecting import ask_politely
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.inbox import Call
+from warren.hosting.node_stats import each_topic, no_room
 from warren.hosting.queue_rows import Key, QueueRow, each_queue, find_queue, queue_row
-from warren.hosting.topic_stats import each_topic, no_room
 from warren.queue_index.message.amqp_tables import table_to_json
 from warren.storage.errors import WarrenError
 from warren.verbs.steps import run

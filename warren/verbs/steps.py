@@ -7,6 +7,8 @@ it, and returns what the caller gets. Two drivers run it: :func:`run` waits in t
 
 A handle holds its verbs as ``_verbs``, and makes methods of them with :func:`blocking` or
 :func:`warren.aio.bridge.awaited`, which keep their names, arguments and docstrings.
+
+Handles on a node, and what they handed out, belong to one process (:class:`ProcessBound`).
 """
 
 from __future__ import annotations
@@ -14,18 +16,30 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Generator
-from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Concatenate, Final, Generic, NoReturn, ParamSpec, Protocol, TypeVar, overload
 
 import attrs
 
 from warren.actors.node.admission import Admission
 from warren.actors.runtime.future import Future, Timeout
 from warren.actors.runtime.inbox import Call
-from warren.actors.runtime.pooled_actor import Asked, PooledActor
-from warren.handles.process_bound import ProcessBound
+from warren.actors.runtime.pooled_actor import Asked, PooledActor, WrongProcessError
 from warren.storage.call_arguments import signature
 from warren.storage.errors import InvalidValueError, shown
 from warren.verbs.instrumentation import HOOK
+
+
+class ProcessBound:
+    """Something that cannot be sent to another process: pickling it is an error."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        raise WrongProcessError(
+            f"a {type(self).__name__} belongs to the process that opened its node: one process has a directory; send "
+            "bodies, not handles"
+        )
+
 
 P = ParamSpec("P")
 A = TypeVar("A")

@@ -585,7 +585,7 @@ class NodeVerbs(VhostVerbs):
     @operation("node")
     def stats(self) -> Steps[dict[str, Any]]:
         """Return every vhost's queues' :meth:`Queue.stats`, failed queues, and stores; :meth:`memory`; and the topics
-        (:mod:`warren.hosting.topic_stats`), ``None`` if there never was one."""
+        (:mod:`warren.hosting.node_stats`), ``None`` if there never was one."""
         return self.node.stats()
 
 

@@ -27,10 +27,9 @@ from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.queue_index.message.msg_ids import MsgIds
 from warren.queue_index.queue.body_store import StoreClient
 from warren.queue_index.queue.variable_queue import QueueFiles, VariableQueue
-from warren.simulation.node.disk_time import DiskTime
 from warren.simulation.node.publication import NO_TIME, envelope
 from warren.simulation.node.simulated_queue import SimulatedQueue
-from warren.simulation.node.simulated_store import SimulatedStore, StoreLink
+from warren.simulation.node.simulated_store import DiskTime, SimulatedStore, StoreLink
 from warren.simulation.node.virtual_time import Event, VirtualTime
 from warren.simulation.scenarios.node_spec import NodeSpec
 from warren.simulation.scenarios.scenario import QueueSpec, Scenario

@@ -32,9 +32,8 @@ from warren.actors.runtime.pooled_actor import TURN_ENTRIES
 from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.queue_index.message.msg_ids import MsgIds
 from warren.queue_index.queue.variable_queue import QueueFiles
-from warren.simulation.node.disk_time import DiskTime, DiskUser, NeverFull
 from warren.simulation.node.publication import NO_TIME, Behind, Counters, Publication, Token
-from warren.simulation.node.simulated_store import StoreLink
+from warren.simulation.node.simulated_store import DiskTime, DiskUser, NeverFull, StoreLink
 from warren.simulation.node.virtual_time import Event, QueueTimers, VirtualTime
 from warren.storage.counted import CountedFileSystem
 from warren.storage.record_log import RecordLog

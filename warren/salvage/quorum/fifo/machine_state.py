@@ -46,8 +46,8 @@ import attrs
 from warren.salvage.quorum.fifo.commands import ConsumerKey, Pid
 from warren.salvage.quorum.fifo.consumers import CANCELLED, QUIESCING, SUSPECTED, TIMED_OUT, UP, Consumer
 from warren.salvage.quorum.fifo.delayed import Delayed
+from warren.salvage.quorum.fifo.membership import Publishers
 from warren.salvage.quorum.fifo.messages import DeadLetter, DeadLetters, Messages
-from warren.salvage.quorum.fifo.publishers import Publishers
 from warren.salvage.quorum.fifo.ready_queues import (
     HIGHEST_PRIORITY,
     ManyQueues,
