@@ -100,9 +100,12 @@ def figures_table(figures: Sequence[Figure]) -> list[str]:
 
 
 def markdown(results: Results) -> str:
-    """For the page: the run, a row a figure, and the figures' notes."""
-    notes = dict.fromkeys(f"- {figure.title}: {figure.note}." for figure in results.figures if figure.note)
-    return "\n".join([machine_line(results.date, results.machine), "", *figures_table(results.figures), "", *notes, ""])
+    """For the page: the run, and a row a figure with its note."""
+    rows = []
+    for figure in results.figures:
+        title, *cells = _cells(figure)
+        rows.append([f"{title} ({figure.note})" if figure.note else title, *cells])
+    return "\n".join([machine_line(results.date, results.machine), "", *markdown_table(HEADINGS, rows), ""])
 
 
 def write_into(page: Path, text: str, *, begin: str = BEGIN, end: str = END) -> None:

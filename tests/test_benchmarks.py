@@ -97,7 +97,8 @@ def test_results_go_into_json_a_table_a_page_and_a_picture(results: Results, tmp
     text = page.read_text(encoding="utf-8")
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
-    assert all(text.count(f"| {figure.title} |") == 1 for figure in results.figures)
+    titles = [f"{figure.title} ({figure.note})" if figure.note else figure.title for figure in results.figures]
+    assert all(text.count(f"| {title} |") == 1 for title in titles)
     assert "older" not in text
     assert Results.from_json(plain) == results
     for number, drawing in enumerate((draw, draw_topics)):
