@@ -38,11 +38,11 @@ _INDEX_V2 = b"\nINDEX: v2\n"
 
 def base36(number: int) -> str:
     """Upper-case, without leading zeros."""
-    pairs = []
+    text = ""
     while number:
-        number, pair = divmod(number, 36 * 36)
-        pairs.append(_PAIRS[pair])
-    return "".join(reversed(pairs)).lstrip("0") or "0"
+        text = _PAIRS[number % (36 * 36)] + text
+        number //= 36 * 36
+    return text.lstrip("0") or "0"
 
 
 def _name(data: bytes) -> str:

@@ -189,9 +189,9 @@ class QueueDeclaration(QueueArguments):
 
     def __attrs_post_init__(self) -> None:
         check_short_string("a queue's name", self.name)
-        check_names("an argument's name", self.arguments)
-        check_texts("an argument", dict(self.arguments))
         if self.arguments:
+            check_names("an argument's name", self.arguments)
+            check_texts("an argument", dict(self.arguments))
             self._check_arguments()
 
     def _check_arguments(self) -> None:
@@ -286,6 +286,8 @@ class QueueDeclaration(QueueArguments):
             if flag != getattr(self, name):
                 yield name, getattr(self, name), flag
         for name in self._checks:
+            if name not in self.arguments and name not in arguments:
+                continue
             current, received = argument(self.arguments, name), argument(arguments, name)
             if (_type_class(current), current) == (_type_class(received), received):
                 continue

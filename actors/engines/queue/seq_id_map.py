@@ -36,13 +36,14 @@ class SeqIdMap:
         entries = self._levels.get(level)
         if entries is None:
             return [default] * len(seq_ids)
-        numbers = []
-        start = stop = number = -1
-        for seq_id in seq_ids:
-            if not start <= seq_id < stop:
-                entry = _around(entries, seq_id)
-                start, stop, number = (seq_id, seq_id + 1, default) if entry is None else entry
-            numbers.append(number)
+        numbers: list[int] = []
+        for part in stretches(seq_ids):
+            at = part.start
+            for start, stop, number in _overlapping(entries, part):
+                numbers += [default] * (start - at)
+                at = min(stop, part.stop)
+                numbers += [number] * (at - max(start, part.start))
+            numbers += [default] * (part.stop - at)
         return numbers
 
     def add(self, level: int, seq_ids: range, amount: int) -> list[tuple[range, int]]:
@@ -95,12 +96,8 @@ class SeqIdMap:
         if entries is None or not part:
             return []
         removed = []
-        first = _around(entries, part.start)
-        starts = list(entries.irange(part.start, part.stop, inclusive=(True, False)))
-        if first is not None and first[0] < part.start:
-            starts.insert(0, first[0])
-        for start in starts:
-            stop, number = entries.pop(start)
+        for start, stop, number in _overlapping(entries, part):
+            del entries[start]
             if start < part.start:
                 entries[start] = (part.start, number)
             if part.stop < stop:
@@ -127,6 +124,14 @@ def stretches(seq_ids: range) -> Iterable[range]:
     if seq_ids.step == 1:
         return (seq_ids,) if seq_ids else ()
     return (range(seq_id, seq_id + 1) for seq_id in seq_ids)
+
+
+def _overlapping(entries: SortedDict[int, tuple[int, int]], part: range) -> list[tuple[int, int, int]]:
+    """Return the entries with any of consecutive messages: first, after the last, number."""
+    starts = list(entries.irange(part.start, part.stop, inclusive=(True, False)))
+    overlapping = [(start, *entries[start]) for start in starts]
+    first = _around(entries, part.start)
+    return overlapping if first is None or first[0] == part.start else [first, *overlapping]
 
 
 def _around(entries: SortedDict[int, tuple[int, int]], seq_id: int) -> tuple[int, int, int] | None:
