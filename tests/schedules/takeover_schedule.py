@@ -149,7 +149,7 @@ class TakeoverSchedule:
         replace(undo, "warren.storage.lock_file", "fcntl", sockets.Fcntl(processes))
         for name, constant in (
             ("actors.runtime.leader_follower", "SILENCE_TICK_S"),
-            ("server.heartbeats", "GUEST_BEAT_S"),
+            ("server.client_link", "GUEST_BEAT_S"),
         ):
             replace(undo, f"warren.{name}", constant, 1e6)  # else a program that hangs would seem to go on
         replace(undo, "warren.actors.runtime.loop_thread", "asyncio", sockets.Asyncio(scheduler))

@@ -31,8 +31,7 @@ from warren.amqp.received import Event, HeaderReceived, Heartbeat, Messages, Met
 from warren.amqp.states import Side, State
 from warren.client.calls import refused
 from warren.server.channels.channel import Ends, ServerChannel
-from warren.server.client_link import ClientLink
-from warren.server.heartbeats import Heartbeats
+from warren.server.client_link import ClientLink, Heartbeats
 from warren.server.login import Login, SaslError
 from warren.server.peer import Peer, packet_counts, set_option
 from warren.server.replies import ACCESS_REFUSED, CONNECTION_FORCED, NOT_ALLOWED, Refusal, closes_channel, reply_of
