@@ -7,7 +7,6 @@ from typing import Final
 
 from warren.management.handlers import (
     connections,
-    definitions,
     exchanges,
     health,
     live,
@@ -41,7 +40,7 @@ def _routes() -> Iterator[Route]:
     yield route("/whoami", "any", get=overview.whoami)
     yield route("/feature-flags", "admin", get=overview.feature_flags)
     for path in ("/definitions", "/all-configuration", "/definitions/:vhost"):
-        yield route(path, "admin", get=definitions.definitions, post=definitions.import_definitions)
+        yield route(path, "admin", get=vhosts.definitions, post=vhosts.import_definitions)
 
     yield route("/vhosts", "any", get=vhosts.vhosts)
     yield route("/vhosts/:vhost", "admin", get=vhosts.vhost, put=vhosts.put_vhost, delete=vhosts.delete_vhost)
