@@ -93,6 +93,16 @@ import sys, warren
 with warren.open(sys.argv[1]) as node:
     node.queue("q").publish(b"x").wait()
 """
+CONSUME = """
+import sys, warren
+with warren.open(sys.argv[1]) as node:
+    queue = node.queue("q")
+    for _ in range(3):
+        queue.publish(b"x", headers={"tries": 1}).wait()
+    with queue.consume(timeout=0) as consumer:
+        for delivery in consumer:
+            delivery.ack()
+"""
 INSPECT = """
 import sys
 from warren.cli import app
@@ -106,6 +116,7 @@ SERVE = "import warren.cli, warren.commands.serve"
     [
         (PUBLISH, "new", 196, 161, UNPUBLISHED | {"numpy"}),
         (PUBLISH, "data", 197, 161, UNPUBLISHED | {"numpy"}),
+        (CONSUME, "data", 198, 163, UNPUBLISHED | {"numpy"}),
         (
             INSPECT,
             "data",
@@ -121,7 +132,7 @@ SERVE = "import warren.cli, warren.commands.serve"
             TOPICS | {"psutil", "starlette", "uvicorn", "rich", "warren.server.channels.guest_calls"},
         ),
     ],
-    ids=["publish first", "publish", "inspect", "serve"],
+    ids=["publish first", "publish", "consume", "inspect", "serve"],
 )
 def test_a_program_imports_what_it_uses_and_little_else(
     program: str, directory: str, *, modules: int, classes: int, unused: set[str], tmp_path: Path

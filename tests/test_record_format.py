@@ -33,6 +33,7 @@ from warren.queue_index.index.record_format import (
     journal_publish_head,
     journal_short,
     journal_shorts,
+    journal_shorts_of,
     parse,
     parse_file,
     segment_publish_head,
@@ -51,6 +52,16 @@ def test_a_record_head_is_two_bits_of_kind_and_the_number() -> None:
             assert journal_short(kind, seq_id) == journal_shorts(kind, np.array([seq_id]))
     assert journal_shorts(DELIVER, np.array([1, 3])).hex() == "80000000000000018000000000000003"
     assert journal_shorts(ACK, np.array([3, (1 << 62) - 1])).hex() == "c000000000000003ffffffffffffffff"
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [[range(5, 6)], [range(7, 10), range(2)], [range(3000)], [range(4000, 4040, 2), range(1000)]],
+    ids=["one", "few", "many", "many in two ranges"],
+)
+def test_short_records_of_ranges_are_those_of_their_numbers(ranges: list[range]) -> None:
+    numbers = [number for part in ranges for number in part]
+    assert journal_shorts_of(ACK, ranges) == b"".join(journal_short(ACK, number) for number in numbers)
     assert segment_publish_head(5, persistent=True).hex() == "c005"
     assert segment_publish_head(0x3FFF, persistent=False).hex() == "bfff"
 

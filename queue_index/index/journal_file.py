@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from warren.queue_index.index import directory as names
-from warren.queue_index.index.record_format import journal_shorts, seq_id_array
+from warren.queue_index.index.record_format import journal_shorts_of
 from warren.queue_index.index.record_matrix import ColumnRecords, RecordMatrix
 from warren.storage.errors import DiskFullError, NoRoomError, StorageError
 from warren.storage.filesystem import File, FileSystem, append_whole, write_file
@@ -71,7 +71,7 @@ class JournalFile:
             return part
         if isinstance(part, ColumnRecords):
             return self._matrix.journal_bytes(part)
-        return journal_shorts(part[0], seq_id_array(part[1]))
+        return journal_shorts_of(part[0], (part[1],))
 
     def sync(self) -> None:
         """Sync the file, with what was written before a :meth:`release` too."""

@@ -39,8 +39,7 @@ from warren.queue_index.index.record_format import (
     DELIVER,
     journal_publish_head,
     journal_short,
-    journal_shorts,
-    seq_id_array,
+    journal_shorts_of,
 )
 from warren.queue_index.index.record_matrix import RecordMatrix
 from warren.queue_index.index.segment_files import SegmentFiles
@@ -203,9 +202,7 @@ class QueueIndex:
             seq_ids = ranges[0]
             self.journal.append((journal_short(kind, seq_ids.start) if len(seq_ids) == 1 else (kind, seq_ids),))
         else:
-            import numpy as np
-
-            self.journal.append((journal_shorts(kind, np.concatenate(list(map(seq_id_array, ranges)))),))
+            self.journal.append((journal_shorts_of(kind, ranges),))
         for part in ranges:
             low, high = (part.start, part.stop) if part.step > 0 else (part[-1], part.start + 1)
             self._add(fact, low, high, abs(part.step))
