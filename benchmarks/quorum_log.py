@@ -22,7 +22,7 @@ import attrs
 
 from benchmarks.scenarios import PERSISTENT
 from warren.queue_index.message.message_format import encode_message
-from warren.salvage.quorum.ra.segment_table import encode_segment
+from warren.salvage.quorum.ra.segment_format import encode_segment
 from warren.salvage.quorum.ra.wal_format import WAL_HEADER, encode_record
 
 NODE: Final = b"rabbit@bench"

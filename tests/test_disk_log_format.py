@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.disk_log_tools import CLOSED, OPEN, item, log
-from warren.salvage.metadata.mnesia_tables import read_items
+from warren.salvage.metadata.disk_log_format import read_items
 from warren.salvage.queue_directory import Finding
 from warren.storage.erlang_terms import Atom, Term
 from warren.storage.errors import DataError

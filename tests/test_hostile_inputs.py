@@ -33,7 +33,8 @@ from warren.queue_index.index.directory import parse_vhost_config
 from warren.queue_index.topics.consumer_offsets_format import OffsetTextError, decode_local_offsets
 from warren.salvage.archives.archive import unpack
 from warren.salvage.quorum.ra.log import QuorumLog
-from warren.salvage.quorum.ra.segment_table import DAMAGED_TABLE, encode_segment
+from warren.salvage.quorum.ra.segment_format import encode_segment
+from warren.salvage.quorum.ra.segment_table import DAMAGED_TABLE
 from warren.salvage.quorum.ra.wal_columns import WalEntries
 from warren.shovel.errors import ShovelError
 from warren.shovel.exported_rows import check_types, row_of_line

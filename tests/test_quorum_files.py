@@ -27,7 +27,7 @@ from warren.salvage.quorum.ra.config import parse_config, read_config
 from warren.salvage.quorum.ra.entry_runs import BadEntry, Hole, LogEntry
 from warren.salvage.quorum.ra.file_names import NAMES_FILE
 from warren.salvage.quorum.ra.log import QuorumLog
-from warren.salvage.quorum.ra.segment_table import SEGMENT_HEADER
+from warren.salvage.quorum.ra.segment_format import SEGMENT_HEADER
 from warren.salvage.quorum.ra.snapshot_format import encode_indexes, parse_indexes
 from warren.salvage.quorum.ra.wal_columns import WalEntries
 from warren.salvage.quorum.ra.wal_format import WAL_HEADER, encode_record

@@ -17,7 +17,7 @@ from warren.queue_index.message.message_format import Envelope, encode_message
 from warren.queue_index.properties import Properties, encode_properties
 from warren.salvage.quorum.ra.file_names import CONFIG_NAME, META_FILE, NAMES_FILE, is_wal_name
 from warren.salvage.quorum.ra.log import QuorumLog
-from warren.salvage.quorum.ra.segment_table import encode_segment
+from warren.salvage.quorum.ra.segment_format import encode_segment
 from warren.salvage.quorum.ra.snapshot_format import encode_indexes, encode_snapshot
 from warren.salvage.quorum.ra.wal_format import WAL_HEADER, encode_record
 from warren.salvage.quorum.ra.wal_index import WalIndex

@@ -4,28 +4,11 @@ Its table is all that is kept of a segment, and only while it is used. A table i
 order: the indexes go up by one, and an index comes back only with the same entry (written again after a crash) or in a
 higher term (after an election: then it voids what is above it). A record that breaks the order is damaged: the entry
 that should be there cannot be read. Up to the snapshot's index entries may be missing (RabbitMQ 4.3 compacts).
-
-A segment is a closed part of one queue's log::
-
-    "RASG" · u16 version · u16 M, the number of record slots
-
-    version 2, 32 bytes a record            version 1, 28 bytes
-    +-------+------+--------+--------+-----+
-    | index | term | offset | length | CRC |  offset: 4 bytes
-    |   8   |  8   |   8    |   4    |  4  |
-    +-------+------+--------+--------+-----+
-    M of them, unused ones zero; then the entries, in the order of the records
-
-The CRC-32 is that of the entry; 0 = none. A record whose index is not above the one before voids what the file has
-from that index on.
 """
 
 from __future__ import annotations
 
-import struct
-import zlib
 from bisect import bisect_left
-from collections.abc import Iterable
 from contextlib import closing
 from typing import Any, Final
 
@@ -35,40 +18,9 @@ import numpy.typing as npt
 
 from warren.salvage.queue_directory import Finding
 from warren.salvage.quorum.ra.entry_runs import BadEntry, EntryRun
+from warren.salvage.quorum.ra.segment_format import MAX_INDEX, RECORD_DTYPES, SEGMENT_HEADER, SEGMENT_MAGIC
 from warren.storage.errors import DataError
 from warren.storage.filesystem import File, FileSystem
-
-SEGMENT_MAGIC: Final = b"RASG"
-SEGMENT_HEADER: Final = struct.Struct(">4sHH")
-
-RECORD_DTYPES: Final = {
-    1: np.dtype([("index", ">u8"), ("term", ">u8"), ("offset", ">u4"), ("length", ">u4"), ("checksum", ">u4")]),
-    2: np.dtype([("index", ">u8"), ("term", ">u8"), ("offset", ">u8"), ("length", ">u4"), ("checksum", ">u4")]),
-}
-"""By version."""
-
-MAX_INDEX: Final = (1 << 64) - 1
-"""The highest that a record can say."""
-
-if {version: dtype.itemsize for version, dtype in RECORD_DTYPES.items()} != {1: 28, 2: 32}:
-    raise RuntimeError("a record of a segment does not have its size")
-
-
-def encode_segment(
-    entries: Iterable[tuple[int, int, bytes]], *, room: int = 4096, version: int = 2, checksums: bool = True
-) -> bytes:
-    """A segment with these entries, as (index, term, entry), and room for ``room``."""
-    dtype = RECORD_DTYPES[version]
-    start = SEGMENT_HEADER.size + room * dtype.itemsize
-    table = np.zeros(room, dtype)
-    bodies: list[bytes] = []
-    offset = start
-    for position, (index, term, entry) in enumerate(entries):
-        table[position] = (index, term, offset, len(entry), zlib.crc32(entry) if checksums else 0)
-        bodies.append(entry)
-        offset += len(entry)
-    return SEGMENT_HEADER.pack(SEGMENT_MAGIC, version, room) + table.tobytes() + b"".join(bodies)
-
 
 DAMAGED_TABLE: Final = "damaged table of records"
 OUT_OF_ORDER: Final = "its record is out of order"
@@ -82,7 +34,7 @@ class SegmentTable:
 
     path: str
     records: Records
-    """Those that count; see :mod:`warren.salvage.quorum.ra.segment_table`."""
+    """Those that count; see :mod:`warren.salvage.quorum.ra.segment_format`."""
     bad: dict[int, BadEntry]
     """Entries whose records cannot be trusted."""
     problems: tuple[Finding, ...]
