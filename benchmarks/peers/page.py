@@ -160,7 +160,11 @@ def _missed(figure: Figure) -> tuple[str, str, str]:
     of_ratio = figure.bar is not None and figure.bar.of == "ratio"
     spread, unit = (figure.ratio, "×") if of_ratio else (figure.ours, figure.unit)
     beside = f" {figure.counterpart_name}" if of_ratio else ""
-    return figure.title, value_text(None if spread is None else spread.median, unit) + beside, goal_text(figure).partition(":")[0]
+    return (
+        figure.title,
+        value_text(None if spread is None else spread.median, unit) + beside,
+        goal_text(figure).partition(":")[0],
+    )
 
 
 def _growth_table(growths: dict[str, dict[str, Points]]) -> list[str]:
