@@ -15,7 +15,7 @@ from warren.actors.engines.queue.consumers import Consumer
 from warren.actors.engines.queue.effects import DeadLetterBatch, Delivered
 from warren.actors.engines.queue.queue_receivers import BUFFER
 from warren.actors.engines.queue.queue_turn import QueueTurn
-from warren.actors.engines.queue.queue_turn_host import MAX_DELAY_MS, SyncGroup, TurnContext
+from warren.actors.engines.queue.queue_turn_host import TurnContext
 from warren.storage.errors import NoRoomError
 
 MS_NS = 1_000_000
@@ -54,17 +54,14 @@ class Host:
         self.timers: dict[str, int] = {}
         self.due: dict[str, Callable[[], object]] = {}
         self.more = False
-        self.group = SyncGroup(self.settings.sync_interval_ms)
         self.turn = QueueTurn(
             TurnContext(
                 host=self,
                 output=self,
                 process=self.bench.queue,
                 stores=[self.store],
-                name="q",
                 clock=self,
                 settings=self.settings,
-                sync_group=self.group,
             )
         )
 
@@ -222,20 +219,6 @@ def test_the_timer_goes_on_waiting_where_a_sync_for_somebody_has_come_between() 
     host.later(20)
     assert not host.turn.syncs.settled
     assert "sync" not in host.timers
-
-
-def test_many_queues_with_a_sync_on_its_way_wait_longer_up_to_a_bound() -> None:
-    group = SyncGroup(25)
-    assert group.delay_ns() == 25 * MS_NS
-    for number in range(100):
-        group.add(number)
-    assert group.delay_ns() == 100 * MS_NS
-    for number in range(1000):
-        group.add(number)
-    assert group.delay_ns() == MAX_DELAY_MS * MS_NS
-    for number in range(1000):
-        group.discard(number)
-    assert group.delay_ns() == 25 * MS_NS
 
 
 def test_a_queue_at_work_reports_at_once_and_then_at_its_interval() -> None:

@@ -91,25 +91,6 @@ def test_for_who_acks_each_and_is_slow_nothing_is_left_a_second_time() -> None:
     scene.node.close()
 
 
-def test_many_queues_in_turn_share_a_longer_sync_interval() -> None:
-    scene = hand_node()
-    queues = [scene.node.queue(f"q{number}") for number in range(100)]
-    for queue in queues:
-        queue.publish_many([b"0", b"1", b"2"]).wait()
-    for _ in range(2):
-        for queue in queues:
-            for delivery in one_by_one(queue, 1):
-                delivery.ack()
-            scene.run()
-    scene.advance(0.04)  # longer than that of a queue alone
-    turns = [actor_of(queue).turn_count for queue in queues[50:]]
-    assert [one.body for queue in queues for one in one_by_one(queue, 1)] == [b"2"] * 100
-    assert [actor_of(queue).turn_count for queue in queues[50:]] == turns
-    scene.advance(1)
-    assert not actor_of(queues[0])._context.sync_group._queues
-    scene.node.close()
-
-
 def test_what_was_not_acked_is_unacked() -> None:
     scene, queue = backlog(10)
     held = one_by_one(queue, 6)

@@ -13,7 +13,6 @@ from pykka import ActorRef
 from warren.actors.clock import Clock
 from warren.actors.engines.memory_readings import AllocatedReading
 from warren.actors.engines.node_settings import NodeSettings
-from warren.actors.engines.queue.queue_turn_host import SyncGroup
 from warren.actors.engines.restarts import Troubles
 from warren.actors.node.gate import Gate
 from warren.actors.runtime.pool import Pool
@@ -49,8 +48,6 @@ class NodeContext:
     )
     allocated: AllocatedReading = attrs.Factory(AllocatedReading)
     """The memory that each queue accounts for; each value is written by the queue's actor alone."""
-    sync_group: SyncGroup = attrs.Factory(lambda self: SyncGroup(self.settings.sync_interval_ms), takes_self=True)
-    """The queues with a pending sync."""
     check_invariants: bool = False
     """Check every engine after every turn; for tests."""
     queue_log_of: Callable[[str, str], QueueLog | None] = lambda vhost, queue: None

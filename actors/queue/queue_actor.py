@@ -172,10 +172,8 @@ class QueueActor(NodePart):
             output=self.output,
             process=opened.process,
             stores=opened.stores,
-            name=self.actor_urn,
             clock=context.clock,
             settings=context.settings,
-            sync_group=context.sync_group,
         )
         self._queue_turn = QueueTurn(turn_context, self.intake.deliveries)
         self.turns.shortcuts = QueueShortcuts(self.turns, self._queue_turn, self.intake, self.arrivals, context)
@@ -282,7 +280,6 @@ class QueueActor(NodePart):
         for store in self._stores:
             store.give_up()
         self._context.allocated.account(self.actor_urn, 0)
-        self._context.sync_group.discard(self.actor_urn)
         self.cancel_timers()
         tell(self._context.monitor, m.LeaveMonitor(self.actor_ref))
         tell(self._context.monitor, m.DiskRoom(self.actor_ref, has_room=True))

@@ -1,9 +1,8 @@
 """QueueSyncs: when what a queue took is made safe, and what happens if the disk is full.
 
-Syncs are grouped. What was published is synced after the node's sync interval
-(:class:`~warren.actors.engines.queue.sync_group.SyncGroup`), or at once if a publisher waits; after every turn with
-``sync="always"``. With ``"os"`` it is written and not synced. Settlements, which have no waiters, are synced along with
-publishes, or within the same time.
+Syncs are grouped. What was published is synced after the node's ``sync_interval_ms``, or at once if a publisher waits;
+after every turn with ``sync="always"``. With ``"os"`` it is written and not synced. Settlements, which have no waiters,
+are synced along with publishes, or within the same time.
 
 *A full disk.* What cannot be written stays in memory, and is retried after growing waits. Publishers that wait for a
 confirm are notified at once that their messages are not safe; consumers continue.
@@ -55,7 +54,7 @@ class QueueSyncs:
         elif hurry or (self.waiting and mode == "always" and self.full_disk is None):
             self._sync()
         else:
-            self.share()
+            self.arm()
         context.process.confirms.drain()
 
     def _sync(self) -> None:
@@ -76,8 +75,7 @@ class QueueSyncs:
             store.sync()
         self.settled = False
         self._synced_ns = context.clock.now_ns()
-        context.sync_group.discard(context.name)
-        if self.waiting and context.settings.sync != "always" and not self.is_armed:
+        if self.waiting and context.settings.sync != "always":
             self.arm()  # the publisher's next message may wait for the next turn
 
     def sync_index(self) -> None:
@@ -99,28 +97,21 @@ class QueueSyncs:
 
     # ── the timer ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def share(self) -> None:
-        """Let the next turn come within the sync interval."""
-        if not self.is_armed:
-            self.arm()
-        self._context.sync_group.add(self._context.name)
-
     def arm(self, wait_ns: int | None = None) -> None:
-        """Let a turn come after ``wait_ns``; ``None``: after the sync interval."""
+        """Let a turn come after ``wait_ns``, unless one comes already; ``None``: after the sync interval."""
+        if self.is_armed:
+            return
         self.is_armed = True
-        self._context.host.call_later(
-            "sync", self._context.sync_group.delay_ns() if wait_ns is None else wait_ns, self.due
-        )
+        self._context.host.call_later("sync", self._context.sync_interval_ns if wait_ns is None else wait_ns, self.due)
 
     def due(self) -> None:
         """Sync pending writes at this turn's end, or later if another sync has happened meanwhile."""
         context = self._context
         self.is_armed = False
-        wait_ns = self._synced_ns + context.sync_group.delay_ns() - context.clock.now_ns()
+        wait_ns = self._synced_ns + context.sync_interval_ns - context.clock.now_ns()
         if wait_ns > 0 and self.full_disk is None:
             self.arm(wait_ns)
         else:
-            context.sync_group.discard(context.name)
             context.worked = self.wants_turn = True
 
     @property
@@ -128,7 +119,7 @@ class QueueSyncs:
         """Whether nothing waits to be made safe, and the last sync is not longer ago than the sync interval."""
         if self.waiting or self.wants_turn or self.full_disk is not None or self.is_store_full:
             return False
-        return self._context.clock.now_ns() < self._synced_ns + self._context.sync_group.delay_ns()
+        return self._context.clock.now_ns() < self._synced_ns + self._context.sync_interval_ns
 
     # ── room on the disk ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -162,8 +153,7 @@ class QueueSyncs:
         if self.full_disk is None:
             self.full_disk = FullDisk()
         self.settled = True  # so that it is tried again
-        if not self.is_armed:
-            self.arm(self.full_disk.next_wait_ns())
+        self.arm(self.full_disk.next_wait_ns())
         self._context.output.disk_is_full(error, since_now=since_now)
         self._fail_waiting(error)
 

@@ -115,8 +115,7 @@ class QueueTurn:
         """
         if not self.process.early.write_ahead(envelope, msg_ids, bodies):
             return False
-        if not self.syncs.is_armed:
-            self.syncs.arm()
+        self.syncs.arm()
         return True
 
     def enter_written(self, envelope: Envelope, early: DeliveredEarly | None) -> None:

@@ -3,7 +3,7 @@ consumers, and what its parts share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import attrs
@@ -15,8 +15,6 @@ from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.storage.errors import NoRoomError
 
 MS_NS: Final = 1_000_000
-MAX_DELAY_MS: Final = 200
-"""The longest delay of RabbitMQ's queue index."""
 
 
 class Clock(Protocol):
@@ -122,37 +120,15 @@ class TurnContext:
     output: QueueTurnOutput
     process: QueueProcess
     stores: Sequence[QueueStore]
-    name: Hashable
     clock: Clock
     settings: NodeSettings
-    sync_group: SyncGroup
     rests_as_rabbitmq: bool = False
     """Whether a queue that comes to rest keeps what it has in RAM, and is woken to page it. A simulated RabbitMQ's
     queues do this; the node's own release what they can, so that paging need not wake them."""
     worked: bool = False
     """Whether this turn has had something to do."""
 
-
-class SyncGroup:
-    """The queues of one node that wait for a sync: they say how long a commit that nothing waits for may be put off.
-
-    Each adds and discards only itself.
-    """
-
-    __slots__ = ("_interval_ms", "_queues")
-
-    def __init__(self, interval_ms: int) -> None:
-        self._interval_ms = interval_ms
-        self._queues: set[Hashable] = set()
-
-    def delay_ns(self) -> int:
-        """The sync interval; longer with many queues, because their syncs would follow one another without end."""
-        return max(self._interval_ms, min(len(self._queues), MAX_DELAY_MS)) * MS_NS
-
-    def add(self, queue: Hashable) -> None:
-        """A queue has set its timer."""
-        self._queues.add(queue)
-
-    def discard(self, queue: Hashable) -> None:
-        """A queue is synced, or has ended."""
-        self._queues.discard(queue)
+    @property
+    def sync_interval_ns(self) -> int:
+        """How long a commit that nothing waits for may be put off."""
+        return self.settings.sync_interval_ms * MS_NS

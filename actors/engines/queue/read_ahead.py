@@ -85,7 +85,7 @@ class HeadReader:
     def note_got(self, channel: str) -> None:
         """Note that a channel got a single message, to be acked."""
         now_ns = self._context.clock.now_ns()
-        soon = now_ns < self._got_ns + self._context.sync_group.delay_ns()
+        soon = now_ns < self._got_ns + self._context.sync_interval_ns
         self._reads_on = channel if soon or (self._pays and channel == self._acks_on) else None
         self._got_ns, self._acks_on = now_ns, None
 
@@ -108,7 +108,7 @@ class HeadReader:
         fetched = process.early.read_ahead(MOST_AHEAD)
         if fetched is None:
             return None
-        self._syncs.share()
+        self._syncs.arm()
         self._ahead_of = channel
         return ReadAhead(channel, process.consumers.channel(channel), fetched)
 

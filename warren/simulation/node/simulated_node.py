@@ -19,7 +19,6 @@ from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.memory_monitor import MemoryMonitor
 from warren.actors.engines.memory_readings import AllocatedReading, memory_limit_bytes
 from warren.actors.engines.node_settings import NodeSettings
-from warren.actors.engines.queue.queue_turn_host import SyncGroup
 from warren.actors.node.memory_monitor_actor import ALARM_INTERVAL_MS
 from warren.actors.node.running_vhost import stored_name
 from warren.actors.vhost_files import VhostFiles
@@ -114,7 +113,6 @@ class SimulatedNode:
         self.used_bytes = 0
         self.changed: dict[SimulatedQueue, None] = {}
         """Queues that something has happened to since the timeline's last row."""
-        self.sync_group = SyncGroup(self.settings.sync_interval_ms)
         self.gate = Gate(self.time)
         self.marks: list[Mark] = []
         self._paged: set[str] = set()

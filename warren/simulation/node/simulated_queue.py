@@ -27,7 +27,7 @@ from warren.actors.engines.queue.effects import DeadLetter, DeadLetterBatch, Del
 from warren.actors.engines.queue.queue_context import QueueContext
 from warren.actors.engines.queue.queue_process import QueueProcess
 from warren.actors.engines.queue.queue_turn import QueueTurn
-from warren.actors.engines.queue.queue_turn_host import Receiver, SyncGroup, TurnContext
+from warren.actors.engines.queue.queue_turn_host import Receiver, TurnContext
 from warren.actors.runtime.pooled_actor import TURN_ENTRIES
 from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.queue_index.message.msg_ids import MsgIds
@@ -46,7 +46,6 @@ class QueueNode(Protocol):
     files: CountedFileSystem
     disk: DiskTime
     settings: NodeSettings
-    sync_group: SyncGroup
     monitor: MemoryMonitor
     queues: dict[str, SimulatedQueue]
     changed: dict[SimulatedQueue, None]
@@ -102,10 +101,8 @@ class SimulatedQueue:
                 output=_Output(node, self),
                 process=self.process,
                 stores=links,
-                name=self.name,
                 clock=node.time,
                 settings=node.settings,
-                sync_group=node.sync_group,
                 rests_as_rabbitmq=node.wakes_idle_queues,
             )
         )
