@@ -54,6 +54,8 @@ class VhostFiles:
     transient_store: MessageStore
     queue_directories: dict[bytes, str]
     """The queues that have a directory, with its name; each level of a priority queue is a separate queue."""
+    listed: set[str]
+    """The queues' directories that were there and synced when the vhost was opened, by name."""
     terms: dict[str, RecoveryTerms]
     """The recovery terms of the last clean stop, by directory name."""
     down: dict[str, DataError]
@@ -83,6 +85,8 @@ class VhostFiles:
             damage: list[DataError] = []
             terms, terms_data = _take_recovery_terms(files, path, damage)
             entries = files.list(f"{path}/{names.QUEUES_DIRECTORY}")
+            if entries and sync:  # once for all queues
+                files.sync_directory(f"{path}/{names.QUEUES_DIRECTORY}")
             all_clean = all(entry in terms for entry in entries)
             if requested and not settings.deliver_with_publish:
                 # Only now: without terms a scan, of today or after a crash, gives every position its deliver record.
@@ -93,7 +97,7 @@ class VhostFiles:
             persistent = MessageStore.open(files, f"{path}/{PERSISTENT_STORE}", settings, token=token, sync=sync)
             transient = MessageStore.create(files, f"{path}/{TRANSIENT_STORE}", settings)
             damage += persistent.unreadable
-            vhost = cls(name, path, settings, files, sync, persistent, transient, {}, terms, {}, damage, lock)
+            vhost = cls(name, path, settings, files, sync, persistent, transient, {}, set(), terms, {}, damage, lock)
             vhost._look_at(entries)
         except BaseException:
             lock.release()
@@ -110,6 +114,7 @@ class VhostFiles:
                 if self.files.is_directory(self.queue_path(entry)):
                     raise
             else:
+                self.listed.add(entry)
                 if queue is not None:
                     self.queue_directories[queue] = entry
 
@@ -118,15 +123,16 @@ class VhostFiles:
 
     def entry(self, queue: bytes) -> str:
         """Return the name of a queue's directory."""
-        return names.queue_directory_name(self.name, queue)
+        return self.queue_directories.get(queue) or names.queue_directory_name(self.name, queue)
 
     def parts(
         self, queue: bytes, *, clock: Clock, persistent_store: StoreClient | None, transient_store: StoreClient
     ) -> QueueFiles:
         """Return the parts of a queue; without a persistent store it is not durable."""
+        entry = self.entry(queue)
         return QueueFiles(
             files=self.files,
-            path=self.queue_path(self.entry(queue)),
+            path=self.queue_path(entry),
             vhost=self.name,
             queue=queue,
             settings=self.settings,
@@ -134,6 +140,7 @@ class VhostFiles:
             transient_store=transient_store,
             clock=clock,
             sync=self.sync,
+            is_entered=entry in self.listed,
         )
 
     def check_lock(self) -> None:

@@ -14,7 +14,17 @@ import pytest
 import warren
 import warren.aio
 from tests.support.disk_fault_tools import CHANGES, looked_at, prepare
-from tests.support.runtime_tools import BIG, DATA, HandNode, bodies, forget_actors, hand_node, queue_path, store_path
+from tests.support.runtime_tools import (
+    BIG,
+    DATA,
+    HandNode,
+    actor_of,
+    bodies,
+    forget_actors,
+    hand_node,
+    queue_path,
+    store_path,
+)
 from warren.actors.engines.errors import NotFoundError, PreconditionFailedError
 from warren.actors.node.node_errors import ForeignDirectoryError, VhostDownError
 from warren.actors.queue.intake import QueueDownError
@@ -153,6 +163,53 @@ def test_no_power_loss_brings_back_the_keys_of_a_queue_that_was_deleted() -> Non
     for seed in range(10):
         left = scene.files.after_power_loss(random.Random(seed)).contents()
         assert not any(path in left for path in sides)
+
+
+def test_the_directory_of_all_queues_is_synced_once_when_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = hand_node()
+    for number in range(5):
+        scene.node.queue(f"q{number}").publish(b"1").wait()
+    synced: list[str] = []
+    sync = MemoryFileSystem.sync_directory
+    monkeypatch.setattr(
+        MemoryFileSystem, "sync_directory", lambda files, path: synced.append(path) or sync(files, path)
+    )
+    scene = hand_node(scene.kill())
+    for number in range(5):
+        assert len(scene.node.queue(f"q{number}")) == 1
+    above = os.path.dirname(queue_path("q0"))
+    assert [path for path in synced if os.path.dirname(path) == above].count(queue_path("q0")) == 2  # file and segment
+    assert synced.count(above) == 1
+    scene.node.queue("new").publish(b"1").wait()
+    assert synced.count(above) == 2
+    scene.node.close()
+
+
+@pytest.mark.parametrize("change", ["kept", "made anew", "failed", "made anew and failed"])
+def test_a_queue_of_a_process_that_died_before_it_synced_the_directory_above_survives_a_power_loss(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, above = MemoryFileSystem.sync_directory, os.path.dirname(queue_path("orders"))
+    for seed in range(10):
+        scene = hand_node(seed=seed)
+        with monkeypatch.context() as dying:
+            dying.setattr(
+                MemoryFileSystem, "sync_directory", lambda files, path: None if path == above else sync(files, path)
+            )
+            scene.node.queue("orders").publish(b"1").wait()
+        scene = hand_node(scene.kill(), seed=seed)
+        orders = scene.node.queue("orders")
+        assert len(orders) == 1
+        if "anew" in change:
+            scene.node.delete_queue("orders")
+            orders = scene.node.queue("orders")
+        if "failed" in change:  # the queue's actor opens the files again
+            actor_of(orders).turns.fail(RuntimeError("a bug"), None)
+            scene.run()
+        orders.publish(b"2").wait()
+        reopened = hand_node(scene.lose_power(random.Random(seed)))
+        assert bodies(reopened.node.queue("orders")) == ([b"2"] if "anew" in change else [b"1", b"2"]), seed
+        reopened.node.close()
 
 
 def test_a_vhost_whose_directory_is_another_ones_is_down_and_the_node_serves() -> None:

@@ -14,7 +14,7 @@ import functools
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
@@ -111,6 +111,8 @@ class RunningVhost:
     _clean: bool = False
     _opened: set[str] = attrs.Factory(set)
     """Directories that a queue's actor has opened since: their recovery terms are outdated."""
+    _sides: frozenset[str] = frozenset()
+    """The queues that had files of warren's own when the vhost was opened: the folders' names."""
 
     @classmethod
     def open(
@@ -245,6 +247,8 @@ class RunningVhost:
             clients.append(RemoteStore(ref, actor.actor_ref, store, next(context.numbers), credit, context.gate))
         parts_of = _parts_by_level(self.directory, declaration, clients, context.clock.now_ns)
         durable = is_kept(declaration)
+        side = self.side_files(declaration)
+        has_side = durable and self._is_there(side, self._sides)
         with contextlib.ExitStack() as failing:  # closes its files on failure
             levels = self._open_levels(declaration, parts_of, failing)
             backing = Backing(
@@ -268,19 +272,20 @@ class RunningVhost:
                 log=context.queue_log_of(declaration.vhost, declaration.name),
             )
             process = QueueProcess(shared)
-            if durable and context.files.exists(returned := self._returned_path(declaration)):
+            if has_side and context.files.exists(returned := f"{side}/{RETURNED_LOG}"):
                 if levels.foreign:  # a broker stopped here last, and may have given the same seq_ids to others
                     context.files.delete(returned)
                 else:
                     process.settlements.load_returned()
             failing.pop_all()
-        keys = f"{self.side_files(declaration)}/{KEYS_LOG}"
+        keys = f"{side}/{KEYS_LOG}"
+        self._opened.add(side.rpartition("/")[2])
         return OpenedQueue(
             process,
             clients,
             lambda: self._tell_recovered(declaration, levels),
             keys_path=keys if durable else None,
-            has_keys=durable and context.files.exists(keys),
+            has_keys=has_side and context.files.exists(keys),
         )
 
     def _open_levels(
@@ -293,14 +298,17 @@ class RunningVhost:
         files, top, levels = self._context.files, declaration.max_priority, _Levels()
         for level in range((top or 0) + 1):
             parts = parts_of(None if top is None else level)
-            directory = self._directory_of(parts.queue)
-            if not files.is_directory(parts.path):
+            is_there = self._is_there(parts.path, self.directory.listed)
+            directory = parts.path.rpartition("/")[2]
+            if opened_before := directory in self._opened:  # it may have been deleted, and made anew
+                self.directory.listed.discard(directory)
+            self._opened.add(directory)
+            if not is_there:
                 continue
             if not is_kept(declaration):
                 files.delete_tree(parts.path)
                 continue
-            terms = None if directory in self._opened else self.directory.terms.get(directory)
-            self._opened.add(directory)
+            terms = None if opened_before else self.directory.terms.get(directory)
             if terms is not None and self._clean and (terms.persistent_count or terms.is_blank):
                 levels.terms[level] = terms
                 continue
@@ -310,6 +318,11 @@ class RunningVhost:
             failing.callback(levels.opened[level].abandon)
         return levels
 
+    def _is_there(self, path: str, listed: Container[str]) -> bool:
+        """Whether a queue's directory exists. ``listed``: those that existed when the vhost was opened, by name."""
+        directory = path.rpartition("/")[2]
+        return self._context.files.is_directory(path) if directory in self._opened else directory in listed
+
     def side_files(self, declaration: QueueDeclaration) -> str:
         """Return the folder of warren's own files of a queue, beside those that a broker knows."""
         return f"{self.side_path}/{self._directory_of(stored_name(declaration, None))}"
@@ -317,8 +330,9 @@ class RunningVhost:
     def _forget_sides(self, queues: Iterable[QueueDeclaration]) -> None:
         """Delete the side folders of queues that another program has deleted."""
         files = self._context.files
-        if entries := files.list(self.side_path):
-            for entry in set(entries).difference(self._directory_of(stored_name(queue, None)) for queue in queues):
+        self._sides = frozenset(files.list(self.side_path))
+        if self._sides:
+            for entry in self._sides.difference(self._directory_of(stored_name(queue, None)) for queue in queues):
                 if files.is_directory(path := f"{self.side_path}/{entry}"):  # plain files are not ours
                     files.delete_tree(path)
 

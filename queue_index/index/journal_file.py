@@ -29,11 +29,30 @@ and their seq_ids."""
 class JournalFile:
     """The journal's file in the directory ``path``. ``owner``: vhost and queue."""
 
-    __slots__ = ("_file", "_files", "_matrix", "_named", "_owner", "_syncs", "_waiting", "failure", "path")
+    __slots__ = (
+        "_file",
+        "_files",
+        "_is_entered",
+        "_matrix",
+        "_named",
+        "_owner",
+        "_syncs",
+        "_waiting",
+        "failure",
+        "path",
+    )
 
     def __init__(
-        self, files: FileSystem, path: str, owner: tuple[bytes, bytes], matrix: RecordMatrix, *, sync: bool
+        self,
+        files: FileSystem,
+        path: str,
+        owner: tuple[bytes, bytes],
+        matrix: RecordMatrix,
+        *,
+        sync: bool,
+        is_entered: bool = False,
     ) -> None:
+        """``is_entered``: whether the directory, unless it is made anew, is known to survive a power loss."""
         self._files = files
         self.path = path
         self._owner = owner
@@ -41,6 +60,7 @@ class JournalFile:
         self._syncs = sync
         self._named = False
         """Whether the file and its directory are known to be synced."""
+        self._is_entered = is_entered
         self._file: File | None = None
         self._waiting: list[Part] = []
         self.failure: StorageError | None = None
@@ -116,7 +136,8 @@ class JournalFile:
         try:
             if self._syncs and not self._named:
                 files.sync_directory(self.path)
-                files.sync_directory(self.path.rpartition("/")[0])
+                if not self._is_entered:
+                    files.sync_directory(self.path.rpartition("/")[0])
         except BaseException:
             file.close()
             raise
@@ -127,6 +148,7 @@ class JournalFile:
         """Make sure that the directory exists and names its owner before any of the queue's files is in it."""
         name_path = f"{self.path}/{names.QUEUE_NAME_FILE}"
         if not self._files.exists(name_path):
+            self._is_entered = False
             self._files.make_directories(self.path)
             write_file(self._files, name_path, names.queue_name_file(*self._owner), sync=self._syncs)
         elif self._syncs and not self._files.exists(f"{self.path}/{names.JOURNAL_NAME}"):

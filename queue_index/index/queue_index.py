@@ -94,6 +94,7 @@ class QueueIndex:
         vhost: bytes,
         queue: bytes,
         sync: bool = True,
+        is_entered: bool = False,
     ) -> None:
         self.path = path
         self.settings = settings
@@ -109,7 +110,7 @@ class QueueIndex:
         self.syncs = sync
         self._files = files
         self._matrix = RecordMatrix()
-        self.journal = JournalFile(files, path, (vhost, queue), self._matrix, sync=sync)
+        self.journal = JournalFile(files, path, (vhost, queue), self._matrix, sync=sync, is_entered=is_entered)
         self.segment_files = SegmentFiles(files, path, self.segment_entry_count, self._matrix, sync=sync)
         self._waiting: _Waiting | None = None
         self._ahead: list[bytes] | None = None
@@ -308,14 +309,14 @@ class QueueIndex:
         if self._acks_late_delivers:  # a crash must not leave a deliver in the journal whose ack is in the segment
             with contextlib.suppress(NoRoomError):
                 journal.write()
-        self._delete_acked_segments()  # first of all: it makes room for the others
+        has_deleted = self._delete_acked_segments()  # first of all: it makes room for the others
         if self._acks_late_delivers:
             journal.write()
         journal.open()  # before any segment: it sees that the directory says whose it is
-        self.segment_files.append([segment for _, segment in sorted(self.segments.items())])
+        has_created = self.segment_files.append([segment for _, segment in sorted(self.segments.items())])
         if self._ahead:
             raise RuntimeError(f"{self.path}: flushed before what was written ahead had its place")
-        if self.syncs:
+        if self.syncs and (has_created or has_deleted):
             self._files.sync_directory(self.path)
         journal.empty()
         self._matrix.release()  # up to 1 MB: where memory is short many queues flush, and hand in no batch then
@@ -328,12 +329,15 @@ class QueueIndex:
             segment.acks_late_delivers for segment in self.segments.values()
         )
 
-    def _delete_acked_segments(self) -> None:
+    def _delete_acked_segments(self) -> bool:
+        """Return whether a file was deleted."""
+        has_deleted = False
         for number in sorted(self.segments):
             if not self.segments[number].unacked:
-                self.segment_files.delete(number)
+                has_deleted |= self.segment_files.delete(number)
                 del self.segments[number]
                 self.uncut_end = max(self.uncut_end, (number + 1) * self.segment_entry_count)
+        return has_deleted
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -18,7 +18,7 @@ whatever the backlog.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -64,9 +64,9 @@ class _Journal:
     segments: dict[int, SegmentEntries]
 
 
-def _read_journal(files: FileSystem, index: QueueIndex) -> _Journal:
+def _read_journal(files: FileSystem, index: QueueIndex, file_names: Sequence[str]) -> _Journal:
     path = f"{index.path}/{names.JOURNAL_NAME}"
-    data = files.read(path) if files.exists(path) else b""
+    data = files.read(path) if names.JOURNAL_NAME in file_names else b""
     columns = without_holes(data, parse(JOURNAL, data))
     segments, findings = journal_entries(columns, index.segment_entry_count)
     for finding in findings:
@@ -118,12 +118,13 @@ class DirtyRecovery:
         """Records that the journal's file is to have before anything is flushed."""
         self.needs_flush = index.syncs
         """Whether the journal must be replaced: it is long, or contradicts what is known."""
-        self._journal = _read_journal(files, index)
+        file_names = files.list(index.path)
+        self._journal = _read_journal(files, index, file_names)
         if self._journal.columns.end < len(self._journal.data):  # should the flush find no room, it is appended to
             index.journal.continue_at(self._journal.columns.end)
             cut_bytes = len(self._journal.data) - self._journal.columns.end
             self._losses.cut(f"{index.path}/{names.JOURNAL_NAME}", self._journal.columns.end, cut_bytes)
-        numbers = {number for name in files.list(index.path) if (number := names.segment_number(name)) is not None}
+        numbers = {number for name in file_names if (number := names.segment_number(name)) is not None}
         self.needs_flush |= bool(numbers) or len(self._journal.data) > _SHORT_JOURNAL_BYTES
         self._unscanned = sorted(numbers | set(self._journal.segments))
         for number in sorted(self._journal.segments):

@@ -46,8 +46,10 @@ class SegmentFiles:
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def append(self, segments: Collection[SegmentJournal]) -> None:
+    def append(self, segments: Collection[SegmentJournal]) -> bool:
         """Append to each file what the journal holds of its segment; on a full disk, to none.
+
+        Returns whether a file was created.
 
         The journal goes on then. If a segment kept a publish that the journal has too, the journal's deliver and ack
         would leave nothing of it there, and the segment would bring the message back.
@@ -64,6 +66,7 @@ class SegmentFiles:
             self._note_appended(segment)
         for segment in segments:
             segment.forget()
+        return 0 in sizes.values()
 
     def _note_appended(self, segment: SegmentJournal) -> None:
         """Update the cached segment for appended records; a new publish invalidates it, as its offset is unknown."""
@@ -105,13 +108,14 @@ class SegmentFiles:
         if self._syncs and 0 in sizes.values():
             self._files.sync_directory(self._path)
 
-    def delete(self, number: int) -> None:
-        """Delete a segment's file, if it exists."""
+    def delete(self, number: int) -> bool:
+        """Delete a segment's file; return whether it existed."""
         path = self.path(number)
-        if self._files.exists(path):
+        if exists := self._files.exists(path):
             self._files.delete(path)
         if self._last_read is not None and self._last_read[0] == number:
             self._last_read = None
+        return exists
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -62,13 +62,23 @@ class QueueFiles:
     clock: Clock
     sync: bool = True
     """Whether safe messages survive a power loss, or only the process."""
+    is_entered: bool = False
+    """Whether the directory, unless it is made anew, is known to survive a power loss."""
     wait_for_grant: Callable[[], None] = _no_grant
     """Called if a change of mode has to wait for a store's credit; must deliver one grant."""
     on_damage: Callable[[DataError], object] | None = None
     """Called if sizes of messages differ from what was counted."""
 
     def new_index(self) -> QueueIndex:
-        return QueueIndex(self.files, self.path, self.settings, vhost=self.vhost, queue=self.queue, sync=self.sync)
+        return QueueIndex(
+            self.files,
+            self.path,
+            self.settings,
+            vhost=self.vhost,
+            queue=self.queue,
+            sync=self.sync,
+            is_entered=self.is_entered,
+        )
 
     def new_state(self, index: QueueIndex) -> QueueState:
         return QueueState(
