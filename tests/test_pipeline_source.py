@@ -38,8 +38,8 @@ def test_columns_that_a_schema_leaves_out_are_not_made() -> None:
     [
         ({"table": "nonsense"}, "there is no table 'nonsense'"),
         (
-            {"table": "queues", "partitionbytes": "1"},
-            "option 'partitionbytes': unknown; did you mean 'partition_bytes'",
+            {"table": "queues", "partition_byte": "1"},
+            "option 'partitionbyte': unknown; did you mean 'partition_bytes'",
         ),
         ({"table": "queues", "colour": "red"}, "option 'colour': unknown; known are batch_bytes,"),
         ({"table": "queues", "partition_bytes": "0"}, "option partition_bytes is '0'"),

@@ -88,7 +88,7 @@ class StreamOptions:
         for name in _OF_KAFKA.keys() & all_options.texts.keys():
             raise PipelineError(f"option {name} is Kafka's: {_OF_KAFKA[name]}")
         all_options.check_known((*STREAM_OPTIONS, *READ_OPTIONS))
-        texts = {"table": "records", "partition_bytes": str(DEFAULT_PARTITION_BYTES), **all_options.texts}
+        texts = {"table": "records", "partitionbytes": str(DEFAULT_PARTITION_BYTES), **all_options.texts}
         own_options = OptionTexts({name: texts.pop(name) for name in map(str.lower, STREAM_OPTIONS) if name in texts})
         if texts["table"] != "records":
             raise PipelineError(f"option table is {texts['table']!r}: a stream has the table records")

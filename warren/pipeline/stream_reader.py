@@ -38,6 +38,7 @@ from pyspark.sql.types import StructType
 from warren.actors.engines.topics.queue_rows import QueueKey
 from warren.arrow.arrays import as_batch
 from warren.pipeline.live_store import Anchor, LiveStore, View
+from warren.pipeline.shown_columns import ShownTable
 from warren.pipeline.stream_options import EARLIEST, LATEST, Position, StreamOptions
 from warren.pipeline.stream_rows import read_rows
 from warren.pipeline.stream_tasks import OffsetRange, StreamTask, cut, places
@@ -65,8 +66,8 @@ PATIENCE_S: Final = 60.0
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One query's reading."""
 
-    def __init__(self, options: StreamOptions, schema: StructType) -> None:
-        self._options, self._schema = options, schema
+    def __init__(self, options: StreamOptions, schema: StructType, table: ShownTable) -> None:
+        self._options, self._schema, self._table = options, schema, table
         self._stores: dict[str, LiveStore] | None = None
         self._target: Offsets | None = None
         self._latest: Offsets | None = None
@@ -311,7 +312,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 task.node, view.log, positions[retained], sizes[retained], options.read, may_expire=may_expire
             ):
                 if len(rows):
-                    yield as_batch(rows, arrow)
+                    yield as_batch(self._table.shown(rows, view.log.mapped.files), arrow)
 
 
 def _insisting(look: Callable[[], _Result]) -> _Result:

@@ -15,7 +15,9 @@ DEFAULT_PARTITION_BYTES: Final = 128 << 20
 READ_OPTIONS: Final = (
     "batch_bytes",
     "bodies",
+    "include_metadata",
     "mode",
+    "native_types",
     "partition_bytes",
     "path",
     "paths",
@@ -32,34 +34,43 @@ Mode = Literal["permissive", "failfast"]
 
 @attrs.frozen
 class OptionTexts:
-    """Options as Spark hands them over. Names may be written in any case; values are text.
+    """Options as Spark hands them over. Names may be written in any case, with or without ``_``; values are text.
 
     A value that cannot be understood raises :class:`PipelineError`, and so does an option that is not known.
     """
 
     texts: Mapping[str, str]
-    """By name in lower case."""
+    """By :meth:`key`."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        return cls({name.lower(): value for name, value in options.items()})
+        return cls({cls.key(name): value for name, value in options.items()})
+
+    @staticmethod
+    def key(name: str) -> str:
+        """The form of a name that all of its spellings share, Spark's ``partitionBytes`` included."""
+        return name.lower().replace("_", "")
+
+    def text(self, name: str) -> str | None:
+        """The value as it was given."""
+        return self.texts.get(self.key(name))
 
     def check_known(self, names: Sequence[str], what: str = "unknown") -> None:
         """Raise :class:`PipelineError` for an option that is not one of ``names``."""
-        for name in self.texts.keys() - {option.lower() for option in names}:
+        for name in self.texts.keys() - set(map(self.key, names)):
             near = did_you_mean(name, names)
             raise PipelineError(f"option {name!r}: {what}{near or ';'} known are {', '.join(names)}")
 
     def count(self, name: str, least: int = 1) -> int | None:
         """A whole number."""
-        text = self.texts.get(name.lower())
+        text = self.text(name)
         if text is not None and not (text.isascii() and text.isdecimal() and int(text) >= least):
             raise PipelineError(f"option {name} is {text!r}, not a whole number from {least} on")
         return None if text is None else int(text)
 
     def byte_count(self, name: str, default: int) -> int:
         """A number of bytes, perhaps with a unit."""
-        text = self.texts.get(name.lower())
+        text = self.text(name)
         if text is None:
             return default
         digits = text.lower().rstrip("b").rstrip("kmg")
@@ -70,7 +81,8 @@ class OptionTexts:
 
     def yes_or_no(self, name: str, *, default: bool = True) -> bool:
         """Whether it is true."""
-        text = self.texts.get(name.lower(), str(default)).lower()
+        text = self.text(name)
+        text = str(default).lower() if text is None else text.lower()
         if text not in ("true", "false"):
             raise PipelineError(f"option {name} is {text!r}, not true or false")
         return text == "true"

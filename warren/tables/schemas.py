@@ -52,8 +52,11 @@ QUEUES: Final = _schema(
     ("kind", _STRING, "the format of its files"),
     ("type", _STRING, "classic, quorum or stream"),
     ("version", _INT, "of a classic queue: 1 or 2; null for others"),
+    ("durable", _BOOLEAN, "whether its definition says so; null without a definition"),
+    ("arguments", _STRING, "JSON: the arguments that it was declared with; null without a definition"),
     ("ready", _LONG, "messages that a restarted broker would deliver"),
     ("bytes", _LONG, "bytes of their payloads"),
+    ("head_message_timestamp", _LONG, "the first message's property timestamp, seconds since 1970; null without"),
     ("details", _STRING, "JSON: everything else that warren inspect reports of the queue"),
 )
 
