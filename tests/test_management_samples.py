@@ -16,6 +16,7 @@ import pytest
 from tests.support.process_tools import envelope
 from tests.support.runtime_tools import HandNode, actor_behind, actor_of, hand_node
 from warren.actors.engines.queue.consumers import Consumer
+from warren.actors.queue import inspecting
 from warren.hosting import queue_rows
 from warren.logs import log_files
 from warren.management.samples import CAPACITY_HALF_LIFE_S, Samples
@@ -83,7 +84,7 @@ def test_a_queue_can_deliver_while_a_consumer_has_room(sampled: Sampled) -> None
 
 
 def test_queues_at_rest_are_asked_once(sampled: Sampled, monkeypatch: pytest.MonkeyPatch) -> None:
-    node, asked, ask = sampled.hand.node, Counter[str](), queue_rows.ask_politely
+    node, asked, ask = sampled.hand.node, Counter[str](), inspecting.ask_politely
 
     def noted(ref: Any, *args: Any) -> Any:
         asked[actor_behind(ref).declaration.name] += 1
