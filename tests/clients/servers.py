@@ -69,6 +69,7 @@ def warren(directory: Path, certificates: Path) -> Iterator[None]:
         f"""case "$1" in
 stop_app) kill -USR1 {os.getpid()}; while [ -e {server.runs} ]; do sleep 0.05; done ;;
 start_app) kill -USR2 {os.getpid()}; while [ ! -e {server.runs} ]; do sleep 0.05; done ;;
+eval) case "$2" in rabbit_alarm:*disk*) ;; *) exit 64 ;; esac ;;  # the suite sets the memory's alarm, too
 *) exec {sys.executable} -m warren ctl {directory / "data"} "$@" ;;
 esac""",
     )
