@@ -182,7 +182,7 @@ class NodeSettings:
     whose default is 20."""
 
     sync_interval_ms: int = attrs.field(default=200, validator=at_least(0))
-    """Commits that nobody waits for are synced together, at most this time after the first of them."""
+    """Commits without a waiter are synced together, at most this time after the first of them."""
 
     host_timeout_ms: int = attrs.field(default=10_000, validator=at_least(2000))
     """How long the host of a shared directory may be silent before its guests' calls fail."""
