@@ -34,6 +34,7 @@ from warren.msg_store.commit_log.record_check import Failure
 from warren.msg_store.commit_log.record_search import RecordSearch
 from warren.pipeline.jobs.running import load
 from warren.pipeline.jobs.surveys import survey_node
+from warren.pipeline.shown_columns import ShownTable
 from warren.pipeline.spark_schemas import RECORDS
 from warren.pipeline.spark_source import TableReader
 from warren.salvage.queue_directory import Finding
@@ -49,7 +50,6 @@ from warren.tables.places import find_nodes
 from warren.tables.property_maps import PropertyMaps
 from warren.tables.read_options import ReadOptions
 from warren.tables.survey import Survey, survey, to_option
-from warren.tables.table import table_named
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -528,7 +528,7 @@ def test_a_filter_on_physical_offsets_opens_no_other_file(store: str, opened: li
     assert rows
     assert set(opened) == {f"{store}/commitlog/{2 * FILE_BYTES:020d}"}
     low = 2 * FILE_BYTES + 6500
-    tasks = TableReader(table_named("records"), options_of(store, known), RECORDS)
+    tasks = TableReader(ShownTable("records"), options_of(store, known), RECORDS)
     tasks.pushFilters([EqualTo(("physical_offset",), low)])
     (task,) = tasks.partitions()
     assert [(work.start, work.stop) for work in task.value.work] == [(low, low + 1)]
@@ -606,7 +606,7 @@ def test_a_survey_that_is_none_is_an_error(said: str) -> None:
 
 def test_a_survey_does_not_go_to_the_tasks(store: str) -> None:
     known = surveyed(store)
-    reader = TableReader(table_named("records"), options_of(store, known), RECORDS)
+    reader = TableReader(ShownTable("records"), options_of(store, known), RECORDS)
     assert known.encode()[:200] not in pickle.dumps(reader)
 
 
