@@ -14,8 +14,8 @@ import pytest
 import warren
 from warren.actors.runtime.pooled_actor import ActorStoppedError
 from warren.actors.runtime.shared import Shared
+from warren.actors.runtime.waiting_room import WaitingRoom
 from warren.actors.runtime.wake_event import WakeEvent
-from warren.durable_queue import WaitingRoom
 
 PATIENCE_S = 10
 
