@@ -212,6 +212,18 @@ def test_a_queue_of_a_process_that_died_before_it_synced_the_directory_above_sur
         reopened.node.close()
 
 
+def test_a_queue_of_a_process_that_synced_nothing_keeps_its_name_in_a_power_loss() -> None:
+    for seed in range(10):
+        scene = hand_node(seed=seed, sync="os")
+        scene.node.queue("orders").publish(b"1").wait()
+        scene = hand_node(scene.kill(), seed=seed)
+        orders = scene.node.queue("orders")
+        orders.publish(b"2").wait()
+        reopened = hand_node(scene.lose_power(random.Random(seed)))
+        assert bodies(reopened.node.queue("orders"))[-1:] == [b"2"], seed
+        reopened.node.close()
+
+
 def test_a_vhost_whose_directory_is_another_ones_is_down_and_the_node_serves() -> None:
     scene = hand_node(MemoryFileSystem(random.Random(0), rules=FaultRules(damage=True)))
     scene.node.vhost("bad").queue("q").publish(b"1").wait()

@@ -151,8 +151,11 @@ class JournalFile:
             self._is_entered = False
             self._files.make_directories(self.path)
             write_file(self._files, name_path, names.queue_name_file(*self._owner), sync=self._syncs)
-        elif self._syncs and not self._files.exists(f"{self.path}/{names.JOURNAL_NAME}"):
-            self._files.sync_directory(self.path)  # a process that died may have named it, and not come to that
+        elif self._syncs:  # the process that named it may have synced nothing
+            with contextlib.closing(self._files.open_append(name_path)) as name_file:
+                name_file.sync()
+            if not self._files.exists(f"{self.path}/{names.JOURNAL_NAME}"):
+                self._files.sync_directory(self.path)
 
     def release(self) -> None:
         """Close the file, unless something waits."""
