@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,19 +125,19 @@ def test_options_may_be_spelt_as_sparks_are() -> None:
 # ── metadata ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("table", "path"),
-    [
-        ("index", rabbitmq_node(RABBITMQ[0])),
-        ("store", rabbitmq_node(RABBITMQ[0])),
-        ("messages", golden_node(QUORUM)),
-        ("records", rocketmq_node(ROCKETMQ[0])),
-        ("entries", rocketmq_node(ROCKETMQ[0])),
-        ("index_items", rocketmq_node(ROCKETMQ[0])),
-    ],
-)
-def test_metadata_says_where_a_row_is_from(table: str, path: str) -> None:
-    rows = read_rows(table, path, include_metadata="true")
+NODES: dict[str, Callable[[], str]] = {
+    "index": lambda: rabbitmq_node(RABBITMQ[0]),
+    "store": lambda: rabbitmq_node(RABBITMQ[0]),
+    "messages": lambda: golden_node(QUORUM),
+    "records": lambda: rocketmq_node(ROCKETMQ[0]),
+    "entries": lambda: rocketmq_node(ROCKETMQ[0]),
+    "index_items": lambda: rocketmq_node(ROCKETMQ[0]),
+}
+
+
+@pytest.mark.parametrize("table", NODES)
+def test_metadata_says_where_a_row_is_from(table: str) -> None:
+    rows = read_rows(table, NODES[table](), include_metadata="true")
     assert rows
     for row in rows:
         metadata, file = row["_metadata"], Path(row["file"])
