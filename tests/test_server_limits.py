@@ -149,6 +149,23 @@ def test_publishers_are_held_and_told_while_an_alarm_is_set(here: Served) -> Non
         assert channel.queue_declare("q", passive=True).method.message_count == 1
 
 
+def test_a_publisher_whose_message_reaches_no_queue_is_held_and_told(here: Served) -> None:
+    gate = here.node._running.gate
+    told: list[str] = []
+    with here.connection() as connection:
+        connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
+        connection.add_on_connection_unblocked_callback(lambda _, frame: told.append("unblocked"))
+        channel = connection.channel()
+        gate.set(frozenset({"disk"}))
+        channel.basic_publish("", "no such queue", b"dropped")
+        events_until(connection, lambda: told)
+        assert told == ["low on disk"]
+        gate.set(frozenset())
+        events_until(connection, lambda: len(told) >= 2)
+        assert told[1] == "unblocked"
+        assert channel.queue_declare("q").method.message_count == 0
+
+
 def test_a_publisher_that_waits_and_goes_leaves_nothing_behind(here: Served) -> None:
     gate = here.node._running.gate
     here.node.queue("q")

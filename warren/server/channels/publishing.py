@@ -178,7 +178,7 @@ class ChannelPublisher:
                 self._unroutable(batch)
             self._settle(numbers, None)
         if not receivers:
-            return None
+            return self._wait_for_alarms() if self._channel.node.gate.reasons else None
         if len(batch.given) > 1 and not batch.route.coalesces:
             return self._one_by_one(batch, numbers)
         return self._admit(address, batch.given, numbers, receivers)
@@ -225,6 +225,19 @@ class ChannelPublisher:
             self._settle(numbers, error)
         else:
             self._when_safe(confirm, numbers)
+        finally:
+            connection.release(self)
+            connection.tell_unblocked()
+
+    async def _wait_for_alarms(self) -> None:
+        """Do not read the socket while an alarm is set; a guest of the directory is only told."""
+        connection = self._channel.connection
+        connection.tell_blocked()
+        if connection.is_owner:
+            return
+        connection.hold(self)
+        try:
+            await bridge.answer(self._channel.node.gate.alarms_cleared(self._channel.node.pool))
         finally:
             connection.release(self)
             connection.tell_unblocked()
