@@ -504,7 +504,7 @@ class RunningVhost:
         If the destination is down or the disk is full, the queue that keeps the dead letters gets them back.
         """
         for _ in range(_DEAD_LETTER_ROUNDS):
-            actors = [entry.running for entry in self.queues.values() if entry.running is not None]
+            actors = [actor for entry in self.queues.values() if (actor := entry.running) is not None]
             senders = [actor for actor in actors if actor.arguments.dead_letter_exchange is not None]
             if not any(actor.turns.ask(actor.has_dead_letters_under_way, first=True) for actor in senders):
                 return
