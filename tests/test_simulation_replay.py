@@ -326,7 +326,7 @@ def test_the_node_is_the_recorded_one() -> None:
 
 def test_a_node_of_the_profile_keeps_it() -> None:
     said = {name: value for name, value in attrs.asdict(RABBITMQ_3_10).items() if name != "segment_entry_count"}
-    node = recorded_node(recorded(lambda hand: hand.advance(1), **said))
+    node = recorded_node(recorded(lambda hand: hand.advance(1), sync_interval_ms=200, **said))
     assert (node.profile, node.settings) == ("rabbitmq-3.10", {"segment_entry_count": 16384})
 
 

@@ -30,6 +30,8 @@ DELAY_EVERY_S: Final = 0.1
 PROBE_EVERY_S: Final = 0.25
 CONSUME_S: Final = (10.0, 40.0)
 AWAY_S: Final = (20.0, 60.0)
+WAIT_S: Final = 5.0
+"""How long a thread waits for a message; on a busy machine the host of the directory may be silent for some seconds."""
 FAILS: Final = 0.002
 """Share of the messages that a consumer gives back."""
 HAND_OVER_S: Final = 1.0
@@ -138,7 +140,7 @@ class Member:
     def read(self, node: warren.Node) -> None:
         topic = node.topic("log")
         while not self.over.is_set():
-            for record in topic.read("readers", max_records=self.random.randrange(100, 3000), timeout=0.5):
+            for record in topic.read("readers", max_records=self.random.randrange(100, 3000), timeout=WAIT_S):
                 say_got([record.body])
                 if self.over.is_set():
                     break
@@ -146,7 +148,7 @@ class Member:
     def do_jobs(self, node: warren.Node) -> None:
         queue = node.queue("jobs", retry=RETRY)
         while not self.over.is_set():
-            delivery = queue.get(timeout=0.5)
+            delivery = queue.get(timeout=WAIT_S)
             if delivery is None:
                 continue
             if self.random.random() < 0.1:
