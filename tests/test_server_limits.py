@@ -128,12 +128,18 @@ def test_delayed_messages_of_a_client_wait_for_the_end_of_a_full_disk(here: Serv
         assert len(here.node.delayed()) == 1
 
 
+def told_of_alarms(connection: pika.BlockingConnection) -> list[str]:
+    """What a client is told of alarms from now on: their reasons, and when they are over."""
+    told: list[str] = []
+    connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
+    connection.add_on_connection_unblocked_callback(lambda _, frame: told.append("unblocked"))
+    return told
+
+
 def test_publishers_are_held_and_told_while_an_alarm_is_set(here: Served) -> None:
     gate = here.node._running.gate
-    told: list[str] = []
     with here.connection() as connection:
-        connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
-        connection.add_on_connection_unblocked_callback(lambda _, frame: told.append("unblocked"))
+        told = told_of_alarms(connection)
         channel = connection.channel()
         channel.queue_declare("q", durable=True)
         gate.set(frozenset({"disk"}))
@@ -151,10 +157,8 @@ def test_publishers_are_held_and_told_while_an_alarm_is_set(here: Served) -> Non
 
 def test_a_publisher_whose_message_reaches_no_queue_is_held_and_told(here: Served) -> None:
     gate = here.node._running.gate
-    told: list[str] = []
     with here.connection() as connection:
-        connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
-        connection.add_on_connection_unblocked_callback(lambda _, frame: told.append("unblocked"))
+        told = told_of_alarms(connection)
         channel = connection.channel()
         gate.set(frozenset({"disk"}))
         channel.basic_publish("", "no such queue", b"dropped")

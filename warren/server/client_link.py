@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
 from pamqp import commands as c
@@ -114,6 +115,15 @@ class ClientLink:
                 self.engine.send(0, c.Connection.Unblocked())
                 self.flush_soon()
 
+    @contextlib.contextmanager
+    def telling_of_alarms(self) -> Iterator[None]:
+        """Tell the client that what it publishes meanwhile may wait for an alarm, and then that the alarm is over."""
+        self.tell_blocked()
+        try:
+            yield
+        finally:
+            self.tell_unblocked()
+
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -135,6 +145,16 @@ class ClientLink:
         if not self._holding and self.transport is not None and not self.transport.is_closing():
             self.heard = self._loop.time()
             self.transport.resume_reading()
+
+    @contextlib.contextmanager
+    def held(self, reason: object) -> Iterator[None]:
+        """Do not read the socket meanwhile, and tell the client if an alarm is the cause."""
+        with self.telling_of_alarms():
+            self.hold(reason)
+            try:
+                yield
+            finally:
+                self.release(reason)
 
     def release_all(self) -> None:
         """Read the socket again."""

@@ -263,12 +263,8 @@ def _as_they_were(exchange: bytes, routing_keys: list[bytes], properties: bytes,
 
 def _publish_unique(calls: GuestCalls, name: str, bodies: bytes, properties: dict[str, Any], several: bool) -> Any:
     queue = _queue(calls, name)
-    connection = calls.channel.connection
-    connection.tell_blocked()
-    try:
+    with calls.channel.connection.telling_of_alarms():
         confirm = yield from queue.publish_unique(unpacked(bodies), properties, several=several, passes_alarms=True)
-    finally:
-        connection.tell_unblocked()
     return Later(confirm, lambda _: confirm.duplicates)
 
 
@@ -283,12 +279,8 @@ def _append(calls: GuestCalls, batches: list[dict[str, Any]]) -> Any:
         if not 0 <= batch.queue_id < MOST_QUEUES:
             raise QueueRangeError(f"topic {batch.topic!r}: there is no queue {batch.queue_id}")
         running.store.check(batch)
-    connection = calls.channel.connection
-    connection.tell_blocked()
-    try:
+    with calls.channel.connection.telling_of_alarms():
         confirm = yield from hand_over(calls.node, decoded, True, None, passes_alarms=True)
-    finally:
-        connection.tell_unblocked()
     queues = running.table.queues
 
     def answer(appended: list[Appended]) -> list[dict[str, Any]]:

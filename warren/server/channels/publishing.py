@@ -210,37 +210,29 @@ class ChannelPublisher:
     ) -> None:
         """Wait until messages are admitted; meanwhile the socket is not read."""
         connection = self._channel.connection
-        connection.hold(self)
-        connection.tell_blocked()
-        try:
-            admission = publishing(
-                self._channel.node,
-                lambda: receivers,
-                address.key,
-                given,
-                passes_alarms=None if connection.is_owner else False,
-            )
-            confirm = await bridge.admitted(admission)
-        except WarrenError as error:
-            self._settle(numbers, error)
-        else:
-            self._when_safe(confirm, numbers)
-        finally:
-            connection.release(self)
-            connection.tell_unblocked()
+        with connection.held(self):
+            try:
+                admission = publishing(
+                    self._channel.node,
+                    lambda: receivers,
+                    address.key,
+                    given,
+                    passes_alarms=None if connection.is_owner else False,
+                )
+                confirm = await bridge.admitted(admission)
+            except WarrenError as error:
+                self._settle(numbers, error)
+            else:
+                self._when_safe(confirm, numbers)
 
     async def _wait_for_alarms(self) -> None:
         """Do not read the socket while an alarm is set; a guest of the directory is only told."""
-        connection = self._channel.connection
-        connection.tell_blocked()
+        connection, node = self._channel.connection, self._channel.node
         if connection.is_owner:
+            connection.tell_blocked()
             return
-        connection.hold(self)
-        try:
-            await bridge.answer(self._channel.node.gate.alarms_cleared(self._channel.node.pool))
-        finally:
-            connection.release(self)
-            connection.tell_unblocked()
+        with connection.held(self):
+            await bridge.answer(node.gate.alarms_cleared(node.pool))
 
     async def _one_by_one(self, batch: Batch, numbers: Sequence[int]) -> None:
         """Publish messages one by one, as one may be refused and the next not."""
