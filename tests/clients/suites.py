@@ -397,23 +397,21 @@ AMQPLIB_QUORUM = attrs.evolve(
     note="the same with each named queue a quorum queue",
 )
 
-AIO_PIKA_QUORUM = attrs.evolve(
-    AIO_PIKA,
-    name="aio-pika-quorum",
-    shares="aio-pika",
-    command=(*AIO_PIKA.command, "-p", "aio_pika_quorum"),
-    environment={**AIO_PIKA.environment, "PYTHONPATH": "{programs}"},
-    note="the same with each named queue a quorum queue",
-)
 
-CELERY_QUORUM = attrs.evolve(
-    CELERY,
-    name="celery-quorum",
-    shares="celery",
-    command=(*CELERY.command, "-p", "celery_quorum"),
-    environment={**CELERY.environment, "PYTHONPATH": "{programs}"},
-    note="the same with quorum queues, results in Redis",
-)
+def with_plugin(suite: Suite, plugin: str, note: str) -> Suite:
+    """A suite for pytest with a plugin of ours that makes its queues quorum queues."""
+    return attrs.evolve(
+        suite,
+        name=f"{suite.name}-quorum",
+        shares=suite.name,
+        command=(*suite.command, "-p", plugin),
+        environment={**suite.environment, "PYTHONPATH": "{programs}"},
+        note=note,
+    )
+
+
+AIO_PIKA_QUORUM = with_plugin(AIO_PIKA, "aio_pika_quorum", "the same with each named queue a quorum queue")
+CELERY_QUORUM = with_plugin(CELERY, "celery_quorum", "the same with quorum queues, results in Redis")
 
 JAVA_TESTS = Suite(
     name="java-tests",
