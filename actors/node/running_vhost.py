@@ -300,7 +300,7 @@ class RunningVhost:
             parts = parts_of(None if top is None else level)
             is_there = self._is_there(parts.path, self.directory.listed)
             directory = parts.path.rpartition("/")[2]
-            if opened_before := directory in self._opened:  # it may have been deleted, and made anew
+            if opened_before := directory in self._opened:  # it may have been deleted and created again
                 self.directory.listed.discard(directory)
             self._opened.add(directory)
             if not is_there:

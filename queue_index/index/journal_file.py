@@ -52,7 +52,7 @@ class JournalFile:
         sync: bool,
         is_entered: bool = False,
     ) -> None:
-        """``is_entered``: whether the directory, unless it is made anew, is known to survive a power loss."""
+        """``is_entered``: whether the existing directory is known to survive a power loss."""
         self._files = files
         self.path = path
         self._owner = owner

@@ -63,7 +63,7 @@ class QueueFiles:
     sync: bool = True
     """Whether safe messages survive a power loss, or only the process."""
     is_entered: bool = False
-    """Whether the directory, unless it is made anew, is known to survive a power loss."""
+    """Whether the existing directory is known to survive a power loss."""
     wait_for_grant: Callable[[], None] = _no_grant
     """Called if a change of mode has to wait for a store's credit; must deliver one grant."""
     on_damage: Callable[[DataError], object] | None = None
