@@ -516,3 +516,14 @@ def test_what_is_answered_after_the_loop_was_closed_does_no_harm(hand: HandNode)
     hand.run()
     assert [one.body for one in q.blocking.browse()] == [b"1"]
     task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def test_a_get_that_is_destroyed_with_its_loop_asks_for_nothing_more(path: str) -> None:
+    with warren.open(path) as node:
+        queue = handle(node)
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(queue.get(timeout=None))
+        loop.run_until_complete(asyncio.sleep(0.1))
+        loop.close()
+        task.get_coro().close()  # as when it is collected
+        task._log_destroy_pending = False  # type: ignore[attr-defined]

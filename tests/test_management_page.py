@@ -117,9 +117,11 @@ def _dialog(browser: Browser, button: str, **values: str | bool) -> None:
 
 
 def _eventually(browser: Browser, check: Callable[[], Any]) -> None:
+    """Wait until ``check`` returns something true. The page may replace an element while it is read."""
+    from selenium.common.exceptions import StaleElementReferenceException
     from selenium.webdriver.support.ui import WebDriverWait
 
-    WebDriverWait(browser, 15, poll_frequency=0.05).until(lambda _: check())
+    WebDriverWait(browser, 15, 0.05, [StaleElementReferenceException]).until(lambda _: check())
 
 
 def test_a_wrong_password_is_said_and_a_right_one_lets_in(browser: Browser, server: ManagementServer) -> None:
@@ -714,11 +716,10 @@ def test_ten_thousand_rows_are_paged_sorted_and_filtered(chrome: Browser, crowde
     waited(chrome, f"{table} nav button", "Next").click()
     waited(chrome, f"{table} nav span", "page 2 of")
     assert len(chrome.find_elements(By.CSS_SELECTOR, f"{table} tbody tr")) == 100
-    head = waited(chrome, f"{table} thead button")
-    head.click()
+    waited(chrome, f"{table} thead button").click()
     order = chrome.find_element(By.CSS_SELECTOR, f"{table} thead th").get_attribute("aria-sort")
     if order == "ascending" and row != "queue":
-        head.click()
+        waited(chrome, f"{table} thead button").click()
         order = "descending"
     first = f"{row}-{'00000' if order == 'ascending' else '09999'}"
     _eventually(chrome, lambda: chrome.find_element(By.CSS_SELECTOR, f"{table} tbody th").text.startswith(first))

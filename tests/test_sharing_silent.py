@@ -6,8 +6,10 @@ import asyncio
 import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -234,6 +236,28 @@ def test_a_host_that_ends_while_it_is_silent_is_taken_over(stopped: Member, gues
     stopped.kill()
     assert len(queue) == 2
     assert next_of(guest.queue("work"), auto_ack=True).body == b"1"
+
+
+@pytest.mark.slow
+def test_a_host_that_was_just_lost_is_not_unresponsive(
+    stopped: Member, guest: warren.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the call has waited by then, for a message for example."""
+    link_, taking_over = link_of(guest), threading.Event()
+    connect = link_._connect
+
+    def connected(stopped: Callable[[], bool]) -> socket.socket:
+        taking_over.wait(LONG_S)
+        return connect(stopped)
+
+    monkeypatch.setattr(link_, "_connect", connected)
+    stopped.kill()
+    wait_until(lambda: not link_.is_up, "the socket is not lost")
+    monkeypatch.setattr(link, "SILENT_S", LONG_S)
+    assert link_.silence(2 * LONG_S) is None
+    monkeypatch.setattr(link, "SILENT_S", 0.0)
+    assert isinstance(link_.silence(2 * LONG_S), HostUnresponsiveError)
+    taking_over.set()
 
 
 @pytest.mark.slow

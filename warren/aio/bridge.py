@@ -116,12 +116,18 @@ async def safe(confirm: Confirm, host: Host | None = None, timeout: float | None
 
 
 async def run(steps: Steps[T]) -> T:
-    """Run a verb in an event loop. A cancellation is thrown into it where it waits."""
+    """Run a verb in an event loop. A cancellation is thrown into it where it waits.
+
+    If the coroutine is destroyed because its loop is closed, the verb ends and requests nothing more.
+    """
     try:
         wait = next(steps)
         while True:
             try:
                 value = await _waited(wait)
+            except GeneratorExit as error:
+                while True:
+                    steps.throw(error)
             except BaseException as error:
                 wait = steps.throw(error)
             else:

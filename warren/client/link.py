@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -87,6 +88,7 @@ class Link(Leading):
         """Why publishers have to wait, if the server says so."""
         self.given_up: WarrenError | None = None
         """Why the last socket was given up, if the host was silent; there is no other yet."""
+        self._lost_at_s = 0.0
 
     @property
     def is_stuck(self) -> bool:
@@ -181,8 +183,8 @@ class Link(Leading):
 
     def silence(self, waited_s: float) -> WarrenError | None:
         """Return the error for a call that has waited ``waited_s``, if no host was found or the host is silent."""
-        silent_s = self.silent_s if self.is_up else waited_s
-        return self._unresponsive(waited_s) if silent_s > SILENT_S else None
+        silent_s = self.silent_s if self.is_up else min(waited_s, time.monotonic() - self._lost_at_s)
+        return self._unresponsive(silent_s) if silent_s > SILENT_S else None
 
     def check_heard(self, waited_s: float | None) -> None:
         """Raise the error for a call that got nothing for ``waited_s`` if the reason may be that the host is silent."""
@@ -201,6 +203,7 @@ class Link(Leading):
         if self.connection is not None:
             later.append((self.connection.close, ()))
         self.outbox.engine, self._last_engine, self.connection = None, None, None
+        self._lost_at_s = time.monotonic()
         self.outbox.clear()
         self.blocked = ""
         for number, receiver in list(self._channels.items()):
