@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import struct
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import uvloop
 from pamqp import commands as c
 
 from tests.support.amqp_driver import Driver, Transcript
@@ -15,6 +17,7 @@ from tests.support.amqp_link import Link
 from tests.support.amqp_program import Step
 from tests.support.server_tools import served
 from warren.amqp.methods import encode_method
+from warren.server.peer import packet_counts
 
 OK = {"queue": "@q", "message_count": 0, "consumer_count": 0}
 
@@ -23,6 +26,18 @@ OK = {"queue": "@q", "message_count": 0, "consumer_count": 0}
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     with served(tmp_path_factory.mktemp("node") / "node") as found:
         yield found.port
+
+
+def test_a_socket_that_was_closed_counts_no_packets(port: int) -> None:
+    async def ask() -> tuple[int, int]:
+        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, "127.0.0.1", port)
+        assert packet_counts(transport) == (0, 0)
+        transport.abort()
+        await asyncio.sleep(0.1)
+        return packet_counts(transport)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(ask()) == (0, 0)
 
 
 def told(port: int, *methods: tuple[str, dict[str, Any]]) -> Transcript:

@@ -103,5 +103,5 @@ def packet_counts(transport: asyncio.Transport | None) -> tuple[int, int]:
     try:
         answer = connected.getsockopt(socket.IPPROTO_TCP, tcp_info, _TCP_INFO_BYTES)
         return _DATA_SEGMENTS.unpack_from(answer, _TCP_INFO_BYTES - _DATA_SEGMENTS.size)
-    except (OSError, struct.error):  # it is closed, or the kernel is older than 4.6
+    except (OSError, ValueError, struct.error):  # it is closed, or the kernel is older than 4.6
         return 0, 0
