@@ -54,8 +54,8 @@ class VhostFiles:
     transient_store: MessageStore
     queue_directories: dict[bytes, str]
     """The queues that have a directory, with its name; each level of a priority queue is a separate queue."""
-    listed: set[str]
-    """The queues' directories that were there and synced when the vhost was opened, by name."""
+    untouched: set[str]
+    """The queues' directories that were there when the vhost was opened, by name; :meth:`is_there` takes them out."""
     terms: dict[str, RecoveryTerms]
     """The recovery terms of the last clean stop, by directory name."""
     down: dict[str, DataError]
@@ -63,6 +63,8 @@ class VhostFiles:
     damage: list[DataError]
     """Other damage: recovery terms, store files."""
     _lock: Lock
+    _synced: dict[str, bool] = attrs.Factory(dict)
+    """The paths of the queues' directories that are known to survive a power loss, and whether their names do."""
 
     @classmethod
     def open(
@@ -114,12 +116,21 @@ class VhostFiles:
                 if self.files.is_directory(self.queue_path(entry)):
                     raise
             else:
-                self.listed.add(entry)
+                self.untouched.add(entry)
                 if queue is not None:
                     self.queue_directories[queue] = entry
+        self._synced.update(dict.fromkeys(map(self.queue_path, self.untouched), False))
 
     def queue_path(self, entry: str) -> str:
         return f"{self.path}/{names.QUEUES_DIRECTORY}/{entry}"
+
+    def is_there(self, path: str, untouched: set[str]) -> bool:
+        """Whether a directory exists. ``untouched``: those that exist for certain, by name; it is taken out of them."""
+        entry = path.rpartition("/")[2]
+        if entry in untouched:
+            untouched.remove(entry)
+            return True
+        return self.files.is_directory(path)
 
     def entry(self, queue: bytes) -> str:
         """Return the name of a queue's directory."""
@@ -140,7 +151,7 @@ class VhostFiles:
             transient_store=transient_store,
             clock=clock,
             sync=self.sync,
-            is_entered=entry in self.listed,
+            synced=self._synced,
         )
 
     def check_lock(self) -> None:

@@ -30,7 +30,7 @@ SHARED = Settings()
 
 def parts_maker(root: str, files: FileSystem) -> Callable[[int], QueueFiles]:
     """Makes the parts of queue ``n``: all that thousands of queues share is shared."""
-    store = Bodies()
+    store, synced = Bodies(), dict[str, bool]()
     directory = f"{root}/vhosts/628WB79CIFDYO9LJI6DKMI09L/queues"
 
     def clock() -> int:
@@ -47,6 +47,7 @@ def parts_maker(root: str, files: FileSystem) -> Callable[[int], QueueFiles]:
             transient_store=StoreClient(store),
             clock=clock,
             sync=False,
+            synced=synced,
         )
 
     return parts
@@ -186,6 +187,22 @@ def test_a_queue_that_was_deleted_makes_and_syncs_its_directory_anew() -> None:
     queue.sync()
     again = VariableQueue.recover(queue_files(files.after_power_loss(random.Random(0))))
     assert bodies_of(again) == [body(n) for n in range(3, 6)]
+
+
+def test_a_queue_that_wakes_syncs_no_directory_again() -> None:
+    files = WatchedFileSystem()
+    parts = queue_files(files)
+    queue = VariableQueue.create(parts)
+    publish(queue, range(3))
+    queue.sync()
+    assert files.synced.count(PATH.rpartition("/")[0]) == 1
+    awake = VariableQueue.recover(parts, queue.close(), store_recovered=True)
+    files.synced.clear()
+    publish(awake, range(3, 6))
+    awake.sync()
+    assert files.synced == []
+    again = VariableQueue.recover(queue_files(files.after_power_loss(random.Random(0))))
+    assert bodies_of(again) == [body(n) for n in range(6)]
 
 
 def test_what_a_rest_wrote_survives_a_power_loss() -> None:

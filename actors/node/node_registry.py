@@ -313,7 +313,7 @@ class NodeRegistry:
                 if entry.running is not None:
                     self._take_out(vhost, queue)
             vhost.give_up(QueueGoneError(f"vhost '{name}' was deleted"))
-            for path in (vhost.side_path, vhost.directory.path, vhost.delays_path):
+            for path in (vhost.queue_opening.side_path, vhost.directory.path, vhost.delays_path):
                 self._context.remove_tree(path)
             self.definitions.delete_vhost(name)
             self._save()
@@ -470,7 +470,7 @@ class NodeRegistry:
         if running.delays is not None:
             running.delays.drop_queue(name)
         if entry.declaration.durable:
-            self._context.remove_tree(running.side_files(entry.declaration))
+            self._context.remove_tree(running.queue_opening.side_files(entry.declaration))
         del running.queues[name]
         running.definitions.delete_queue(name)
         return deleted

@@ -11,30 +11,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import threading
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 from pykka import ActorRef
 
 from warren.actors import messages as m
-from warren.actors.engines.credit import GrantedCredit
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.definitions import SLICE
 from warren.actors.engines.declared.exchanges import Binding
 from warren.actors.engines.declared.routing import Remembered
-from warren.actors.engines.declared.vhost_definitions import VhostDefinitions, is_kept
-from warren.actors.engines.queue.backing import Backing
-from warren.actors.engines.queue.queue_context import Counts, QueueContext
-from warren.actors.engines.queue.queue_process import QueueProcess
+from warren.actors.engines.declared.vhost_definitions import VhostDefinitions
 from warren.actors.log_events import log_event, logger
 from warren.actors.node.node_context import NodeContext
-from warren.actors.node.store_actor import MessageStoreActor, RemoteStore
+from warren.actors.node.queue_opening import QueueOpening, stored_names
+from warren.actors.node.store_actor import MessageStoreActor
 from warren.actors.queue.intake import PublishKey
-from warren.actors.queue.queue_actor import OpenedQueue, QueueActor
+from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.queue.queue_output import Target
 from warren.actors.runtime.future import CountDown, Future
@@ -43,20 +38,13 @@ from warren.actors.runtime.pooled_actor import actor_of_ref
 from warren.actors.runtime.timer import tell
 from warren.actors.vhost_files import VhostFiles
 from warren.msg_store.rdq.message_store import StoreStatus
-from warren.queue_index.index.directory import level_name
 from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.queue_index.properties import decode_properties
-from warren.queue_index.queue.body_store import StoreClient
-from warren.queue_index.queue.variable_queue import QueueFiles, VariableQueue
 from warren.storage.errors import WarrenError
-from warren.storage.own_files import KEYS_LOG, RETURNED_KIND, RETURNED_LOG
 
 if TYPE_CHECKING:
     from warren.actors.delays.vhost_delays import VhostDelays
     from warren.actors.topics.node_streams import NodeStreams
-    from warren.queue_index.index.scan_losses import Losses
-    from warren.storage.errors import DataError
-    from warren.storage.record_log import RecordLog
 
 _LOG = logger("node")
 
@@ -64,23 +52,6 @@ _DEAD_LETTER_ROUNDS: Final = 8
 """The longest chain of queues through which dead letters travel before a vhost closes."""
 _DELAYS: Final = threading.Lock()
 """Held while a vhost's delayed messages are set up."""
-
-
-@attrs.define(eq=False)
-class _Levels:
-    """What was found of a queue when it was opened, by level; level 0 if it has no priorities."""
-
-    opened: dict[int, VariableQueue] = attrs.Factory(dict)
-    """The recovered levels."""
-    terms: dict[int, RecoveryTerms] = attrs.Factory(dict)
-    """The levels that were stopped cleanly: they are opened on first use."""
-    counted: list[m.CountReferences] = attrs.Factory(list)
-    """The bodies that they refer to, for a store that was scanned."""
-    lost: list[tuple[Losses, bool]] = attrs.Factory(list)
-    """The losses of each level, and whether it had been stopped cleanly."""
-    crashed: bool = False
-    foreign: bool = False
-    """Whether another program stopped here last."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -92,8 +63,7 @@ class RunningVhost:
     directory: VhostFiles
     persistent: ActorRef[Any]
     transient: ActorRef[Any]
-    side_path: str
-    """The folder of warren's own files of its queues, beside those that a broker knows."""
+    queue_opening: QueueOpening
     _context: NodeContext
     queues: dict[str, QueueEntry] = attrs.Factory(dict)
     streams: NodeStreams | None = None
@@ -102,17 +72,8 @@ class RunningVhost:
     """The directory of the delayed messages, if there are any."""
     delays: VhostDelays | None = None
     """The delayed messages; ``None`` before the first one."""
-    _returned_log_of: Callable[[QueueDeclaration], RecordLog] = attrs.Factory(
-        lambda self: self._returned_log, takes_self=True
-    )
-    """One object for all queues."""
     opening: bool = True
     """Whether there may be queues that are not started yet."""
-    _clean: bool = False
-    _opened: set[str] = attrs.Factory(set)
-    """Directories that a queue's actor has opened since: their recovery terms are outdated."""
-    _sides: frozenset[str] = frozenset()
-    """The queues that had files of warren's own when the vhost was opened: the folders' names."""
 
     @classmethod
     def open(
@@ -127,14 +88,14 @@ class RunningVhost:
             sync=context.settings.sync != "os",
             owner=owner,
         )
-        stores = [
+        persistent, transient = (
             MessageStoreActor.start(
                 context, store, f"the {kind} message store of vhost '{definitions.name}'", definitions.name
             )
             for kind, store in (("persistent", directory.persistent_store), ("transient", directory.transient_store))
-        ]
-        vhost = cls(definitions.name, definitions, directory, stores[0], stores[1], side_path, context)
-        vhost._clean = directory.persistent_store.clean
+        )
+        opening = QueueOpening(context, directory, side_path, persistent, transient)
+        vhost = cls(definitions.name, definitions, directory, persistent, transient, opening, context)
         for error in directory.damage:
             _LOG.warning(
                 "vhost '%s': an unreadable part is skipped: %s",
@@ -148,10 +109,10 @@ class RunningVhost:
 
     def orphans(self) -> list[QueueDeclaration]:
         """Return queues that have a directory and no definition. Levels of one priority queue are one queue."""
-        stored_names = {name for declaration in self.definitions.queues() for name in _stored_names(declaration)}
+        defined = {name for declaration in self.definitions.queues() for name in stored_names(declaration)}
         highest: dict[bytes, int | None] = {}
         for stored in self.directory.queue_directories:
-            if stored not in stored_names:
+            if stored not in defined:
                 name, level = (stored[:-2], stored[-1]) if stored[-2:-1] == b"\0" else (stored, None)
                 before = highest.get(name)
                 highest[name] = level if before is None else max(before, level or 0)
@@ -165,15 +126,15 @@ class RunningVhost:
     def start_queues(self, declarations: Iterable[QueueDeclaration]) -> None:
         """Start an actor for each queue that exists when the vhost is opened."""
         started = list(declarations)
-        self._forget_sides(started)
-        directories = {self._directory_of(name) for declaration in started for name in _stored_names(declaration)}
-        if not self._clean:
+        self.queue_opening.forget_sides(started)
+        directories = {self.directory.entry(name) for declaration in started for name in stored_names(declaration)}
+        if not self.directory.persistent_store.clean:
             expected = frozenset(directories & set(self.directory.queue_directories.values()))
             if not self.directory.down:  # the needs of a queue that is down are unknown: then nothing is ever deleted
                 tell(self.persistent, m.ExpectReferences(expected))
         for declaration in started:
             entry = self.queues[declaration.name] = QueueEntry(declaration)
-            directories_of = map(self._directory_of, _stored_names(declaration))
+            directories_of = map(self.directory.entry, stored_names(declaration))
             reasons = [
                 self.directory.down[directory] for directory in directories_of if directory in self.directory.down
             ]
@@ -187,11 +148,12 @@ class RunningVhost:
 
     def remove_files(self, entry: QueueEntry) -> None:
         """Delete the files of a queue that is down; its bodies in the store stay until the next scan."""
-        for stored in _stored_names(entry.declaration):
-            directory = self._directory_of(stored)
+        for stored in stored_names(entry.declaration):
+            directory = self.directory.entry(stored)
             self._context.remove_tree(self.directory.queue_path(directory))
+            self.directory.untouched.discard(directory)
             self.directory.down.pop(directory, None)
-        self._context.remove_tree(self.side_files(entry.declaration))
+        self._context.remove_tree(self.queue_opening.side_files(entry.declaration))
         entry.error = None
 
     def is_empty(self, name: str) -> bool:
@@ -210,7 +172,7 @@ class RunningVhost:
         ref = QueueActor.start(
             self._context,
             entry.declaration,
-            open_process=self._open_process,
+            open_process=self.queue_opening.open_process,
             dispatch=self.dispatch,
             is_opening=lambda: self.opening,
             policies=self.definitions.policies.of("queue", entry.declaration.name),
@@ -230,158 +192,6 @@ class RunningVhost:
                     apply = Call(functools.partial(actor.set_policies, policies))
                     told.append(actor.actor_ref.ask(apply, block=False))
             yield CountDown(told)
-
-    def _directory_of(self, stored: bytes) -> str:
-        return self.directory.entry(stored)
-
-    def _open_process(self, actor: QueueActor) -> OpenedQueue:
-        """Open a queue from its files; called in its actor's first turn."""
-        declaration, context = actor.declaration, self._context
-        initial, more_after = context.engine.msg_store_credit_disc_bound
-        clients: list[RemoteStore] = []
-        for ref, store in (
-            (self.persistent, self.directory.persistent_store),
-            (self.transient, self.directory.transient_store),
-        ):
-            credit = GrantedCredit(initial, more_after)
-            clients.append(RemoteStore(ref, actor.actor_ref, store, next(context.numbers), credit, context.gate))
-        parts_of = _parts_by_level(self.directory, declaration, clients, context.clock.now_ns)
-        durable = is_kept(declaration)
-        side = self.side_files(declaration)
-        has_side = durable and self._is_there(side, self._sides)
-        with contextlib.ExitStack() as failing:  # closes its files on failure
-            levels = self._open_levels(declaration, parts_of, failing)
-            backing = Backing(
-                parts_of,
-                durable=durable,
-                max_priority=declaration.max_priority,
-                opened=levels.opened,
-                terms=levels.terms,
-            )
-            shared = QueueContext(
-                declaration,
-                backing,
-                context.clock.wall_us,
-                actor.policies,
-                Counts() if context.counting else None,
-                returned_log=self._returned_log_of if durable else None,
-                sync=context.settings.sync != "os",
-                tells_out=not self.directory.settings.deliver_with_publish,
-                quorum_delivery_limit=context.settings.quorum_delivery_limit,
-                crashed=levels.crashed,
-                log=context.queue_log_of(declaration.vhost, declaration.name),
-            )
-            process = QueueProcess(shared)
-            if has_side and context.files.exists(returned := f"{side}/{RETURNED_LOG}"):
-                if levels.foreign:  # a broker stopped here last, and may have given the same seq_ids to others
-                    context.files.delete(returned)
-                else:
-                    process.settlements.load_returned()
-            failing.pop_all()
-        keys = f"{side}/{KEYS_LOG}"
-        self._opened.add(side.rpartition("/")[2])
-        return OpenedQueue(
-            process,
-            clients,
-            lambda: self._tell_recovered(declaration, levels),
-            keys_path=keys if durable else None,
-            has_keys=has_side and context.files.exists(keys),
-        )
-
-    def _open_levels(
-        self, declaration: QueueDeclaration, parts_of: Callable[[int | None], QueueFiles], failing: contextlib.ExitStack
-    ) -> _Levels:
-        """Recover the levels of a queue that may hold messages and must be examined now.
-
-        ``failing``: gets a callback that abandons each recovered level. Files of a queue that is not kept are deleted.
-        """
-        files, top, levels = self._context.files, declaration.max_priority, _Levels()
-        for level in range((top or 0) + 1):
-            parts = parts_of(None if top is None else level)
-            is_there = self._is_there(parts.path, self.directory.listed)
-            directory = parts.path.rpartition("/")[2]
-            if opened_before := directory in self._opened:  # it may have been deleted and created again
-                self.directory.listed.discard(directory)
-            self._opened.add(directory)
-            if not is_there:
-                continue
-            if not is_kept(declaration):
-                files.delete_tree(parts.path)
-                continue
-            terms = None if opened_before else self.directory.terms.get(directory)
-            if terms is not None and self._clean and (terms.persistent_count or terms.is_blank):
-                levels.terms[level] = terms
-                continue
-            levels.crashed |= terms is None
-            levels.foreign |= terms is not None and not self._clean
-            levels.opened[level] = self._recover(parts, terms, directory, levels)
-            failing.callback(levels.opened[level].abandon)
-        return levels
-
-    def _is_there(self, path: str, listed: Container[str]) -> bool:
-        """Whether a queue's directory exists. ``listed``: those that existed when the vhost was opened, by name."""
-        directory = path.rpartition("/")[2]
-        return self._context.files.is_directory(path) if directory in self._opened else directory in listed
-
-    def side_files(self, declaration: QueueDeclaration) -> str:
-        """Return the folder of warren's own files of a queue, beside those that a broker knows."""
-        return f"{self.side_path}/{self._directory_of(stored_name(declaration, None))}"
-
-    def _forget_sides(self, queues: Iterable[QueueDeclaration]) -> None:
-        """Delete the side folders of queues that another program has deleted."""
-        files = self._context.files
-        self._sides = frozenset(files.list(self.side_path))
-        if self._sides:
-            for entry in self._sides.difference(self._directory_of(stored_name(queue, None)) for queue in queues):
-                if files.is_directory(path := f"{self.side_path}/{entry}"):  # plain files are not ours
-                    files.delete_tree(path)
-
-    def _returned_log(self, declaration: QueueDeclaration) -> RecordLog:
-        from warren.storage.record_log import RecordLog
-
-        return RecordLog(self._context.files, self._returned_path(declaration), RETURNED_KIND)
-
-    def _returned_path(self, declaration: QueueDeclaration) -> str:
-        return f"{self.side_files(declaration)}/{RETURNED_LOG}"
-
-    def _recover(
-        self, parts: QueueFiles, terms: RecoveryTerms | None, directory: str, levels: _Levels
-    ) -> VariableQueue:
-        """Recover one level, as far as its first message, and count its references and losses meanwhile."""
-        from warren.queue_index.index.scan_losses import Losses
-
-        losses = Losses()
-        levels.lost.append((losses, terms is not None))
-        references: Counter[bytes] = Counter()
-        if not self._clean:
-            levels.counted.append(m.CountReferences(directory, references))
-        return VariableQueue.recover(
-            parts,
-            terms,
-            store_recovered=self._clean and terms is not None,
-            step_by_step=True,
-            on_references=references.update,
-            losses=losses,
-        )
-
-    def _tell_recovered(self, queue: QueueDeclaration, levels: _Levels) -> None:
-        """Tell the store the references, and log the losses, once a queue is scanned completely."""
-        for message in levels.counted:
-            tell(self.persistent, message)
-        for losses, was_clean in levels.lost:
-            level = logging.ERROR if was_clean else logging.WARNING  # after a crash, they may not have been safe yet
-            for cut in losses.cuts:
-                _LOG.log(level, "queue '%s': %s", queue.name, cut, extra=log_event("queue_index_cut", cut, of=queue))
-            if losses.messages:
-                reason = "the store lacks their bodies" + ("" if was_clean else "; they may have been acked")
-                _LOG.log(
-                    level,
-                    "queue '%s' has lost %d messages: %s",
-                    queue.name,
-                    losses.messages,
-                    reason,
-                    extra=log_event("queue_messages_lost", of=queue, count=losses.messages, reason=reason),
-                )
 
     # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -541,7 +351,7 @@ class RunningVhost:
                 entry.go_down(error)
                 failures.append(error)
                 continue
-            terms |= {self._directory_of(stored): level_terms for stored, level_terms in queue_terms.items()}
+            terms |= {self.directory.entry(stored): level_terms for stored, level_terms in queue_terms.items()}
             confirms += waiting
         data = self.directory.terms_data(terms)
         token = None if failures or self._any_down() else self.directory.token(data)
@@ -594,40 +404,3 @@ class RunningVhost:
             else:
                 entry.start(actor)
             self.queues[name] = entry
-
-
-def _parts_by_level(
-    directory: VhostFiles, queue: QueueDeclaration, clients: list[RemoteStore], now_ns: Callable[[], int]
-) -> Callable[[int | None], QueueFiles]:
-    """Return the function that gives a queue's level its files. ``clients``: its access to the vhost's two stores."""
-    persistent, transient = (StoreClient(client, client.credit) for client in clients)
-
-    def wait_for_grant() -> None:
-        for client in clients:
-            if client.credit.blocked:
-                client.wait_until_taken()
-
-    def tell_damage(error: DataError) -> None:
-        _LOG.error("queue '%s': %s", queue.name, error, extra=log_event("queue_sizes_wrong", error, of=queue))
-
-    def parts_of(level: int | None) -> QueueFiles:
-        parts = directory.parts(
-            stored_name(queue, level),
-            clock=now_ns,
-            persistent_store=persistent if is_kept(queue) else None,
-            transient_store=transient,
-        )
-        return attrs.evolve(parts, wait_for_grant=wait_for_grant, on_damage=tell_damage)
-
-    return parts_of
-
-
-def stored_name(declaration: QueueDeclaration, level: int | None) -> bytes:
-    """Return the stored name of a queue, or of one of its levels."""
-    name = declaration.name.encode("utf-8", "surrogateescape")
-    return name if level is None else level_name(name, level)
-
-
-def _stored_names(declaration: QueueDeclaration) -> list[bytes]:
-    top = declaration.max_priority
-    return [stored_name(declaration, None)] if top is None else [stored_name(declaration, n) for n in range(top + 1)]

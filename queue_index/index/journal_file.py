@@ -32,10 +32,10 @@ class JournalFile:
     __slots__ = (
         "_file",
         "_files",
-        "_is_entered",
         "_matrix",
         "_named",
         "_owner",
+        "_synced",
         "_syncs",
         "_waiting",
         "failure",
@@ -50,17 +50,17 @@ class JournalFile:
         matrix: RecordMatrix,
         *,
         sync: bool,
-        is_entered: bool = False,
+        synced: dict[str, bool],
     ) -> None:
-        """``is_entered``: whether the existing directory is known to survive a power loss."""
+        """``synced``: the paths of directories that are known to survive a power loss, and whether their names do."""
         self._files = files
         self.path = path
         self._owner = owner
         self._matrix = matrix
         self._syncs = sync
+        self._synced = synced
         self._named = False
-        """Whether the file and its directory are known to be synced."""
-        self._is_entered = is_entered
+        """Whether the directory has its name, and all that the file needs to survive is synced."""
         self._file: File | None = None
         self._waiting: list[Part] = []
         self.failure: StorageError | None = None
@@ -129,18 +129,22 @@ class JournalFile:
         return self._file
 
     def _opened(self) -> File:
-        files = self._files
+        files, journal_path = self._files, f"{self.path}/{names.JOURNAL_NAME}"
+        syncs = self._syncs and not self._named
         if not self._named:
             self._name_directory()
-        file = files.open_append(f"{self.path}/{names.JOURNAL_NAME}")
+        is_new = syncs and not files.exists(journal_path)
+        file = files.open_append(journal_path)
         try:
-            if self._syncs and not self._named:
+            if is_new or (syncs and not self._synced.get(self.path)):
                 files.sync_directory(self.path)
-                if not self._is_entered:
-                    files.sync_directory(self.path.rpartition("/")[0])
+            if syncs and self.path not in self._synced:
+                files.sync_directory(self.path.rpartition("/")[0])
         except BaseException:
             file.close()
             raise
+        if syncs:
+            self._synced[self.path] = True
         self._named = True
         return file
 
@@ -148,10 +152,10 @@ class JournalFile:
         """Make sure that the directory exists and names its owner before any of the queue's files is in it."""
         name_path = f"{self.path}/{names.QUEUE_NAME_FILE}"
         if not self._files.exists(name_path):
-            self._is_entered = False
+            self._synced.pop(self.path, None)
             self._files.make_directories(self.path)
             write_file(self._files, name_path, names.queue_name_file(*self._owner), sync=self._syncs)
-        elif self._syncs:  # the process that named it may have synced nothing
+        elif self._syncs and not self._synced.get(self.path):  # the process that named it may have synced nothing
             with contextlib.closing(self._files.open_append(name_path)) as name_file:
                 name_file.sync()
             if not self._files.exists(f"{self.path}/{names.JOURNAL_NAME}"):
@@ -166,6 +170,7 @@ class JournalFile:
         """Close the file and drop what waits, as a crash of the process would."""
         self._waiting.clear()
         self._named = False
+        self._synced.pop(self.path, None)
         self._close()
 
     def _close(self) -> None:

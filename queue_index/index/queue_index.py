@@ -94,8 +94,9 @@ class QueueIndex:
         vhost: bytes,
         queue: bytes,
         sync: bool = True,
-        is_entered: bool = False,
+        synced: dict[str, bool] | None = None,
     ) -> None:
+        """``synced``: a vhost's, for :class:`~warren.queue_index.index.journal_file.JournalFile`."""
         self.path = path
         self.settings = settings
         self.segment_entry_count = settings.segment_entry_count
@@ -110,7 +111,8 @@ class QueueIndex:
         self.syncs = sync
         self._files = files
         self._matrix = RecordMatrix()
-        self.journal = JournalFile(files, path, (vhost, queue), self._matrix, sync=sync, is_entered=is_entered)
+        synced = {} if synced is None else synced
+        self.journal = JournalFile(files, path, (vhost, queue), self._matrix, sync=sync, synced=synced)
         self.segment_files = SegmentFiles(files, path, self.segment_entry_count, self._matrix, sync=sync)
         self._waiting: _Waiting | None = None
         self._ahead: list[bytes] | None = None

@@ -62,8 +62,8 @@ class QueueFiles:
     clock: Clock
     sync: bool = True
     """Whether safe messages survive a power loss, or only the process."""
-    is_entered: bool = False
-    """Whether the existing directory is known to survive a power loss."""
+    synced: dict[str, bool] = attrs.Factory(dict)
+    """The paths of directories that are known to survive a power loss, and whether their names do."""
     wait_for_grant: Callable[[], None] = _no_grant
     """Called if a change of mode has to wait for a store's credit; must deliver one grant."""
     on_damage: Callable[[DataError], object] | None = None
@@ -77,7 +77,7 @@ class QueueFiles:
             vhost=self.vhost,
             queue=self.queue,
             sync=self.sync,
-            is_entered=self.is_entered,
+            synced=self.synced,
         )
 
     def new_state(self, index: QueueIndex) -> QueueState:

@@ -20,7 +20,7 @@ from warren.actors.engines.memory_monitor import MemoryMonitor
 from warren.actors.engines.memory_readings import AllocatedReading, memory_limit_bytes
 from warren.actors.engines.node_settings import NodeSettings
 from warren.actors.node.memory_monitor_actor import ALARM_INTERVAL_MS
-from warren.actors.node.running_vhost import stored_name
+from warren.actors.node.queue_opening import stored_name
 from warren.actors.vhost_files import VhostFiles
 from warren.queue_index.index.recovery_terms import RecoveryTerms
 from warren.queue_index.message.msg_ids import MsgIds
