@@ -141,6 +141,7 @@ class JournalFile:
             if syncs and self.path not in self._synced:
                 files.sync_directory(self.path.rpartition("/")[0])
         except BaseException:
+            self._synced.pop(self.path, None)
             file.close()
             raise
         if syncs:
