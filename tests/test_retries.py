@@ -66,6 +66,16 @@ def test_counts_survive_a_crash_and_the_oldest_that_was_out_is_blamed() -> None:
     assert taken(bench) == [(b"a", 3), (b"b", 1), (b"c", 0), (b"d", 0)], "those behind it have nothing to do with it"
 
 
+def test_after_a_crash_the_index_says_at_once_what_is_out_and_no_log_begins() -> None:
+    bench = Bench()
+    bench.publish(b"kills", b"b")
+    bench.crash()
+    assert taken(bench, 1) == [(b"kills", 0)]
+    assert not bench.files.exists(RETURNED)
+    bench.crash(sync=False)
+    assert taken(bench) == [(b"kills", 1), (b"b", 0)]
+
+
 def test_what_was_settled_is_not_blamed_for_a_crash() -> None:
     bench = Bench()
     bench.publish(b"a", b"kills", b"c")

@@ -223,8 +223,10 @@ class QueueSettlements:
                 if not waits
                 for part in self.to_deliver(level, fetched.part(at, 1), ack_required)
             ]
-        was_out = self._context.tells_out and fetched.has_deliver_record
-        counts = retries.delivered_again(level, fetched.seq_ids, was_out=was_out)
+        context = self._context
+        was_out = context.tells_out and fetched.has_deliver_record
+        write_index = context.backing.level(level).write_out if context.tells_out else None
+        counts = retries.delivered_again(level, fetched.seq_ids, was_out=was_out, write_index=write_index)
         if counts is None:
             return [fetched]
         redelivered = FetchedAgain.of(fetched, counts, tells_count=self._context.arguments.tells_delivery_count)

@@ -24,10 +24,10 @@ kind             meaning
 3       out      the messages are about to be redelivered; so a message that kills its process is counted
 ======  =======  ====================================================================================================
 
-A message that is not in the log was out, for the first time, if the index has a deliver record of it. (If such records
-are written with the publish, this is unknown.) That record is written with the next sync, and a message may kill its
-process before. So after a crash the first messages that are delivered (:data:`SUSPECTS`) are logged even if nothing is
-known of them.
+A message that is not in the log was out, for the first time, if the index has a deliver record of it. That record is
+written with the next sync, and a message may kill its process before. So after a crash, the records of the first
+messages that are delivered (:data:`SUSPECTS`) are written at once. Where deliver records come with the publish and say
+nothing, these messages are logged even if nothing is known of them.
 
 A message that waits when the queue stops is in its old position after a restart, and continues to wait when it is
 fetched (:meth:`Retries.go_on_waiting`). Log records of messages that are gone have no effect, because no seq_id is
@@ -316,16 +316,24 @@ class Retries:
         """The waiting messages, by level and seq_ids."""
         return (entry for entries in self._times.values() for entry in entries)
 
-    def delivered_again(self, level: int, seq_ids: range, *, was_out: bool) -> list[int] | None:
+    def delivered_again(
+        self, level: int, seq_ids: range, *, was_out: bool, write_index: Callable[[], None] | None
+    ) -> list[int] | None:
         """Log messages that are about to be redelivered; return how often each came back, ``None`` if none did.
 
-        ``was_out``: whether messages without a count were out before, according to the index.
+        ``was_out``: whether messages without a count were out before, according to the index. ``write_index``: writes
+        that they are out now; ``None`` if the index cannot tell.
         """
         counts = self.counts.of(level, seq_ids, _UNKNOWN)
         blamed = self._blamed(level, seq_ids, counts, was_out=was_out) if self._blames else None
-        if blamed is None and max(counts) == _UNKNOWN and (was_out or self.suspects <= 0):
+        is_known = blamed is not None or max(counts) != _UNKNOWN
+        if not is_known and (was_out or self.suspects <= 0):
             return None  # the index records as much
         self.suspects -= len(seq_ids)
+        if not is_known and write_index is not None:
+            with contextlib.suppress(NoRoomError):  # as below
+                write_index()
+            return None
         if _UNKNOWN in counts:
             self._begin_to_count(level, seq_ids, counts)
         if blamed is not None:
