@@ -38,6 +38,7 @@ from warren.storage.errors import DataError, StorageError, WarrenError
 PERSISTENT_STORE: Final = "msg_store_persistent"
 TRANSIENT_STORE: Final = "msg_store_transient"
 STORES: Final = (PERSISTENT_STORE, TRANSIENT_STORE)
+_TYPED_SUFFIX: Final = ".sqs"
 CLEAN_STOP: Final = "clean.dot"
 """A broker writes it into each store as it stops, and deletes it as it starts."""
 
@@ -144,10 +145,13 @@ class Vhost:
         self._report("unreadable store" if path == store else UNREADABLE_FILE, path, error)
 
     def _strange_files(self, path: str) -> None:
-        """Report files in a store's directory whose names are similar to those of its files."""
+        """Report files in a store's directory that have similar names, or are a later version's."""
         for name in self.files.list(path):
             if name.endswith(STORE_SUFFIXES) and file_number(name) is None:
                 self._add("leftover file", below(path, name), "no store has a file of that name")
+            elif name.endswith(_TYPED_SUFFIX):
+                reason = "its format is in no released version of RabbitMQ"
+                self.problems.append(Finding("store file not read", "unread", below(path, name), None, reason))
 
     def needed(self, store: str, *, all_or_none: bool = False) -> MsgIds:
         """What the queues need of a store, as far as their files can be read.
