@@ -25,7 +25,9 @@ from warren.actors.engines.declared.stream_arguments import (
     LEADER_LOCATORS,
     STREAM,
     STREAM_CHECKS,
+    check_count,
     check_new,
+    check_positive,
     check_properties,
     check_values,
 )
@@ -40,7 +42,7 @@ from warren.actors.engines.declared.texts import (
     inequivalent,
 )
 from warren.actors.engines.errors import ArgumentsError
-from warren.queue_index.message.amqp_tables import is_integer, type_name
+from warren.queue_index.message.amqp_tables import type_name
 from warren.storage.errors import did_you_mean, shown
 
 MAX_PRIORITY: Final = 255
@@ -65,14 +67,8 @@ _NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 # ── what an argument may be: each says what is wrong as the broker does, or None ──────────────────────────────────────
 
 
-def _count(value: Any) -> str | None:
-    if not is_integer(value):
-        return f'"expected integer, got {type_name(value)}"'
-    return f"{{value_negative,{value}}}" if value < 0 else None
-
-
 def _period(value: Any) -> str | None:
-    return _count(value) or (f"{{value_too_large,{value}}}" if value > MAX_PERIOD_MS else None)
+    return check_count(value) or (f"{{value_too_large,{value}}}" if value > MAX_PERIOD_MS else None)
 
 
 def _expires(value: Any) -> str | None:
@@ -80,19 +76,15 @@ def _expires(value: Any) -> str | None:
 
 
 def _priority(value: Any) -> str | None:
-    return _count(value) or (f"{{max_value_exceeded,{value}}}" if value > MAX_PRIORITY else None)
+    return check_count(value) or (f"{{max_value_exceeded,{value}}}" if value > MAX_PRIORITY else None)
 
 
 def _version(value: Any) -> str | None:
-    return _count(value) or (None if value in (1, 2) else f"\"unsupported queue version '{value}'\"")
-
-
-def _multiplier(value: Any) -> str | None:
-    return _count(value) or ("{value_zero,0}" if value == 0 else None)
+    return check_count(value) or (None if value in (1, 2) else f"\"unsupported queue version '{value}'\"")
 
 
 def _percent(value: Any) -> str | None:
-    return _count(value) or (f"{{max_value_exceeded,{value}}}" if value > 100 else None)
+    return check_count(value) or (f"{{max_value_exceeded,{value}}}" if value > 100 else None)
 
 
 def _of_type(kind: type, value: Any) -> str | None:
@@ -120,8 +112,8 @@ _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "x-message-ttl": _period,
     "x-dead-letter-exchange": _string,
     "x-dead-letter-routing-key": _string,
-    "x-max-length": _count,
-    "x-max-length-bytes": _count,
+    "x-max-length": check_count,
+    "x-max-length-bytes": check_count,
     "x-max-priority": _priority,
     "x-overflow": _one_of("drop-head", "reject-publish", "reject-publish-dlx", otherwise="invalid_overflow"),
     "x-queue-mode": _one_of("default", "lazy", otherwise="\"unsupported queue mode '{}'\""),
@@ -130,11 +122,11 @@ _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "x-queue-type": _one_of("classic", QUORUM, otherwise="\"unsupported queue type '{}'\""),
     "x-queue-master-locator": lambda _: None,
     "x-consumer-timeout": _expires,
-    "x-delivery-limit": _count,
+    "x-delivery-limit": check_count,
     "x-delayed-retry-type": _one_of("disabled", "all", "failed", "returned", otherwise="invalid_delayed_retry_type"),
     "x-delayed-retry-min": _expires,
     "x-delayed-retry-max": _expires,
-    "x-delayed-retry-multiplier": _multiplier,
+    "x-delayed-retry-multiplier": check_positive,
     "x-delayed-retry-jitter": _percent,
     "x-message-deduplication": _truth,
     "x-cache-ttl": _expires,
@@ -148,10 +140,10 @@ _QUORUM_CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     **{name: _CHECKS[name] for name in ("x-dead-letter-exchange", "x-dead-letter-routing-key")},
     "x-dead-letter-strategy": _one_of("at-most-once", "at-least-once", otherwise="invalid_dlx_strategy"),
     **{name: _CHECKS[name] for name in ("x-expires", "x-max-length", "x-max-length-bytes")},
-    "x-max-in-memory-length": _count,
-    "x-max-in-memory-bytes": _count,
+    "x-max-in-memory-length": check_count,
+    "x-max-in-memory-bytes": check_count,
     **{name: _CHECKS[name] for name in ("x-overflow", "x-single-active-consumer", "x-queue-type")},
-    "x-quorum-initial-group-size": _multiplier,
+    "x-quorum-initial-group-size": check_positive,
     "x-delivery-limit": lambda _: None,
     "x-message-ttl": _period,
     "x-queue-leader-locator": _one_of(*LEADER_LOCATORS, otherwise="invalid_queue_locator_arg"),

@@ -48,14 +48,14 @@ FOREIGN_ARGUMENTS: Final = frozenset(
 # ── what an argument may be: each says what is wrong, or None ────────────────────────────────────────────────────────
 
 
-def _count(value: Any) -> str | None:
+def check_count(value: Any) -> str | None:
     if not is_integer(value):
         return f'"expected integer, got {type_name(value)}"'
     return f"{{value_negative,{value}}}" if value < 0 else None
 
 
-def _cluster_size(value: Any) -> str | None:
-    return _count(value) or ("{value_zero,0}" if value == 0 else None)
+def check_positive(value: Any) -> str | None:
+    return check_count(value) or ("{value_zero,0}" if value == 0 else None)
 
 
 def _age(value: Any) -> str | None:
@@ -71,11 +71,11 @@ def _leader_locator(value: Any) -> str | None:
 
 
 STREAM_CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
-    "x-max-length-bytes": _count,
+    "x-max-length-bytes": check_count,
     "x-queue-type": lambda _: None,
     "x-max-age": _age,
-    "x-stream-max-segment-size-bytes": _count,
-    "x-initial-cluster-size": _cluster_size,
+    "x-stream-max-segment-size-bytes": check_count,
+    "x-initial-cluster-size": check_positive,
     "x-queue-leader-locator": _leader_locator,
 }
 """The arguments of a stream, in the order in which a redeclaration is compared."""

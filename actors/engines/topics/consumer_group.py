@@ -31,7 +31,7 @@ from typing import Literal
 
 import attrs
 
-from warren.actors.engines.topics.errors import MemberError, QueueLostError, QueueRangeError
+from warren.actors.engines.topics.errors import MemberError, QueueLostError, QueueRangeError, check_queues
 from warren.storage.errors import shown
 
 Bounds = Callable[[int], tuple[int, int]]
@@ -108,11 +108,6 @@ def _turned(queue_ids: Iterable[int], last: int) -> list[int]:
     ]
 
 
-def _check_queues(_: object, __: object, queues: int) -> None:
-    if queues < 1:
-        raise QueueRangeError(f"a topic with {queues} queues")
-
-
 def _copy(places: Mapping[int, int]) -> dict[int, int]:
     return dict(places)
 
@@ -131,7 +126,7 @@ class ConsumerGroup:
 
     topic: str
     group: str
-    queues: int = attrs.field(validator=_check_queues)
+    queues: int = attrs.field(validator=check_queues)
     committed: dict[int, int] = attrs.field(factory=dict, converter=_copy)
     """Committed queue offsets by queue_id. Read-only; initial values come from the consumer offsets file."""
     generation: int = attrs.field(default=0, init=False)

@@ -36,3 +36,9 @@ class DelayError(TopicError, InvalidValueError):
 
 class TransactionError(TopicError):
     """A message that is not a half message of this producer group, or is decided already."""
+
+
+def check_queues(_: object, __: object, queues: int) -> None:
+    """Validate the number of a topic's queues, for attrs."""
+    if queues < 1:
+        raise QueueRangeError(f"a topic with {queues} queues")

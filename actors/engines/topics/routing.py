@@ -18,7 +18,7 @@ from typing import Final
 import attrs
 import numpy as np
 
-from warren.actors.engines.topics.errors import QueueRangeError
+from warren.actors.engines.topics.errors import QueueRangeError, check_queues
 from warren.storage.java_hash import hash_many, java_hash
 
 TURN_MESSAGES: Final = 1024
@@ -62,16 +62,11 @@ _FEW = 8
 """Below this a loop is faster than a column."""
 
 
-def _check_queues(_: object, __: object, queues: int) -> None:
-    if queues < 1:
-        raise QueueRangeError(f"a topic with {queues} queues")
-
-
 @attrs.define
 class Router:
     """Chooses queues for the messages of one topic."""
 
-    queues: int = attrs.field(validator=_check_queues)
+    queues: int = attrs.field(validator=check_queues)
     """The number of the topic's queues; may grow."""
     next_in_turn: int = 0
 
