@@ -129,7 +129,7 @@ def test_delayed_messages_of_a_client_wait_for_the_end_of_a_full_disk(here: Serv
 
 
 def told_of_alarms(connection: pika.BlockingConnection) -> list[str]:
-    """What a client is told of alarms from now on: their reasons, and when they are over."""
+    """Return a list that gets the reason of each alarm from now on, and "unblocked" at its end."""
     told: list[str] = []
     connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
     connection.add_on_connection_unblocked_callback(lambda _, frame: told.append("unblocked"))

@@ -173,10 +173,7 @@ class QueueOpening:
     def _returned_log(self, declaration: QueueDeclaration) -> RecordLog:
         from warren.storage.record_log import RecordLog
 
-        return RecordLog(self._context.files, self._returned_path(declaration), RETURNED_KIND)
-
-    def _returned_path(self, declaration: QueueDeclaration) -> str:
-        return f"{self.side_files(declaration)}/{RETURNED_LOG}"
+        return RecordLog(self._context.files, f"{self.side_files(declaration)}/{RETURNED_LOG}", RETURNED_KIND)
 
     def _recover(
         self, parts: QueueFiles, terms: RecoveryTerms | None, directory: str, levels: _Levels

@@ -133,10 +133,10 @@ class JournalFile:
         syncs = self._syncs and not self._named
         if not self._named:
             self._name_directory()
-        is_new = syncs and not files.exists(journal_path)
+        is_kept = not syncs or (self._synced.get(self.path, False) and files.exists(journal_path))
         file = files.open_append(journal_path)
         try:
-            if is_new or (syncs and not self._synced.get(self.path)):
+            if not is_kept:
                 files.sync_directory(self.path)
             if syncs and self.path not in self._synced:
                 files.sync_directory(self.path.rpartition("/")[0])

@@ -89,6 +89,7 @@ class Link(Leading):
         self.given_up: WarrenError | None = None
         """Why the last socket was given up, if the host was silent; there is no other yet."""
         self._lost_at_s = 0.0
+        """When the last socket was lost."""
 
     @property
     def is_stuck(self) -> bool:

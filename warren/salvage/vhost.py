@@ -38,9 +38,9 @@ from warren.storage.errors import DataError, StorageError, WarrenError
 PERSISTENT_STORE: Final = "msg_store_persistent"
 TRANSIENT_STORE: Final = "msg_store_transient"
 STORES: Final = (PERSISTENT_STORE, TRANSIENT_STORE)
-_TYPED_SUFFIX: Final = ".sqs"
 CLEAN_STOP: Final = "clean.dot"
 """A broker writes it into each store as it stops, and deletes it as it starts."""
+_LATER_SUFFIX: Final = ".sqs"
 
 
 @attrs.frozen
@@ -149,7 +149,7 @@ class Vhost:
         for name in self.files.list(path):
             if name.endswith(STORE_SUFFIXES) and file_number(name) is None:
                 self._add("leftover file", below(path, name), "no store has a file of that name")
-            elif name.endswith(_TYPED_SUFFIX):
+            elif name.endswith(_LATER_SUFFIX):
                 reason = "its format is in no released version of RabbitMQ"
                 self.problems.append(Finding("store file not read", "unread", below(path, name), None, reason))
 

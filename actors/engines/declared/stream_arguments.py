@@ -49,12 +49,14 @@ FOREIGN_ARGUMENTS: Final = frozenset(
 
 
 def check_count(value: Any) -> str | None:
+    """Check a whole number that is not negative."""
     if not is_integer(value):
         return f'"expected integer, got {type_name(value)}"'
     return f"{{value_negative,{value}}}" if value < 0 else None
 
 
 def check_positive(value: Any) -> str | None:
+    """Check a whole number above zero."""
     return check_count(value) or ("{value_zero,0}" if value == 0 else None)
 
 

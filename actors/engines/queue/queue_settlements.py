@@ -53,7 +53,9 @@ class QueueSettlements:
 
             context = self._context
             log = None if context.returned_log is None else context.returned_log(context.declaration)
-            self.retries = Retries(context.arguments, log, context.sync, SUSPECTS if context.crashed else 0)
+            backing, suspects = context.backing, SUSPECTS if context.crashed else 0
+            write_index = (lambda level: backing.level(level).write_out()) if context.tells_out else None
+            self.retries = Retries(context.arguments, log, context.sync, suspects, write_index)
         return self.retries
 
     # ── what channels settle ────────────────────────────────────────────────────────────────────────────────────
@@ -223,10 +225,8 @@ class QueueSettlements:
                 if not waits
                 for part in self.to_deliver(level, fetched.part(at, 1), ack_required)
             ]
-        context = self._context
-        was_out = context.tells_out and fetched.has_deliver_record
-        write_index = context.backing.level(level).write_out if context.tells_out else None
-        counts = retries.delivered_again(level, fetched.seq_ids, was_out=was_out, write_index=write_index)
+        was_out = self._context.tells_out and fetched.has_deliver_record
+        counts = retries.delivered_again(level, fetched.seq_ids, was_out=was_out)
         if counts is None:
             return [fetched]
         redelivered = FetchedAgain.of(fetched, counts, tells_count=self._context.arguments.tells_delivery_count)

@@ -90,6 +90,8 @@ class Retries:
     """Waiting messages, by when they are due (µs since the epoch)."""
     suspects: int = 0
     """How many of the next delivered messages may have killed the process."""
+    _write_index: Callable[[int], None] | None = None
+    """Writes the deliver records of a level that wait in memory; ``None`` if they come with the publish."""
     _blames: bool = attrs.field(init=False)
     """Whether a redelivered message is still to be blamed for a crash."""
     _out: SeqIdMap = attrs.field(init=False, factory=SeqIdMap)
@@ -316,13 +318,10 @@ class Retries:
         """The waiting messages, by level and seq_ids."""
         return (entry for entries in self._times.values() for entry in entries)
 
-    def delivered_again(
-        self, level: int, seq_ids: range, *, was_out: bool, write_index: Callable[[], None] | None
-    ) -> list[int] | None:
+    def delivered_again(self, level: int, seq_ids: range, *, was_out: bool) -> list[int] | None:
         """Log messages that are about to be redelivered; return how often each came back, ``None`` if none did.
 
-        ``was_out``: whether messages without a count were out before, according to the index. ``write_index``: writes
-        that they are out now; ``None`` if the index cannot tell.
+        ``was_out``: whether messages without a count were out before, according to the index.
         """
         counts = self.counts.of(level, seq_ids, _UNKNOWN)
         blamed = self._blamed(level, seq_ids, counts, was_out=was_out) if self._blames else None
@@ -330,9 +329,9 @@ class Retries:
         if not is_known and (was_out or self.suspects <= 0):
             return None  # the index records as much
         self.suspects -= len(seq_ids)
-        if not is_known and write_index is not None:
-            with contextlib.suppress(NoRoomError):  # as below
-                write_index()
+        if not is_known and self._write_index is not None:
+            with contextlib.suppress(NoRoomError):  # a missing record is better than no delivery
+                self._write_index(level)
             return None
         if _UNKNOWN in counts:
             self._begin_to_count(level, seq_ids, counts)
