@@ -16,11 +16,13 @@ from pathlib import Path
 
 import attrs
 
+import warren
 from tests.real_disk import loop_mounts
 from tests.real_disk.kernel import mount_tmpfs
 from tests.real_disk.ledgers import new_ledger
 from tests.real_disk.loop_mounts import make_ext4, mounted, run, unmount
 from tests.real_disk.power_loss import FailingDisk, PowerLoss
+from tests.real_disk.workload import SETTINGS
 from tests.real_disk.write_log import Counter, Record, read_log
 from tests.support.killing import Nursery, lines_until_killed
 
@@ -152,8 +154,9 @@ def _check_image(image: Path, point: Path, recording: Recording, loss: PowerLoss
     for number, line in recording.lines:
         if number <= loss.record_count:
             ledger.read(line)
-    with mounted(image, point) as mount:
-        ledger.check_directory(mount / "data")
+    with mounted(image, point) as mount, warren.open(mount / "data", sync="os", **SETTINGS) as node:
+        assert node.failed_queues == {}, node.failed_queues
+        ledger.check(node, random.Random(len(recording.lines)))
 
 
 def why_not() -> str | None:
