@@ -112,8 +112,7 @@ def _put(index: KeyIndex, hashes: np.ndarray, batch: int) -> None:
         part = hashes[start:stop]
         offsets = np.arange(start, stop, dtype=np.int64) * 250
         stamps = np.full(len(part), _NOW_MS + start // 1000, np.int64)
-        none, one = np.zeros(len(part), np.bool_), np.ones(len(part), np.int32)
-        index.put_many(offsets, stamps, none, one, part)
+        index.put_many(offsets, stamps, np.ones(len(part), np.int32), part)
 
 
 def _query(path: str, settings: TopicSettings, hashes: np.ndarray, repeats: int) -> Figure:

@@ -31,7 +31,6 @@ class Message:
     physical_offset: int
     store_timestamp: int
     key_hashes: tuple[int, ...]
-    is_rollback: bool = False
 
 
 class ModelFile:
@@ -99,7 +98,7 @@ class IndexModel:
         return self.files[-1]
 
     def put(self, message: Message) -> None:
-        if message.physical_offset < self.last().end_offset or message.is_rollback:
+        if message.physical_offset < self.last().end_offset:
             return
         for key_hash in message.key_hashes:
             self.last().put(key_hash, message)
@@ -139,7 +138,6 @@ def put(index: KeyIndex, messages: Sequence[Message], skip_first: int = 0) -> No
     index.put_many(
         np.array([message.physical_offset for message in messages], np.int64),
         np.array([message.store_timestamp for message in messages], np.int64),
-        np.array([message.is_rollback for message in messages], np.bool_),
         np.array([len(message.key_hashes) for message in messages], np.int64),
         np.array([key_hash for message in messages for key_hash in message.key_hashes], np.int32),
         skip_first=skip_first,
@@ -178,7 +176,7 @@ def some_messages(rng: random.Random, count: int, *, start: int = 0, in_order: b
         keys = tuple(
             rng.choice((0, 1, 5, 12, 0x7FFFFFFF, rng.getrandbits(31))) for _ in range(rng.choice((0, 1, 2, 9)))
         )
-        messages.append(Message(max(offset, 0), timestamp, keys, is_rollback=rng.random() < 0.1))
+        messages.append(Message(max(offset, 0), timestamp, keys))
     return messages
 
 
@@ -224,7 +222,7 @@ def test_a_message_without_keys_makes_the_next_file_too() -> None:
     assert len(index.index_files) == 1
     put(index, [Message(50, T0, ())])
     assert len(index.index_files) == 2
-    put(index, [Message(60, T0, (1, 2)), Message(70, T0, (1,), is_rollback=True)])
+    put(index, [Message(60, T0, (1, 2)), Message(70, T0, ())])
     assert [file.header.index_count for file in index.index_files] == [3, 3, 1]
     assert last_update(index) == (T0, 60)
     put(index, [])
@@ -261,7 +259,7 @@ def test_columns_that_do_not_add_up_are_refused() -> None:
     index = load(MemoryFileSystem(), "/index", 7, 40)
     one = np.ones(1, np.int64)
     with pytest.raises(RuntimeError, match="2 key hashes for messages with 1 keys"):
-        index.put_many(one, one, np.zeros(1, np.bool_), one, np.array([1, 2], np.int32))
+        index.put_many(one, one, one, np.array([1, 2], np.int32))
 
 
 def test_two_files_made_in_the_same_millisecond_have_two_names_in_order() -> None:
@@ -322,8 +320,8 @@ def messages_of(scenario: str) -> list[Message]:
         keys = [properties["UNIQ_KEY"]] if "UNIQ_KEY" in properties else []
         keys += [key for key in properties.get("KEYS", "").split(" ") if key]
         hashes = tuple(index_hash(f"{record['topic']}#{key}") for key in keys)
-        is_rollback = record["transactionType"] == 0xC
-        messages.append(Message(record["physicalOffset"], record["storeTimestamp"], hashes, is_rollback))
+        hashes = () if record["transactionType"] == 0xC else hashes  # a rollback
+        messages.append(Message(record["physicalOffset"], record["storeTimestamp"], hashes))
     return messages
 
 
@@ -443,8 +441,7 @@ def test_a_crash_loses_nothing_that_was_flushed_and_the_rest_is_put_again(seed: 
     if rng.random() < 0.5:  # and the CommitLog lost its end, and other messages take its place
         commit_log_end = rng.choice(messages[1:]).physical_offset
         messages = [message for message in messages if message.physical_offset < commit_log_end]
-        indexed = (message.physical_offset for message in messages if not message.is_rollback)
-        flushed = min(flushed, max(indexed, default=0))
+        flushed = min(flushed, max((message.physical_offset for message in messages), default=0))
         messages += some_messages(rng, 20, start=commit_log_end, in_order=True)
     index = load(after, "/store/index", 7, items, new_name=Names(1000))
     sure_end = min(flushed + 1, commit_log_end) if has_power_failed and wrote else commit_log_end

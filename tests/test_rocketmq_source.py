@@ -284,7 +284,6 @@ def test_an_index_of_any_numbers_tells_them(index: tuple[Layout, list[int]], old
     made.put_many(
         np.arange(count) * 300 + (1 << 34) * old,
         np.arange(count) * 700 + 1_700_000_000_000,
-        np.zeros(count, np.bool_),
         np.ones(count, np.int32),
         np.array(hashes, np.int32),
     )

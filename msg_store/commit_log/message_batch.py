@@ -18,9 +18,7 @@ from warren.msg_store.commit_log.commit_log_format import (
     MAX_PROPERTIES_BYTES,
     MAX_TOPIC_BYTES,
     PREPARED,
-    ROLLBACK,
     STORE_HOST_V6,
-    TRANSACTION_MASK,
     Host,
     header_bytes,
 )
@@ -68,8 +66,9 @@ class Batch:
 
     @property
     def is_queued(self) -> bool:
-        """Whether its messages take numbers of their queue: prepared and rolled back messages do not."""
-        return self.sys_flag & TRANSACTION_MASK not in (PREPARED, ROLLBACK)
+        """Whether its messages take numbers of their queue; see
+        :attr:`~warren.msg_store.commit_log.record_columns.RecordColumns.are_queued`."""
+        return not self.sys_flag & PREPARED
 
 
 @attrs.frozen(eq=False, repr=False)

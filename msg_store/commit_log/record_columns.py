@@ -21,6 +21,7 @@ from warren.msg_store.commit_log.commit_log_format import (
     HEAD_BYTES,
     HOST_BYTES,
     IPV6_EXTRA_BYTES,
+    PREPARED,
     ROLLBACK,
     SCHEDULE_TOPIC,
     STORE_HOST_V6,
@@ -158,6 +159,12 @@ class RecordColumns:
     @property
     def sys_flags(self) -> Ints:
         return self.spans.sys_flags
+
+    @property
+    def are_queued(self) -> Mask:
+        """Whether each has an entry in its ConsumeQueue: neither prepared nor rolled back, whose flags share a bit."""
+        queued: Mask = self.sys_flags & PREPARED == 0
+        return queued
 
     @property
     def flags(self) -> Ints:

@@ -85,7 +85,6 @@ class KeyIndex:
         self,
         physical_offsets: Longs,
         store_timestamps: Longs,
-        is_rollback: Bools,
         key_counts: npt.NDArray[np.integer],
         key_hashes: Numbers,
         *,
@@ -93,8 +92,8 @@ class KeyIndex:
     ) -> None:
         """Put the keys of messages, in this order; message i has the next ``key_counts[i]`` of ``key_hashes``.
 
-        A message before the last one put is left out, and so is a rollback; one at the same offset is not. The first
-        ``skip_first`` keys of the first message are left out (not more than it has).
+        A message before the last one put is left out; one at the same offset is not. The first ``skip_first`` keys of
+        the first message are left out (not more than it has).
         """
         count = len(physical_offsets)
         if len(key_hashes) != int(key_counts.sum()):
@@ -103,12 +102,11 @@ class KeyIndex:
             return
         skip_first = min(skip_first, int(key_counts[0]))
         if skip_first and skip_first == key_counts[0]:  # all its keys are there: it does not start a file
-            hashes = key_hashes[skip_first:]
-            self.put_many(physical_offsets[1:], store_timestamps[1:], is_rollback[1:], key_counts[1:], hashes)
+            self.put_many(physical_offsets[1:], store_timestamps[1:], key_counts[1:], key_hashes[skip_first:])
             return
         file = self._last_with_room()
         owners = np.repeat(np.arange(count), key_counts)
-        selected = is_put(file.header.end_physical_offset, physical_offsets, (key_counts > 0) & ~is_rollback)[owners]
+        selected = is_put(file.header.end_physical_offset, physical_offsets, key_counts > 0)[owners]
         selected[:skip_first] = False
         if not selected.all():
             owners, key_hashes = owners[selected], key_hashes[selected]

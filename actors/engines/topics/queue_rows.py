@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from warren.msg_store.commit_log.commit_log_format import COMMIT, TRANSACTION_MASK
 from warren.msg_store.commit_log.record_columns import RecordColumns
 
 QueueKey = tuple[str, int]
@@ -16,8 +15,7 @@ QueueKey = tuple[str, int]
 
 def rows_of_queues(columns: RecordColumns) -> Iterator[tuple[QueueKey, npt.NDArray[np.intp] | slice]]:
     """The rows that get entries, by queue, in their order."""
-    transaction = columns.sys_flags & TRANSACTION_MASK
-    queued = (transaction == 0) | (transaction == COMMIT)
+    queued = columns.are_queued
     queue_ids, topic_of = columns.queue_ids, columns.topic_of
     if len(columns.topics) == 1 and queued.all() and (queue_ids == queue_ids[0]).all():
         yield (columns.topics[0], int(queue_ids[0])), slice(None)

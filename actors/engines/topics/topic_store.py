@@ -45,7 +45,7 @@ from warren.actors.engines.topics.store_loading import load_queue, queue_place
 from warren.actors.engines.topics.topic_table import TopicTable
 from warren.msg_store.commit_log.commit_log import Appended, Batch, CommitLog, MessageIllegalError
 from warren.msg_store.commit_log.commit_log_expiry import Hold
-from warren.msg_store.commit_log.commit_log_format import BLANK_HEADER_BYTES, ROLLBACK, TRANSACTION_MASK, Blank
+from warren.msg_store.commit_log.commit_log_format import BLANK_HEADER_BYTES, Blank
 from warren.msg_store.commit_log.message_batch import measure
 from warren.msg_store.commit_log.record_check import Failure
 from warren.msg_store.commit_log.record_columns import RecordColumns
@@ -263,7 +263,6 @@ class TopicStore:
 
     def dispatch_columns(self, columns: RecordColumns, *, to_queues: bool = True, to_index: bool = True) -> None:
         """Build queue entries and index items from ``columns``."""
-        transaction = columns.sys_flags & TRANSACTION_MASK
         if to_queues:
             for key, rows in rows_of_queues(columns):
                 self.put_entries(
@@ -278,7 +277,6 @@ class TopicStore:
             self.index.put_many(
                 columns.physical_offsets,
                 columns.store_timestamps,
-                transaction == ROLLBACK,
                 columns.key_counts,
                 columns.key_hashes,
                 skip_first=self.skip_keys,

@@ -28,6 +28,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from warren.msg_store.commit_log.commit_log_format import PREPARED
+
 WAITING: Final = (
     "node",
     "kind",
@@ -76,8 +78,6 @@ LEAST_MS: Final = 10**11
 """Smaller timestamps are seconds."""
 
 MINUTE_MS: Final = 60_000
-_TRANSACTION_MASK: Final = 12
-_COMMIT: Final = 8
 _ACCURACY: Final = 10_000
 
 
@@ -103,7 +103,7 @@ def waiting_messages(messages: DataFrame) -> DataFrame:
 
 def waiting_records(records: DataFrame) -> DataFrame:
     """Return the records that are in a queue, with the columns :data:`WAITING`; ``bytes`` is the size of the record."""
-    transaction = F.col("sys_flag").bitwiseAND(_TRANSACTION_MASK)
+    is_queued = F.col("sys_flag").bitwiseAND(PREPARED) == 0
     columns = {
         "kind": F.lit("rocketmq"),
         "vhost": F.lit(None).cast("string"),
@@ -116,7 +116,7 @@ def waiting_records(records: DataFrame) -> DataFrame:
         "routing_key": F.col("tags"),
         "body_sha256": F.sha2("body", 256),
     }
-    return records.where((transaction == 0) | (transaction == _COMMIT)).withColumns(columns).select(*WAITING)
+    return records.where(is_queued).withColumns(columns).select(*WAITING)
 
 
 def _counted() -> tuple[Column, Column]:

@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from warren.actors.engines.topics.queue_rows import QueueKey
 from warren.arrow.arrays import schema_of
-from warren.msg_store.commit_log.commit_log_format import COMMIT, ROLLBACK, TRANSACTION_MASK
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.pipeline.jobs.parallel import task_output
 from warren.queue_index.topics.key_index import is_put
@@ -97,8 +96,7 @@ class _Entries:
 
     def add(self, columns: RecordColumns) -> None:
         """Add the entries of the records that are queued."""
-        transaction = columns.sys_flags & TRANSACTION_MASK
-        queued = (transaction == 0) | (transaction == COMMIT)
+        queued = columns.are_queued
         rows = slice(None) if queued.all() else np.flatnonzero(queued)
         topic_of, queue_ids = columns.topic_of[rows], columns.queue_ids[rows]
         if not len(topic_of):
@@ -158,8 +156,7 @@ class _Keys:
     def add(self, columns: RecordColumns) -> None:
         """Add the keys of the records that the index takes."""
         key_counts, offsets = columns.key_counts, columns.physical_offsets
-        is_rollback = columns.sys_flags & TRANSACTION_MASK == ROLLBACK
-        put = is_put(max(self.floor, self.last), offsets, (key_counts > 0) & ~is_rollback)
+        put = is_put(max(self.floor, self.last), offsets, key_counts > 0)
         self.ends_in_key = bool(put[-1])
         if not put.any():
             return

@@ -22,17 +22,13 @@ from typing import Final, Literal
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 
 from warren.actors.engines.topics.names import has_topic_characters
 from warren.actors.engines.topics.store_recovery import reading_start
 from warren.msg_store.commit_log.commit_log_format import (
     MAGIC_AT,
     MESSAGE_MAGIC_PREFIX,
-    PREPARED,
-    ROLLBACK,
     STORE_TIMESTAMP_STOP,
-    TRANSACTION_MASK,
     Blank,
     Record,
     RecordError,
@@ -223,7 +219,7 @@ class VerifiedCommitLog:
     def _good(self, columns: RecordColumns) -> Iterator[Walked]:
         self.newest_ms = max(self.newest_ms, int(columns.store_timestamps.max()))
         self._last_ms = int(columns.store_timestamps[-1])
-        queued = np.flatnonzero(has_entry(columns))
+        queued = np.flatnonzero(columns.are_queued)
         if len(queued):
             self._last_queued_ms = int(columns.store_timestamps[queued[-1]])
         self.good_end = columns.stop
@@ -357,10 +353,3 @@ class VerifiedCommitLog:
                 detail = "created ahead of need: zeros" if is_zero else "it begins after the log's end"
                 kind = "leftover empty file" if is_zero else "leftover file"
                 yield finding(kind, "leftover", file.path, None, detail)
-
-
-def has_entry(columns: RecordColumns) -> npt.NDArray[np.bool_]:
-    """Which records have an entry in their ConsumeQueue."""
-    transaction = columns.sys_flags & TRANSACTION_MASK
-    queued: npt.NDArray[np.bool_] = (transaction != PREPARED) & (transaction != ROLLBACK)
-    return queued
