@@ -14,7 +14,7 @@ import pytest
 
 import warren
 from tests.support.effort import new_seed, times
-from tests.support.ends import End, Said, all_ends, check_node, report_of
+from tests.support.ends import End, all_ends, check_node, report_of
 from tests.support.ends_nursery import Ended, end_all
 from tests.support.tried import Count, Tried
 
@@ -34,9 +34,9 @@ def check(one: End, ended: Ended) -> None:
     if one.leaves_lock is not None:
         assert (ended.path / "warren.lock").exists() == one.leaves_lock
     report = report_of(ended.path)
-    said = Said(report.read_text().splitlines() if report.exists() else ())
+    lines = report.read_text().splitlines() if report.exists() else ()
     with warren.open(ended.path) as node:
-        check_node(node, said, one.kept, twice=one.twice, races=one.races)
+        check_node(node, lines, one.kept, twice=one.twice, races=one.races)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 
 import warren
 from tests.support.effort import times
-from tests.support.ends import Kept, Program, Said, check_node
+from tests.support.ends import Kept, Program, check_node
 from tests.support.ends_of_verbs import VERBS, Scene
 from tests.support.runtime_tools import HandNode, forget_actors, hand_node
 from tests.support.striking import OURS, struck_at_look
@@ -69,7 +69,7 @@ def strike(verb: str, number: int) -> bool:
         if name != "close, open":
             use(scene)
     scene.node.close()
-    check_node(p.open(), Said(p.lines), Kept.ALL)
+    check_node(p.open(), p.lines, Kept.ALL)
     p.hands[-1].node.close()
     for hand in p.hands:
         forget_actors(hand.pool)

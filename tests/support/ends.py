@@ -22,7 +22,6 @@ import enum
 import importlib
 import os
 import random
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -30,13 +29,14 @@ from typing import Any, Final
 import attrs
 
 import warren
+from tests.support.promises import Fates, Name, check_order
 from warren.actors.runtime.future import Confirm
 from warren.actors.topics.log_intake import AppendConfirm
 
 LIMIT_S: Final = 120.0
 """How long an end may take, from its program's first line on. It tells an end that never comes from one on a busy
 machine, and measures nothing."""
-QUEUE, TOPIC, DELAYED = "q", "t", "d"
+QUEUE, TOPIC, DELAYED, HALF = "q", "t", "d", "half"
 
 
 class Kept(enum.Enum):
@@ -163,57 +163,49 @@ def body_of(stream: str, number: int, size: int = 0) -> bytes:
     return f"{stream}:{number}:".encode().ljust(size, b".")
 
 
-def name_of(body: bytes) -> tuple[str, int]:
+def name_of(body: bytes) -> Name:
     stream, number, rest = body.decode().split(":", 2)
     assert not rest.strip("."), body[:80]
     return stream, int(number)
 
 
-Name = tuple[str, int]
+STATES: Final = {"b": "begun", "p": "made", "c": "made", "a": "ending", "g": "ended"}
+HALVES: Final = {"h": "made", "r": "ended"}
 
 
-class Said:
-    """What a program has said of each place."""
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        self.begun: dict[str, set[Name]] = defaultdict(set)
-        self.published: dict[str, set[Name]] = defaultdict(set)
-        self.confirmed: dict[str, set[Name]] = defaultdict(set)
-        self.ack_begun: dict[str, set[Name]] = defaultdict(set)
-        self.acked: dict[str, set[Name]] = defaultdict(set)
-        self.prepared: dict[str, set[Name]] = defaultdict(set)
-        self.rolled_back: dict[str, set[Name]] = defaultdict(set)
-        kinds = {"b": self.begun, "p": self.published, "c": self.confirmed, "a": self.ack_begun, "g": self.acked}
-        kinds |= {"h": self.prepared, "r": self.rolled_back}
-        for line in lines:
-            kind, place, stream, *numbers = line.split()
-            first, last = int(numbers[0]), int(numbers[-1])
-            kinds[kind][place] |= {(stream, number) for number in range(first, last + 1)}
+def fates_of(lines: Iterable[str], kept: Kept, *, races: bool = False) -> dict[str, Fates[Name]]:
+    """What a program has said of each place, and of the half messages of the topic (:data:`HALF`)."""
+    fates: dict[str, Fates[Name]] = {place: Fates() for place in (QUEUE, TOPIC, DELAYED, HALF)}
+    left_out = {"p", "g"} if kept is Kept.CONFIRMED else {"g"} if races else set()
+    for line in lines:
+        kind, place, stream, *numbers = line.split()
+        names = {(stream, number) for number in range(int(numbers[0]), int(numbers[-1]) + 1)}
+        if kind in HALVES:
+            getattr(fates[HALF], HALVES[kind]).update(names)
+        elif kind not in left_out:
+            getattr(fates[place], STATES[kind]).update(names)
+    return fates
 
 
-def check_node(node: warren.Node, said: Said, kept: Kept, *, twice: bool = False, races: bool = False) -> None:
-    """Everything is there that was promised, and nothing else; ``twice``, ``races``: as an :class:`End` has them."""
+def check_node(
+    node: warren.Node, lines: Iterable[str], kept: Kept, *, twice: bool = False, races: bool = False
+) -> None:
+    """Everything is there that ``lines`` promise, and nothing else; ``twice``, ``races``: as an :class:`End` has
+    them."""
+    fates = fates_of(lines, kept, races=races)
+    assert any(place.begun for place in fates.values()), "it did nothing"
     queue = node.queue("q")
     there = {
         QUEUE: [name_of(message.body) for message in queue.browse()],
-        TOPIC: [name_of(record.body) for record in node.topic("t").read("check")] if said.begun[TOPIC] else [],
+        TOPIC: [name_of(record.body) for record in node.topic("t").read("check")] if fates[TOPIC].begun else [],
         DELAYED: [name_of(message.body) for message in queue.delayed(1_000_000)],
     }
-    assert said.begun, "it did nothing"
     halves = {name_of(one.message.body) for one in node.pending_transactions()}
     committed = set(there[TOPIC])
-    assert not (lost := said.prepared[TOPIC] - halves - committed), f"prepared, and neither there nor open: {lost}"
+    assert not (lost := fates[HALF].missing(halves | committed)), f"prepared, and neither there nor open: {lost}"
     if kept is Kept.ALL and not twice:
-        decided = committed | said.rolled_back[TOPIC]
+        decided = committed | fates[HALF].ended
         assert not (both := halves & decided), f"decided, and to be decided again: {both}"
     for place, found in there.items():
-        here = set(found)
-        assert twice or len(here) == len(found), f"{place}: a message occurs twice"
-        assert here <= said.begun[place]
-        for stream in {stream for stream, _ in here}:
-            numbers = [number for at, number in found if at == stream]
-            assert numbers == sorted(numbers), f"{place}: stream {stream} is out of order"
-        must = said.published[place] if kept is Kept.ALL else said.confirmed[place]
-        assert not (lost := must - said.ack_begun[place] - here), f"{place}: {sorted(lost)[:20]} are lost"
-        if kept is Kept.ALL and not races:
-            assert not (back := said.acked[place] & here), f"{place}: {sorted(back)[:20]} were acked, and are there"
+        fates[place].check(f"messages of {place}", found, may_repeat=twice)
+        check_order(f"messages of {place}", found)

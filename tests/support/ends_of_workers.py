@@ -317,6 +317,8 @@ def daemons_that_wait(p: Program) -> None:
 
 @end("a daemon thread waits for room, under an alarm")
 def a_daemon_under_an_alarm(p: Program) -> None:
+    with p.open() as node:
+        p.publish(node.queue("q"))
     node = p.open(vm_memory_high_watermark=0.000001)
     queue = node.queue("q")
     while not node.memory()["alarms"]:

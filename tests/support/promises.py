@@ -41,6 +41,14 @@ class Fates(Generic[T]):
         assert not (back := self.ended & here), f"{what}, gone and back: {shown(back)}"
 
 
+def check_order(what: str, found: Iterable[Name]) -> None:
+    """The numbers of each stream ascend."""
+    last: dict[str, int] = {}
+    for stream, number in found:
+        assert number >= last.get(stream, number), f"{what}: {stream}:{number} after {last[stream]}, out of order"
+        last[stream] = number
+
+
 def repeated(found: Iterable[T]) -> set[T]:
     return {one for one, count in Counter(found).items() if count > 1}
 
