@@ -199,7 +199,7 @@ class Shared(Changes):
         try:
             super().declare(rng, node)
         except (PreconditionFailedError, NotFoundError) as error:
-            if not re.fullmatch(r"user 'n\d+' exists already|no user 'n\d+'", str(error)):
+            if not re.fullmatch(r"user 'n\d+' exists already|no user 'n\d+'|Parameter does not exist", str(error)):
                 raise
 
     def _is_made(self, transaction: Transaction, decision: Confirm, body: bytes) -> bool:
