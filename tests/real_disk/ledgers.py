@@ -20,8 +20,6 @@ class Ledger(Protocol):
     started: dict[str, int]
     """The first number of each kind that was not announced."""
 
-    def begin(self) -> None: ...
-
     def read(self, line: str) -> None: ...
 
     def check(self, node: warren.Node, rng: random.Random) -> None:
@@ -40,9 +38,9 @@ class QueuesLedger(kill_ledgers.QueuesLedger):
 
     def _forget_acks(self) -> None:
         """Some acks of a killed process are lost, and no later one makes them safe."""
-        for queue in self.queues.values():
-            queue.confirmed -= queue.acked
-            queue.acked = set()
+        for queue in self.places.values():
+            queue.made -= queue.ending
+            queue.ending = set()
 
 
 @attrs.define
@@ -64,9 +62,6 @@ class ChangesLedger:
     fates: dict[str, Fates[str]] = attrs.Factory(lambda: defaultdict(Fates))
     asked: set[str] = attrs.Factory(set)
     """Keys of unconfirmed messages: the message may be there without its key."""
-
-    def begin(self) -> None:
-        pass
 
     def read(self, line: str) -> None:
         word, *things = line.split(" ")
@@ -155,9 +150,9 @@ def key_of(body: bytes) -> str:
 def new_ledger(workload: str) -> Ledger:
     match workload:
         case "queues":
-            return QueuesLedger()
+            return QueuesLedger(kill_ledgers.QUEUE_TARGETS)
         case "topics":
-            return TopicsLedger()
+            return TopicsLedger(kill_ledgers.TOPIC_TARGETS)
         case "changes" | "shared":
             return ChangesLedger(is_shared=workload == "shared")
         case _:

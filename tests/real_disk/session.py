@@ -150,7 +150,6 @@ def check(place: Path, recording: Recording, losses: list[PowerLoss], keep: Path
 
 def _check_image(image: Path, point: Path, recording: Recording, loss: PowerLoss) -> None:
     ledger = new_ledger(recording.plan.workload)
-    ledger.begin()
     for number, line in recording.lines:
         if number <= loss.record_count:
             ledger.read(line)

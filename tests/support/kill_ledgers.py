@@ -28,10 +28,10 @@ not even that of a message that came back: a publish with it is a duplicate.
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Final, Protocol
 
 import attrs
 
@@ -52,172 +52,12 @@ from tests.support.kill_loads import (
     record_name_of,
 )
 from tests.support.killing import SETTINGS
+from tests.support.promises import Fates, Name, check_order
 
-
-@attrs.define
-class QueueLedger:
-    """What is known about one queue."""
-
-    left: set[str] = attrs.Factory(set)
-    """What the last recovery found."""
-    confirmed: set[str] = attrs.Factory(set)
-    acked: set[str] = attrs.Factory(set)
-    """Their acks have begun."""
-    gone: set[str] = attrs.Factory(set)
-    """Their acks are safe."""
-    delivered: set[str] = attrs.Factory(set)
-    requeued: bool = False
-    """Whether untaken messages of a consumer may have come back in this round."""
-
-    def deliver(self, name: str, redelivered: bool) -> None:
-        before = name in self.left or name in self.delivered
-        assert redelivered or not before, f"{name} was delivered before, or is from before a kill, and does not say so"
-        assert not redelivered or before or self.requeued, f"{name} says redelivered, and nobody can have had it"
-        assert name not in self.gone, f"{name} comes though its ack was safe"
-        self.delivered.add(name)
-
-    def survive(self, found: list[str], published: set[str]) -> None:
-        """``found``: what is there after a kill, in order; ``published``: what this round may have added."""
-        here = set(found)
-        assert len(here) == len(found), "a message occurs twice"
-        last: dict[str, int] = {}
-        for name in found:
-            stream, _, number = name.partition(":")
-            assert int(number) > last.get(stream, -1), f"{name} is out of order"
-            last[stream] = int(number)
-        assert not here - self.left - published, "messages that never were published, or that were gone"
-        assert not (lost := self.confirmed - self.acked - here), f"confirmed and lost: {sorted(lost)[:20]}"
-        assert not (back := self.gone & here), f"acked for good and back: {sorted(back)[:20]}"
-        self.left = here
-        self.confirmed = set(here)  # it survived once: it must again
-        self.acked, self.gone, self.delivered, self.requeued = set(), set(), set(), False
-
-
-@attrs.define
-class QueuesLedger:
-    """What all processes have reported of the load :mod:`tests.support.kill_loads`."""
-
-    kind: ClassVar = "queues"
-
-    queues: dict[str, QueueLedger] = attrs.Factory(lambda: {name: QueueLedger() for name in QUEUES})
-    started: dict[str, int] = attrs.Factory(lambda: dict.fromkeys(QUEUE_STREAMS, 0))
-    """The first number of each stream that was not begun to be published."""
-    round_began: dict[str, int] = attrs.Factory(dict)
-    confirmed_count: int = 0
-
-    def begin(self) -> None:
-        self.round_began = dict(self.started)
-
-    def read(self, line: str) -> None:
-        kind, *words = line.split(" ")
-        match kind:
-            case "p":
-                self.started[words[0]] = int(words[1]) + 1
-            case "c":
-                names = {f"{words[0]}:{number}" for number in range(int(words[1]), int(words[2]) + 1)}
-                self.confirmed_count += len(names)
-                for queue in QUEUE_STREAMS[words[0]][0]:
-                    self.queues[queue].confirmed |= names
-            case "d":
-                for name, _, flag in (word.partition("=") for word in words[1:]):
-                    self.queues[words[0]].deliver(name, flag == "1")
-            case "a":
-                self.queues[words[0]].acked |= set(words[1:])
-            case "s":
-                self.queues[words[0]].gone |= self.queues[words[0]].acked
-            case "x":
-                self.queues[words[0]].requeued = True
-            case _:
-                raise AssertionError(f"the process says: {line}")
-
-    def check(self, node: warren.Node, rng: random.Random) -> None:
-        """Look at what a kill has left."""
-        there = {queue.name: queue for queue in node.queues()}
-        for name, ledger in self.queues.items():
-            taken = there[name].get_many(1 << 20) if name in there else []
-            assert all(one.redelivered for one in taken), "from before a kill, and does not say redelivered"
-            found = [name_of(one.body) for one in taken]
-            published = {
-                f"{stream}:{number}"
-                for stream, (targets, _) in QUEUE_STREAMS.items()
-                if name in targets
-                for number in range(self.round_began[stream], self.started[stream])
-            }
-            ledger.survive(found, published)
-
-
+QUEUE_TARGETS: Final = {stream: queues for stream, (queues, _) in QUEUE_STREAMS.items()}
+TOPIC_TARGETS: Final = dict.fromkeys(TOPIC_STREAMS, (TOPIC,))
 LOOKED_UP = 30
 """How many keys are looked up after each kill."""
-
-Name = tuple[str, int]
-
-
-@attrs.define
-class TopicsLedger:
-    """What all processes have reported of the load :mod:`tests.support.kill_loads`."""
-
-    kind: ClassVar = "topics"
-
-    started: dict[str, int] = attrs.Factory(lambda: dict.fromkeys(TOPIC_STREAMS, 0))
-    """The first number of each stream that was not begun to be appended."""
-    round_began: dict[str, int] = attrs.Factory(dict)
-    confirmed: set[Name] = attrs.Factory(set)
-    confirmed_count: int = 0
-    left: set[Name] = attrs.Factory(set)
-    """What the last recovery found."""
-    handed_out: dict[tuple[str, int], int] = attrs.Factory(dict)
-    """By group and queue: the offset after the last message that a reader had."""
-
-    def begin(self) -> None:
-        self.round_began = dict(self.started)
-
-    def read(self, line: str) -> None:
-        kind, *words = line.split(" ")
-        match kind:
-            case "p":
-                self.started[words[0]] = int(words[1]) + 1
-            case "c":
-                names = {(words[0], number) for number in range(int(words[1]), int(words[2]) + 1)}
-                self.confirmed |= names
-                self.confirmed_count += len(names)
-            case "r":
-                place = words[0], int(words[1])
-                self.handed_out[place] = max(self.handed_out.get(place, 0), int(words[2]) + 1)
-            case _:
-                raise AssertionError(f"the process says: {line}")
-
-    def check(self, node: warren.Node, rng: random.Random) -> None:
-        """Look at what a kill has left."""
-        topic = node.topic(TOPIC, queues=TOPIC_QUEUES)
-        with topic.reader("check", broadcast=True) as reader:
-            records = reader.read(1 << 30)
-        queues: dict[int, list[Name]] = {queue_id: [] for queue_id in range(TOPIC_QUEUES)}
-        for record in records:
-            assert record.key == key_of(*record_name_of(record.body))
-            assert record.queue_offset == len(queues[record.queue_id])
-            queues[record.queue_id].append(record_name_of(record.body))
-        self.check_queues(queues)
-        for name in rng.sample(sorted(self.left), min(LOOKED_UP, len(self.left))):
-            assert [record_name_of(one.body) for one in topic.find(key_of(*name))] == [name]
-        for group in GROUPS:
-            committed = topic.groups().get(group, {}).get("committed", {})
-            assert all(place <= self.handed_out.get((group, queue), 0) for queue, place in committed.items())
-
-    def check_queues(self, queues: dict[int, list[Name]]) -> None:
-        for names in queues.values():
-            last: dict[str, int] = {}
-            for stream, number in names:
-                assert number > last.get(stream, -1), f"{stream}:{number} is out of order, or there twice"
-                last[stream] = number
-        found = [name for names in queues.values() for name in names]
-        here = set(found)
-        assert len(here) == len(found), "a message occurs twice"
-        begun = {(s, n) for s in TOPIC_STREAMS for n in range(self.round_began[s], self.started[s])}
-        assert not here - self.left - begun, "messages that nobody appended"
-        assert not (lost := (self.confirmed | self.left) - here), f"confirmed and lost: {sorted(lost)[:20]}"
-        self.left, self.confirmed = here, set()
-
-
 ASKED = 100
 """How many keys are published with again after each kill."""
 
@@ -232,42 +72,135 @@ class PartLedger(Protocol):
 
     def read(self, line: str) -> None: ...
 
-    def check(self, node: warren.Node, rng: random.Random) -> None: ...
+    def check(self, node: warren.Node, rng: random.Random) -> None:
+        """Look at what a kill has left."""
 
 
 @attrs.define
-class OnceOrMoreLedger:
-    """The ledger of messages that may be there twice."""
+class StreamsLedger:
+    """What all processes have reported of messages with a stream and a number."""
 
-    stream: str
-    look: Callable[[warren.Node], list[int]]
-    """The numbers that are there."""
-    started: dict[str, int] = attrs.Factory(lambda self: {self.stream: 0}, takes_self=True)
-    must: set[int] = attrs.Factory(set)
-    """Confirmed messages whose ack has not begun."""
+    targets: Mapping[str, Sequence[str]]
+    """By stream: the places that its messages go to."""
+    started: dict[str, int] = attrs.Factory(lambda self: dict.fromkeys(self.targets, 0), takes_self=True)
+    """The first number of each stream that was not begun to be published."""
+    places: dict[str, Fates[Name]] = attrs.Factory(lambda: defaultdict(Fates))
     confirmed_count: int = 0
 
     def begin(self) -> None:
         pass
 
     def read(self, line: str) -> None:
-        kind, *words = line.split(" ")
+        kind, place, *words = line.split(" ")
         match kind:
             case "p":
-                self.started[self.stream] = int(words[1]) + 1
+                first, self.started[place] = self.started[place], int(words[0]) + 1
+                for target in self.targets[place]:
+                    self.places[target].begun |= {(place, number) for number in range(first, self.started[place])}
             case "c":
-                new = range(int(words[1]), int(words[2]) + 1)
-                self.must |= set(new)
-                self.confirmed_count += len(new)
+                names = {(place, number) for number in range(int(words[0]), int(words[1]) + 1)}
+                self.confirmed_count += len(names)
+                for target in self.targets[place]:
+                    self.places[target].made |= names
             case "a":
-                self.must -= {int(word.partition(":")[2]) for word in words[1:]}
+                self.places[place].ending |= {_parsed(word) for word in words}
+            case "s":
+                self.places[place].ended |= self.places[place].ending
             case _:
                 raise AssertionError(f"the process says: {line}")
 
+
+def _parsed(name: str) -> Name:
+    stream, _, number = name.partition(":")
+    return stream, int(number)
+
+
+@attrs.define
+class QueuesLedger(StreamsLedger):
+    """The ledger of queues."""
+
+    delivered: dict[str, set[Name]] = attrs.Factory(lambda: defaultdict(set))
+    """By queue: what was delivered, or is from before a kill."""
+    requeued: set[str] = attrs.Factory(set)
+    """Queues to which untaken messages of a consumer may have come back in this round."""
+
+    def read(self, line: str) -> None:
+        kind, queue, *words = line.split(" ")
+        match kind:
+            case "d":
+                for name, _, flag in (word.partition("=") for word in words):
+                    self._deliver(queue, _parsed(name), flag == "1")
+            case "x":
+                self.requeued.add(queue)
+            case _:
+                super().read(line)
+
+    def _deliver(self, queue: str, name: Name, redelivered: bool) -> None:
+        before = name in self.delivered[queue]
+        assert redelivered or not before, f"{name} was delivered before, or is from before a kill, and does not say so"
+        assert not redelivered or before or queue in self.requeued, f"{name} says redelivered, and cannot have been"
+        assert name not in self.places[queue].ended, f"{name} comes though its ack was safe"
+        self.delivered[queue].add(name)
+
     def check(self, node: warren.Node, rng: random.Random) -> None:
-        here = set(self.look(node))
-        assert not here - set(range(self.started[self.stream])), "messages that nobody published"
-        assert not (lost := self.must - here), f"{self.stream}: confirmed and lost: {sorted(lost)[:20]}"
+        there = {queue.name: queue for queue in node.queues()}
+        for name in QUEUES:
+            taken = there[name].get_many(1 << 20) if name in there else []
+            assert all(one.redelivered for one in taken), "from before a kill, and does not say redelivered"
+            found = [_parsed(name_of(one.body)) for one in taken]
+            self.places[name].check(name, found)
+            check_order(name, found)
+            self.places[name].survive(found)
+            self.delivered[name] = set(found)
+        self.requeued.clear()
+
+
+@attrs.define
+class TopicsLedger(StreamsLedger):
+    """The ledger of a topic."""
+
+    handed_out: dict[tuple[str, int], int] = attrs.Factory(dict)
+    """By group and queue: the offset after the last message that a reader had."""
+
+    def read(self, line: str) -> None:
+        kind, group, *words = line.split(" ")
+        if kind == "r":
+            place = group, int(words[0])
+            self.handed_out[place] = max(self.handed_out.get(place, 0), int(words[1]) + 1)
+        else:
+            super().read(line)
+
+    def check(self, node: warren.Node, rng: random.Random) -> None:
+        topic = node.topic(TOPIC, queues=TOPIC_QUEUES)
+        with topic.reader("check", broadcast=True) as reader:
+            records = reader.read(1 << 30)
+        queues: dict[int, list[Name]] = {queue_id: [] for queue_id in range(TOPIC_QUEUES)}
+        for record in records:
+            assert record.key == key_of(*record_name_of(record.body))
+            assert record.queue_offset == len(queues[record.queue_id])
+            queues[record.queue_id].append(record_name_of(record.body))
+        for queue_id, names in queues.items():
+            check_order(f"queue {queue_id}", names)
+        found = [name for names in queues.values() for name in names]
+        self.places[TOPIC].check("messages of the topic", found)
+        self.places[TOPIC].survive(found)
+        for name in rng.sample(sorted(found), min(LOOKED_UP, len(found))):
+            assert [record_name_of(one.body) for one in topic.find(key_of(*name))] == [name]
+        for group in GROUPS:
+            committed = topic.groups().get(group, {}).get("committed", {})
+            assert all(place <= self.handed_out.get((group, queue), 0) for queue, place in committed.items())
+
+
+@attrs.define
+class OnceOrMoreLedger(StreamsLedger):
+    """The ledger of messages that may be there twice."""
+
+    look: Callable[[warren.Node], list[int]] = attrs.field(kw_only=True)
+    """The numbers that are there."""
+
+    def check(self, node: warren.Node, rng: random.Random) -> None:
+        for stream, fates in self.places.items():
+            fates.check(stream, [(stream, number) for number in self.look(node)], may_repeat=True)
 
 
 def _delayed(node: warren.Node) -> list[int]:
@@ -287,7 +220,6 @@ def _retried(node: warren.Node) -> list[int]:
 class UniqueLedger:
     """The ledger of messages with keys."""
 
-    kind: ClassVar = "unique"
     started: dict[str, int] = attrs.Factory(lambda: {JOBS: 0})
     must: set[str] = attrs.Factory(set)
     """The keys of confirmed messages whose ack has not begun."""
@@ -344,10 +276,10 @@ class Ledger:
 
     parts: dict[str, PartLedger] = attrs.Factory(
         lambda: {
-            "queues": QueuesLedger(),
-            "topics": TopicsLedger(),
-            "delays": OnceOrMoreLedger(LATER, _delayed),
-            "retries": OnceOrMoreLedger(RETRIED, _retried),
+            "queues": QueuesLedger(QUEUE_TARGETS),
+            "topics": TopicsLedger(TOPIC_TARGETS),
+            "delays": OnceOrMoreLedger({LATER: (LATER,)}, look=_delayed),
+            "retries": OnceOrMoreLedger({RETRIED: (RETRIED,)}, look=_retried),
             "unique": UniqueLedger(),
         }
     )

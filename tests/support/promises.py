@@ -40,6 +40,11 @@ class Fates(Generic[T]):
         assert not (lost := self.missing(here)), f"{what}, confirmed and lost: {shown(lost)}"
         assert not (back := self.ended & here), f"{what}, gone and back: {shown(back)}"
 
+    def survive(self, found: Iterable[T]) -> None:
+        """After a crash these are there: they must be after the next one, and nothing else may come back."""
+        self.begun = set(found)
+        self.made, self.ending, self.ended = set(self.begun), set(), set()
+
 
 def check_order(what: str, found: Iterable[Name]) -> None:
     """The numbers of each stream ascend."""
