@@ -183,16 +183,16 @@ def test_a_file_system_that_is_read_only_for_a_while_is_read_and_written_again(s
         assert reader.read(3), "what is there is read"
         work.round()
         scene.advance(seconds)
-        confirmed = {place: list(bodies) for place, bodies in work.ledger.confirmed.items()}
+        confirmed = {place: set(fates.made) for place, fates in work.ledger.places.items()}
         work.round()
-        assert work.ledger.confirmed == confirmed, "nothing is called safe"
+        assert {place: fates.made for place, fates in work.ledger.places.items()} == confirmed, "nothing is called safe"
         stats = scene.node.stats()
         assert stats["topics"]["down"] is not None or stats["down_vhosts"] or scene.node.failed_queues
         scene.files.plan.failures.clear()
         scene.advance(BACK_WITHIN_S)
     for part in ("topics", "vhost", "queue", "delayed"):
         assert events[f"{part}_down"] == events[f"{part}_up"], events
-    assert set(before) <= set(bodies(scene.node.queue("q"))) | work.ledger.acked["q"]
+    assert set(before) <= set(bodies(scene.node.queue("q"))) | work.ledger.places["q"].ending
     work.check_serves("afterwards")
     work.settle()
     work.check_holds("afterwards")

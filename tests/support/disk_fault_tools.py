@@ -14,7 +14,7 @@ import contextlib
 import errno
 import logging
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -23,6 +23,7 @@ import attrs
 
 import warren
 import warren.aio
+from tests.support.promises import Fates
 from tests.support.runtime_tools import BIG, HandNode, bodies
 from warren.errors import AccessRefusedError
 from warren.storage.errors import StorageError, WarrenError
@@ -41,6 +42,10 @@ SMALL: Final[dict[str, Any]] = {
 }
 """Files so small that a short run fills, rolls and rewrites each of them."""
 
+LATER: Final = "later"
+"""Delayed records of the topic."""
+DELAYED: Final = ("delayed", LATER)
+"""Delayed messages may be there twice: a crash may prevent the note that they have come from being written."""
 _NUMBERS: Final = re.compile(r"[0-9A-Z]{16,}|\d+")
 
 BACK_WITHIN_S: Final = 150.0
@@ -112,11 +117,10 @@ def counted_events() -> Iterator[Counter[str]]:
 
 @attrs.define
 class Ledger:
-    """What was reported: by queue or topic, the bodies that are safe, those that were tried, those that may be gone."""
+    """What was reported."""
 
-    confirmed: dict[str, list[bytes]] = attrs.Factory(dict)
-    tried: dict[str, list[bytes]] = attrs.Factory(dict)
-    acked: dict[str, set[bytes]] = attrs.Factory(dict)
+    places: dict[str, Fates[bytes]] = attrs.Factory(lambda: defaultdict(Fates))
+    """By queue or topic: the bodies."""
     keys: dict[bytes, bytes] = attrs.Factory(dict)
     """By body: keys of confirmed messages that are taken for a long time."""
     declared: list[str] = attrs.Factory(list)
@@ -124,13 +128,13 @@ class Ledger:
 
     def publish(self, place: str, body: bytes, work: Callable[[], Any]) -> bool:
         """``work`` publishes and waits for the confirm; whether it is safe."""
-        self.tried.setdefault(place, []).append(body)
+        self.places[place].begun.add(body)
         try:
             work()
         except WarrenError as error:
             self.refusals.append(error)
             return False
-        self.confirmed.setdefault(place, []).append(body)
+        self.places[place].made.add(body)
         return True
 
 
@@ -196,7 +200,7 @@ class EverythingAtWork:
         """What was acked may be gone from now on, and need not be before a sync."""
         queue = self.node.queue("q")
         for message in queue.get_many(4):
-            self.ledger.acked.setdefault("q", set()).add(message.body)
+            self.ledger.places["q"].ending.add(message.body)
             message.ack()
 
     def keys(self) -> None:
@@ -221,9 +225,9 @@ class EverythingAtWork:
             body = self.body("topic", bytes(300))
             self.append(body, key=f"k{self.number}")
 
-    def append(self, body: bytes, **arguments: Any) -> bool:
+    def append(self, body: bytes, place: str = "topic", **arguments: Any) -> bool:
         return self.ledger.publish(
-            "topic", body, lambda: self.node.topic("topic", queues=2).append(body, block=False, **arguments).wait()
+            place, body, lambda: self.node.topic("topic", queues=2).append(body, block=False, **arguments).wait()
         )
 
     def read(self) -> None:
@@ -232,7 +236,7 @@ class EverythingAtWork:
     def transaction(self) -> None:
         body = self.body("topic")
         self.ledger.publish("topic", body, lambda: self.node.topic("topic").prepare(body).commit().wait())
-        self.append(self.body("topic"), delay=1)
+        self.append(self.body(LATER), LATER, delay=1)
 
     def declare(self) -> None:
         name = f"declared {self.number}"
@@ -254,25 +258,11 @@ class EverythingAtWork:
         assert stats["memory"]["alarms"] == [], where
 
     def check_holds(self, where: str) -> None:
-        """Nothing that was confirmed is missing, and nothing is there that was never published."""
+        """Nothing that was confirmed is missing, and nothing is there twice, or was never published."""
         ledger = self.ledger
-        for queue in ("q", "levels", "keyed", "retried", "delayed"):
-            if queue not in ledger.confirmed:
-                continue
-            handle = self.node.queue(queue, passive=True)
-            found = Counter(message.body for message in handle.browse())
-            found.update(message.body for message in handle.delayed(10_000))
-            missing = set(ledger.confirmed[queue]) - set(found) - ledger.acked.get(queue, set())
-            assert not missing, f"{where}: {queue} has lost {shown(missing)}"
-            assert set(found) <= set(ledger.tried[queue]), f"{where}: {queue} has what nobody published"
-            twice = {body for body, count in found.items() if count > 1}
-            assert queue == "delayed" or not twice, f"{where}: {queue} has {shown(twice)} twice"
-        if "topic" in ledger.confirmed:
-            topic = self.node.topic("topic")
-            found = Counter(record.body for record in topic.read(f"all-{self.number}"))
-            missing = set(ledger.confirmed["topic"]) - set(found)
-            assert not missing, f"{where}: the topic has lost {shown(missing)}"
-            assert set(found) <= set(ledger.tried["topic"]), f"{where}: the topic has what nobody appended"
+        for place, fates in ledger.places.items():
+            if fates.made:
+                fates.check(f"{where}: {place}", self._there(place), may_repeat=place in DELAYED)
         there = {queue.name for queue in self.node.queues()}
         assert set(ledger.declared) <= there, f"{where}: declared queues are missing"
         for key, body in ledger.keys.items():
@@ -280,13 +270,16 @@ class EverythingAtWork:
             again.wait()
             assert again.duplicate, f"{where}: the key of {body!r} is free"
 
+    def _there(self, place: str) -> list[bytes]:
+        if place in {"topic", LATER}:
+            records = self.node.topic("topic").read(f"all-{place}-{self.number}")
+            return [one.body for one in records if one.body.startswith(LATER.encode()) == (place == LATER)]
+        queue = self.node.queue(place, passive=True)
+        return [message.body for message in [*queue.browse(), *queue.delayed(10_000)]]
+
     def settle(self) -> None:
         """Let what is due come."""
         self.scene.advance(60)
-
-
-def shown(bodies: set[bytes]) -> list[bytes]:
-    return sorted(body[:20] for body in bodies)
 
 
 class RefusingFileSystem(RealFileSystem):
