@@ -40,7 +40,7 @@ STATES = {
     "unique": (300, 4_000),
     "unique-acks": (250, 5_000),
     "unique-acks-recovery": (200, 4_000),
-    "delays": (400, 8_000),
+    "delays": (1000, 8_000),
     "delays-recovery": (400, 8_000),
     "definitions": (300, 15_000),
     "definitions-recovery": (200, 15_000),

@@ -1,24 +1,22 @@
-"""DelayLog: what is on disk and in RAM, a crash at every operation, damage, full disks."""
+"""DelayLog: what is on disk and in RAM, damage, full disks; its crashes are in :mod:`tests.crash_points.logs`."""
 
 from __future__ import annotations
 
-import contextlib
 import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 
 from tests.crash_points.logs import DIRECTORY, TARGETS, message, number_in
-from tests.support.effort import EFFORT, every
+from tests.support.effort import EFFORT
 from warren.actors.engines.delays import delay_format as f
 from warren.actors.engines.delays.delay_log import DelayLog
 from warren.storage.errors import DataError, NoRoomError, StorageError
-from warren.storage.faults import FaultRules, SimulatedCrash
+from warren.storage.faults import FaultRules
 from warren.storage.memory import MemoryFileSystem
 
 
@@ -99,82 +97,6 @@ def test_what_is_taken_cannot_be_called_back() -> None:
     assert log.drop(TARGETS[0]) == 0
     log.settle(taken)
     assert log.waiting_of(TARGETS[0]) == 0
-
-
-# ── crashes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@attrs.define
-class Promises:
-    """What the log has said; ``handed``: asked for, and not answered yet."""
-
-    added: set[int] = attrs.Factory(set)
-    handed: set[int] = attrs.Factory(set)
-    synced: set[int] = attrs.Factory(set)
-    gone: set[int] = attrs.Factory(set)
-    going: set[int] = attrs.Factory(set)
-    surely_gone: set[int] = attrs.Factory(set)
-
-
-def life(files: MemoryFileSystem, said: Promises) -> None:
-    """A log at work: full files, indexes, garbage, postponing, two openings."""
-    number = 0
-    for _ in range(2):
-        log = opened(files, entries=5, size=900)
-        for step in range(7):
-            numbers = range(number, number + 4)
-            number += 4
-            said.handed |= set(numbers)
-            log.add([message(n, n * 7 % 11 if n % 3 else 10_000) for n in numbers])
-            said.added |= set(numbers)
-            if step % 2:
-                log.sync()
-                said.synced |= said.added
-            taken = log.take_due(9, 5, 1 << 20)
-            said.going |= {number_in(one.term) for one in taken[1:]}
-            log.settle(taken[1:])
-            said.gone |= said.going
-            if taken:
-                log.postpone(taken[:1], 9)
-            cancelled = (number - 3) // 3 * 3
-            said.going.add(cancelled)
-            if log.cancel(b"id %d" % cancelled):
-                said.gone.add(cancelled)
-            while log.reclaim():
-                pass
-            log.sync()
-            said.surely_gone |= said.gone
-            said.synced |= said.added
-            log.check_invariants()
-        log.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("power", [False, True])
-def test_a_crash_at_every_operation_loses_nothing_that_was_promised_and_brings_back_nothing_that_is_gone(
-    power: bool,
-) -> None:
-    whole = new_files()
-    life(whole, Promises())
-    for operation in range(1, whole.operations, every(3)):
-        files, said = new_files(operation), Promises()
-        files.crash_at(operation, torn=bool(operation % 2))
-        with contextlib.suppress(SimulatedCrash):
-            life(files, said)
-        rng = random.Random(operation)
-        disk = files.after_power_loss(rng) if power else files.after_process_crash()
-        log = opened(disk, entries=5, size=900)
-        found = waiting(log)
-        there = set(found)
-        assert len(found) == len(there), operation
-        promised = said.synced if power else said.added
-        assert promised - said.going <= there, operation
-        assert not (said.surely_gone if power else said.gone) & there, operation
-        assert there <= said.handed, operation
-        log.settle(log.take_due(1 << 40, 1000, 1 << 20))
-        log.close()
-        if not log.damage:
-            assert disk.contents() == {}, operation
 
 
 # ── damage ───────────────────────────────────────────────────────────────────────────────────────────────────────────

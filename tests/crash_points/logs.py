@@ -10,6 +10,7 @@ from typing import Any, Final
 import attrs
 
 from tests.crash_points.recording import Record, recording
+from tests.support.promises import Fates
 from warren.actors.engines.declared import definitions_file
 from warren.actors.engines.declared.changes import Change
 from warren.actors.engines.declared.definitions_file import DefinitionsFile
@@ -45,15 +46,17 @@ FAR_MS: Final = 1 << 40
 
 @attrs.define
 class DelayPromises:
-    """``handed``: what was asked for; ``added``: what was answered, and waits; ``gone``: likewise. ``safe_``: as of the
-    last sync."""
+    """What was promised to a process, and how much of it a power loss leaves: ``safe``, as of the last sync."""
 
-    handed: frozenset[int] = frozenset()
-    added: frozenset[int] = frozenset()
-    going: frozenset[int] = frozenset()
-    gone: frozenset[int] = frozenset()
-    safe_added: frozenset[int] = frozenset()
-    safe_gone: frozenset[int] = frozenset()
+    now: Fates[int] = attrs.Factory(Fates)
+    safe: Fates[int] = attrs.Factory(Fates)
+
+    def copy(self) -> DelayPromises:
+        return DelayPromises(self.now.copy(), self.safe.copy())
+
+    def after(self, *, power: bool) -> Fates[int]:
+        """What holds after a power loss, or after the death of the process alone."""
+        return attrs.evolve(self.now, made=self.safe.made, ended=self.safe.ended) if power else self.now
 
 
 def _opened(files: MemoryFileSystem) -> DelayLog:
@@ -69,40 +72,40 @@ def run_delays(seed: int) -> Record:
 
 def delays_go_on(base: MemoryFileSystem, promises: DelayPromises, seed: int, *, power: bool = False) -> Record:
     """The same on what a crash left."""
-    rng, said = random.Random(seed), attrs.evolve(promises)
-    if power:
-        said.added, said.gone = said.safe_added, said.safe_gone
-    files: MemoryFileSystem = recording(base, lambda: attrs.evolve(said))
+    rng, said = random.Random(seed), promises.copy()
+    now = said.now = said.after(power=power).copy()
+    files: MemoryFileSystem = recording(base, said.copy)
     record = files.record  # type: ignore[attr-defined]
     log = _opened(files)
-    there = frozenset(number_in(term) for _, term in log.waiting())
-    said.added, said.gone, said.going = there, said.gone - there, said.going - there
-    said.safe_added &= there
-    number = max(said.handed, default=-1) + 1
+    now.made = {number_in(term) for _, term in log.waiting()}
+    now.ended -= now.made
+    now.ending -= now.made
+    said.safe.made &= now.made
+    number = max(now.begun, default=-1) + 1
     for _ in range(rng.randrange(8, 20)):
         match rng.choice(["add", "add", "add", "due", "due", "cancel", "postpone", "sync", "reclaim", "die", "stop"]):
             case "add":
-                numbers = frozenset(range(number, number + rng.randrange(1, 6)))
+                numbers = range(number, number + rng.randrange(1, 6))
                 number += len(numbers)
-                said.handed |= numbers
-                log.add([message(n, n * 7 % 11 if n % 3 else 10_000) for n in sorted(numbers)])
-                said.added |= numbers
+                now.begun.update(numbers)
+                log.add([message(n, n * 7 % 11 if n % 3 else 10_000) for n in numbers])
+                now.made.update(numbers)
             case "due":
                 taken = log.take_due(NOW_MS, rng.randrange(1, 6), 1 << 20)
-                said.going |= {number_in(one.term) for one in taken}
+                now.ending |= {number_in(one.term) for one in taken}
                 log.settle(taken)
-                said.gone |= said.going
+                now.ended |= now.ending
             case "postpone":
                 if taken := log.take_due(NOW_MS, 1, 1 << 20):
                     log.postpone(taken, NOW_MS)
-            case "cancel" if said.added - said.going:
-                wanted = rng.choice(sorted(said.added - said.going))
-                said.going |= {wanted}
+            case "cancel" if now.made - now.ending:
+                wanted = rng.choice(sorted(now.made - now.ending))
+                now.ending |= {wanted}
                 assert len(log.cancel(b"id %d" % wanted)) == 1
-                said.gone |= said.going
+                now.ended |= now.ending
             case "sync":
                 log.sync()
-                _safe(said)
+                said.safe = now.copy()
             case "reclaim":
                 while log.reclaim():
                     pass
@@ -111,27 +114,17 @@ def delays_go_on(base: MemoryFileSystem, promises: DelayPromises, seed: int, *, 
                 log = _opened(files)
             case "stop":
                 log.close()
-                _safe(said)
+                said.safe = now.copy()
                 log = _opened(files)
     record.end()
     return record
-
-
-def _safe(said: DelayPromises) -> None:
-    said.safe_added, said.safe_gone = said.added, said.gone
 
 
 def check_delays(files: MemoryFileSystem, promises: DelayPromises, *, power: bool, deep: bool) -> None:
     """What was promised waits, once; what is gone for sure does not; nothing looks damaged; twice the same."""
     log = _opened(files)
     found = [number_in(term) for _, term in log.waiting()]
-    there = set(found)
-    assert len(found) == len(there), "a message waits twice"
-    lost = (promises.safe_added if power else promises.added) - promises.going - there
-    assert not lost, f"lost: {sorted(lost)}"
-    back = (promises.safe_gone if power else promises.gone) & there
-    assert not back, f"gone, and there again: {sorted(back)}"
-    assert there <= promises.handed, "a message that nobody added"
+    promises.after(power=power).check("delayed messages", found)
     assert not log.damage, f"what a crash left is called damage: {log.damage}"
     log.abandon()
     log = _opened(files)
@@ -145,6 +138,7 @@ def check_delays(files: MemoryFileSystem, promises: DelayPromises, *, power: boo
         log.close()
         log = _opened(log._files)  # type: ignore[arg-type]
         assert not len(log), "what was settled waits again"
+        assert not log._files.contents(), "files stay of what was settled"  # type: ignore[attr-defined]
 
 
 # ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────

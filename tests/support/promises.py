@@ -30,6 +30,9 @@ class Fates(Generic[T]):
     ending: set[T] = attrs.Factory(set)
     ended: set[T] = attrs.Factory(set)
 
+    def copy(self) -> Fates[T]:
+        return Fates(set(self.begun), set(self.made), set(self.ending), set(self.ended))
+
     def missing(self, found: Iterable[T]) -> set[T]:
         return self.made - self.ending - set(found)
 
