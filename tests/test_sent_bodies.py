@@ -57,19 +57,24 @@ COMPRESSED: dict[int, Callable[[bytes], bytes]] = {
 """By the system flags, how a client of RocketMQ compresses."""
 
 
-def stored(place: Path, *messages: tuple[int, bytes]) -> Path:
-    """A topic store with messages: system flags and the body as it is stored. Returns the node's directory."""
+def stored(
+    place: Path, *messages: tuple[int, bytes] | tuple[int, bytes, bytes], topic: str = "events", queue_id: int = 0
+) -> Path:
+    """A topic store with messages: system flags, the body as it is stored, and perhaps the properties.
+
+    Returns the node's directory.
+    """
     topics = place / "node" / "topics"
     topics.mkdir(parents=True)
     store = load_store(RealFileSystem(), str(topics), SMALL, new_index_name=index_names())
     store.start()
-    for sys_flag, body in messages:
+    for sys_flag, body, *properties in messages:
         store.append(
             Batch(
-                topic="events",
-                queue_id=0,
+                topic=topic,
+                queue_id=queue_id,
                 bodies=[body],
-                properties=b"KEYS\x01k",
+                properties=properties[0] if properties else b"KEYS\x01k",
                 born_timestamp=1,
                 born_host=HERE,
                 store_host=HERE,
@@ -290,35 +295,64 @@ def test_a_batch_in_one_record_is_its_messages(tmp_path: Path, sys_flag: int, pa
     assert bodies_of(lines_of("scan", directory, "--raw-bodies")) == [batch, b"last"]
 
 
-def with_batch_queue(directory: Path, *batches: tuple[int, int]) -> Path:
-    """The store with a queue of batches in place of its ConsumeQueue; ``batches``: queue offset and messages of each
-    record. Returns the unit file's path."""
-    topics = directory / "topics"
-    shutil.rmtree(topics / "consumequeue")
-    place = topics / "batchconsumequeue" / "events" / "0"
-    place.mkdir(parents=True)
-    lines = lines_of("scan", topics, "--raw-bodies")
-    assert len(lines) == len(batches)
-    units = np.zeros(10, UNIT)
-    for unit, line, (queue_offset, count) in zip(units, lines, batches, strict=False):
-        unit["physical_offset"], unit["size"] = line["physical_offset"], line["size"]
-        unit["store_timestamp"], unit["queue_offset"], unit["count"] = line["store_timestamp"], queue_offset, count
-    (file := place / f"{0:020d}").write_bytes(units.tobytes())
-    return file
-
-
 def batch_of(*bodies: bytes) -> bytes:
     return b"".join(inner(body, b"") for body in bodies)
 
 
+QUEUE_OFFSET_AT = 20
+UNIT_BYTES = UNIT.itemsize
+
+
+def batches_stored(place: Path, *batches: tuple[bytes, ...]) -> tuple[Path, Path]:
+    """A topic store as RocketMQ 5 makes it for a topic of the type BatchCQ: a record for each batch, with these bodies.
+
+    Returns the store's directory and the file of units.
+    """
+    bases = [sum(map(len, batches[:number])) for number in range(len(batches))]
+    topics = stored(
+        place,
+        *(
+            (0xC0, batch_of(*bodies), f"INNER_NUM\x01{len(bodies)}\x02KEYS\x01k\x02INNER_BASE\x01{base}".encode())
+            for bodies, base in zip(batches, bases, strict=True)
+        ),
+    ).joinpath("topics")
+    shutil.rmtree(topics / "consumequeue")
+    units = np.zeros(10, UNIT)
+    with open(topics / "commitlog" / f"{0:020d}", "r+b") as log:
+        lines = lines_of("scan", topics, "--raw-bodies")
+        for unit, line, bodies, base in zip(units, lines, batches, bases, strict=False):
+            unit["physical_offset"], unit["size"] = line["physical_offset"], line["size"]
+            unit["store_timestamp"], unit["queue_offset"], unit["count"] = line["store_timestamp"], base, len(bodies)
+            unit["compacted_offset"] = -1
+            log.seek(line["physical_offset"] + QUEUE_OFFSET_AT)
+            log.write(struct.pack(">q", base))
+    file = topics / "batchconsumequeue" / "events" / "0" / f"{0:020d}"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(units.tobytes())
+    return topics, file
+
+
+def overwrite(file: Path, position: int, data: bytes) -> None:
+    with open(file, "r+b") as handle:
+        handle.seek(position)
+        handle.write(data)
+
+
+def verified(topics: Path) -> tuple[int, list[tuple[str, str, int | None]]]:
+    """The exit code of ``verify``, and the findings: their kind, the path below the store, and the place there."""
+    result = command("verify", topics, "--json")
+    findings = json.loads(result.stdout)["findings"]
+    return result.exit_code, [
+        (finding["kind"], str(Path(finding["path"]).relative_to(topics)), finding["offset"]) for finding in findings
+    ]
+
+
 def test_a_queue_of_batches_is_read_message_by_message(tmp_path: Path) -> None:
-    first, second = batch_of(b"a", b"b", b"c"), batch_of(b"d", b"e")
-    directory = stored(tmp_path, (0xC0, first), (0xC0, second), (0, b"f"))
-    with_batch_queue(directory, (0, 3), (3, 2), (5, 1))
-    topics = directory / "topics"
+    topics, _ = batches_stored(tmp_path, (b"a", b"b", b"c"), (b"d", b"e"), (b"f",))
     assert bodies_of(lines_of("read", topics, *READ)) == [b"a", b"b", b"c", b"d", b"e", b"f"]
     assert bodies_of(lines_of("read", topics, *READ, "--offset", 1, "--max", 3)) == [b"b", b"c", b"d"]
-    assert bodies_of(lines_of("read", topics, *READ, "--raw-bodies")) == [first, second, b"f"]
+    raw = bodies_of(lines_of("read", topics, *READ, "--raw-bodies"))
+    assert raw == [batch_of(b"a", b"b", b"c"), batch_of(b"d", b"e"), batch_of(b"f")]
     assert len(command("topic", "entries", topics, *READ).stdout.splitlines()) == 3
     report = json.loads(command("inspect", topics, "--json").stdout)
     assert report["queues"] == [{"topic": "events", "queue_id": 0, "min_offset": 0, "max_offset": 6}]
@@ -329,25 +363,128 @@ def test_a_queue_of_batches_is_read_message_by_message(tmp_path: Path) -> None:
     assert command("topic", "read", topics, *READ, "--offset", "7").exit_code == 2
 
 
-def test_queues_of_other_kinds_are_named_and_no_damage(tmp_path: Path) -> None:
-    directory = stored(tmp_path, (0, b"a"), (0, b"b"))
-    with_batch_queue(directory, (0, 1), (1, 1))
-    topics = directory / "topics"
-    result = command("verify", topics)
-    assert result.exit_code == 0
-    assert "queues not read: those of batches" in result.stdout
-    assert "No damage." in result.stdout
-    with opened(directory) as node, pytest.raises(TopicsDownError, match="ConsumeQueues of batches"):
+def test_a_node_does_not_open_a_store_with_queues_of_batches(tmp_path: Path) -> None:
+    topics, _ = batches_stored(tmp_path, (b"a",))
+    with opened(topics.parent) as node, pytest.raises(TopicsDownError, match="ConsumeQueues of batches"):
         node.topic("events")
 
 
 def test_a_damaged_unit_ends_a_queue_of_batches(tmp_path: Path) -> None:
-    directory = stored(tmp_path, (0, b"a"), (0, b"b"), (0, b"c"))
-    file = with_batch_queue(directory, (0, 1), (1, 1), (2, 1))
-    with open(file, "r+b") as units:
-        units.seek(46 + 8)
-        units.write(bytes(4))
-    assert bodies_of(lines_of("read", directory / "topics", *READ)) == [b"a"]
+    topics, file = batches_stored(tmp_path, (b"a",), (b"b",), (b"c",))
+    overwrite(file, UNIT_BYTES + 8, bytes(4))
+    assert bodies_of(lines_of("read", topics, *READ)) == [b"a"]
+
+
+# ── verify ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+LOG = f"commitlog/{0:020d}"
+UNITS = f"batchconsumequeue/events/0/{0:020d}"
+RECORD = 91 + len(batch_of(b"a", b"b", b"c")) + len("events") + len("INNER_NUM\x013\x02KEYS\x01k\x02INNER_BASE\x010")
+"""The size of a record with three messages of a byte; a byte more for each further digit of its base."""
+
+
+def three_batches(place: Path) -> tuple[Path, Path]:
+    return batches_stored(place, (b"a", b"b", b"c"), (b"d", b"e", b"f"), (b"g", b"h", b"i"))
+
+
+def test_a_sound_queue_of_batches_is_not_damaged(tmp_path: Path) -> None:
+    topics, _ = three_batches(tmp_path)
+    (topics / "config").mkdir(exist_ok=True)
+    (topics / "config" / "consumerOffset.json").write_text('{"offsetTable":{"events@g":{0:9}}}')
+    assert verified(topics) == (0, [])
+    (topics / "config" / "consumerOffset.json").write_text('{"offsetTable":{"events@g":{0:10}}}')
+    assert verified(topics) == (0, [("leftover position", "config/consumerOffset.json", None)])
+
+
+@pytest.mark.parametrize(
+    ("at", "data", "kind"),
+    [
+        (8, b"\0\0\0\1", "wrong size"),
+        (12, b"\0\0\0\0\0\0\0\1", "wrong tags code"),
+        (12, b"\x80\0\0\0\0\0\0\1", "wrong tags code"),
+        (20, b"\0", "wrong time"),
+        (28, b"\0\0\0\0\0\0\0\4", "wrong queue offset"),
+        (36, b"\0\4", "wrong number of messages"),
+        (38, bytes(4), "wrong compacted offset"),
+    ],
+)
+def test_a_wrong_field_of_a_unit_is_damage(tmp_path: Path, at: int, data: bytes, kind: str) -> None:
+    topics, file = three_batches(tmp_path)
+    if kind == "wrong time":
+        data = b"\1"
+    overwrite(file, UNIT_BYTES + at, data)
+    assert verified(topics) == (1, [(kind, UNITS, UNIT_BYTES)])
+
+
+def test_a_unit_that_points_nowhere_is_damage(tmp_path: Path) -> None:
+    topics, file = three_batches(tmp_path)
+    overwrite(file, UNIT_BYTES, struct.pack(">q", RECORD + 1))
+    code, findings = verified(topics)
+    assert (code, set(findings)) == (
+        1,
+        {("entry that points nowhere", UNITS, UNIT_BYTES), ("message without entry", LOG, RECORD)},
+    )
+
+
+def test_a_unit_of_zeros_is_damage(tmp_path: Path) -> None:
+    topics, file = three_batches(tmp_path)
+    overwrite(file, UNIT_BYTES, bytes(UNIT_BYTES))
+    code, findings = verified(topics)
+    assert (code, set(findings)) == (
+        1,
+        {("invalid entry", UNITS, UNIT_BYTES), ("message without entry", LOG, RECORD)},
+    )
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_batch_without_a_unit_is_damage(tmp_path: Path, lost: int) -> None:
+    topics, file = three_batches(tmp_path)
+    units = file.read_bytes()
+    remaining = units[: lost * UNIT_BYTES] + units[(lost + 1) * UNIT_BYTES :]
+    file.write_bytes(remaining.ljust(len(units), b"\0"))
+    assert verified(topics) == (1, [("message without entry", LOG, lost * RECORD)])
+    result = command("verify", topics, "--json")
+    (detail,) = (finding["detail"] for finding in json.loads(result.stdout)["findings"])
+    assert detail.startswith(f"message {3 * lost} of events/0: ")
+    assert detail.endswith("3 in a row, this is the first")
+
+
+def test_a_unit_for_another_record_is_damage(tmp_path: Path) -> None:
+    topics, file = three_batches(tmp_path)
+    units = file.read_bytes()
+    overwrite(file, 3 * UNIT_BYTES, units[UNIT_BYTES : 2 * UNIT_BYTES])
+    assert verified(topics) == (1, [("wrong entry", UNITS, 3 * UNIT_BYTES)])
+
+
+def test_a_record_that_is_no_batch_has_no_unit(tmp_path: Path) -> None:
+    """RocketMQ stores what a producer sends alone to such a topic, and makes no unit of it."""
+    topics, file = three_batches(tmp_path)
+    overwrite(topics / LOG, (topics / LOG).read_bytes().index(b"INNER_NUM"), b"OTHER_NUM")
+    code, findings = verified(topics)
+    assert (code, findings) == (1, [("wrong entry", UNITS, 0)])
+    file.write_bytes(file.read_bytes()[UNIT_BYTES:] + bytes(UNIT_BYTES))
+    assert verified(topics) == (0, [])
+
+
+def test_after_a_crash_a_missing_last_unit_is_left_over(tmp_path: Path) -> None:
+    topics, file = three_batches(tmp_path)
+    overwrite(file, 2 * UNIT_BYTES, bytes(UNIT_BYTES))
+    (topics / "abort").touch()
+    code, findings = verified(topics)
+    assert code == 0
+    assert ("leftover message without entry", LOG, 2 * RECORD) in findings
+
+
+def test_a_queue_of_batches_whose_file_is_too_short_is_damage(tmp_path: Path) -> None:
+    topics, file = three_batches(tmp_path)
+    file.with_name(f"{10 * UNIT_BYTES:020d}").write_bytes(bytes(5 * UNIT_BYTES))
+    assert verified(topics) == (1, [("wrong file length", f"batchconsumequeue/events/0/{10 * UNIT_BYTES:020d}", None)])
+
+
+def test_a_queue_of_both_kinds_is_damage(tmp_path: Path) -> None:
+    topics, _ = three_batches(tmp_path)
+    (topics / "consumequeue" / "events" / "0").mkdir(parents=True)
+    assert verified(topics) == (1, [("misplaced file", "consumequeue/events/0", None)])
 
 
 def test_consume_queues_in_rocksdb_are_refused_by_name(tmp_path: Path) -> None:
@@ -368,20 +505,68 @@ def test_consume_queues_in_rocksdb_are_refused_by_name(tmp_path: Path) -> None:
         node.topic("events")
 
 
-def test_a_light_queue_has_the_messages_of_its_parents(tmp_path: Path) -> None:
-    directory = stored(tmp_path, (0, b"a"), (1, zlib.compress(BODY)), (0, b"c"))
+def light_queue_stored(place: Path) -> tuple[Path, Path]:
+    """A topic store with three messages, two of them in a light queue too; and the file of its entries."""
+    name = b"INNER_MULTI_DISPATCH\x01%LMQ%clients,%LMQ%others\x02KEYS\x01k\x02INNER_MULTI_QUEUE_OFFSET\x01"
+    directory = stored(
+        place, (0, b"a", b"KEYS\x01k"), (1, zlib.compress(BODY), name + b"0,0"), (0, b"c", name + b"1,1")
+    )
     topics = directory / "topics"
     entries = [json.loads(line) for line in command("topic", "entries", topics, *READ).stdout.splitlines()]
-    place = topics / "consumequeue" / "%LMQ%clients" / "0"
-    place.mkdir(parents=True)
     (existing,) = (topics / "consumequeue" / "events" / "0").iterdir()
     content = b"".join(struct.pack(">qiq", *entries[row]) for row in (1, 2))
-    (place / existing.name).write_bytes(content.ljust(existing.stat().st_size, b"\0"))
+    for queue in ("%LMQ%clients", "%LMQ%others"):
+        file = topics / "consumequeue" / queue / "0" / existing.name
+        file.parent.mkdir(parents=True)
+        file.write_bytes(content.ljust(existing.stat().st_size, b"\0"))
+    return topics, file
+
+
+def test_a_light_queue_has_the_messages_of_its_parents(tmp_path: Path) -> None:
+    topics, _ = light_queue_stored(tmp_path)
     lines = lines_of("read", topics, "--topic", "%LMQ%clients", "--queue-id", 0)
     assert bodies_of(lines) == [BODY, b"c"]
     assert {line["topic"] for line in lines} == {"events"}
-    result = command("verify", topics)
-    assert (result.exit_code, "queues not read: those of %LMQ%" in result.stdout) == (0, True)
+    assert verified(topics) == (0, [])
+
+
+def test_damaged_entries_of_a_light_queue_are_damage(tmp_path: Path) -> None:
+    topics, file = light_queue_stored(tmp_path)
+    path = str(file.relative_to(topics))
+    second, third = (line["physical_offset"] for line in lines_of("scan", topics)[1:])
+    entries = file.read_bytes()
+    overwrite(file, 8, b"\0\0\0\1")
+    assert verified(topics) == (1, [("wrong size", path, 0)])
+    overwrite(file, 0, struct.pack(">qi", 0, second))
+    assert set(verified(topics)[1]) == {("wrong entry", path, 0), ("message without entry", LOG, second)}
+    file.write_bytes(entries[:20].ljust(len(entries), b"\0"))
+    assert verified(topics) == (1, [("message without entry", LOG, third)])
+    file.write_bytes(entries[:40] + entries[:20] + entries[60:])
+    assert verified(topics) == (1, [("wrong entry", path, 40)])
+    shutil.rmtree(file.parent.parent)
+    assert verified(topics) == (1, [("message without entry", LOG, second)])
+
+
+@pytest.mark.parametrize(
+    ("topic", "names", "numbers", "queues"),
+    [
+        ("events", "%LMQ%a,%LMQ%b", "5,6", ["5 of %LMQ%a/0", "6 of %LMQ%b/0"]),
+        ("events", "%LMQ%a,b", "5,6", ["5 of %LMQ%a/0", "6 of b/3"]),
+        ("events", "%LMQ%a/c,%LMQ%b", "5,6", ["6 of %LMQ%b/0"]),
+        ("events", "%LMQ%a,%LMQ%b", "5,x", ["5 of %LMQ%a/0"]),
+        ("events", "%LMQ%a,%LMQ%b", "5,", []),
+        ("events", "%LMQ%a", "", []),
+        ("%RETRY%group", "%LMQ%a", "5", []),
+        ("rmq_sys_wheel_timer", "%LMQ%a", "5", []),
+    ],
+)
+def test_which_further_queues_a_record_is_in(
+    tmp_path: Path, topic: str, names: str, numbers: str, queues: list[str]
+) -> None:
+    properties = f"INNER_MULTI_DISPATCH\x01{names}\x02INNER_MULTI_QUEUE_OFFSET\x01{numbers}".encode()
+    topics = stored(tmp_path, (0, b"a", properties), topic=topic, queue_id=3) / "topics"
+    findings = json.loads(command("verify", topics, "--json").stdout)["findings"]
+    assert [finding["detail"].split(": ")[0] for finding in findings] == [f"message {queue}" for queue in queues]
 
 
 @pytest.mark.slow

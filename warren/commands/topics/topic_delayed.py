@@ -12,8 +12,8 @@ from warren.commands.topics.topic_sources import StoreOptions, opened_store
 from warren.msg_store.commit_log.commit_log_format import Record, decode_properties
 from warren.salvage.names import to_json
 from warren.salvage.queue_directory import Finding
-from warren.salvage.rocketmq.delayed_messages import delayed_messages, number_in
-from warren.salvage.rocketmq.record_lines import record_fields
+from warren.salvage.rocketmq.delayed_messages import delayed_messages
+from warren.salvage.rocketmq.record_lines import number_in, record_fields
 from warren.salvage.rocketmq.store_reading import as_sent
 
 

@@ -37,10 +37,10 @@ UNIT: Final = np.dtype(
         ("reserved", "V4"),
     ]
 )
-_UNIT_BYTES: Final = 46
+UNIT_BYTES: Final = 46
 _UNITS_AT_ONCE: Final = 20_000
 
-if UNIT.itemsize != _UNIT_BYTES:
+if UNIT.itemsize != UNIT_BYTES:
     raise RuntimeError("the unit's layout does not add up")
 
 Units = npt.NDArray[Any]
@@ -95,20 +95,26 @@ def batch_queues(files: FileSystem, directory: str, log: CommitLog) -> dict[tupl
 
 def _units(files: FileSystem, directory: str, log: CommitLog) -> Iterator[Units]:
     """The good units whose records the CommitLog has, many at a time."""
+
+    def are_good(units: Units) -> npt.NDArray[np.bool_]:
+        good: npt.NDArray[np.bool_] = are_good_units(units) & (units["physical_offset"] < log.end)
+        return good
+
     for base in sorted(base for name in files.list(directory) if (base := parse_file_name(name)) is not None):
         path, count = f"{directory}/{file_name(base)}", 0
-        for units in good_units(files, path, UNIT, lambda units: _are_good(units, log.end)):
+        for units in good_units(files, path, UNIT, are_good):
             count += len(units)
             present = units[units["physical_offset"] >= log.min_offset]
             if len(present):
                 yield present
-        if count < files.size(path) // _UNIT_BYTES:
+        if count < files.size(path) // UNIT_BYTES:
             return
 
 
-def _are_good(units: Units, log_end: int) -> npt.NDArray[np.bool_]:
-    good: npt.NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["physical_offset"] < log_end)
-    good &= (units["size"] > 0) & (units["queue_offset"] >= 0) & (units["count"] > 0)
+def are_good_units(units: Units) -> npt.NDArray[np.bool_]:
+    """Which units recovery accepts."""
+    good: npt.NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["size"] > 0)
+    good &= (units["queue_offset"] >= 0) & (units["count"] > 0)
     return good
 
 

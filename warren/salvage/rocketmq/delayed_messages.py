@@ -30,7 +30,7 @@ from warren.msg_store.commit_log.commit_log_format import Record, decode_propert
 from warren.salvage.queue_directory import Finding, damage_by
 from warren.salvage.rocketmq.batch_queues import Units, good_units
 from warren.salvage.rocketmq.config_files import DELAY_OFFSETS
-from warren.salvage.rocketmq.record_lines import UNIQUE_KEY
+from warren.salvage.rocketmq.record_lines import UNIQUE_KEY, number_in
 from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
 from warren.salvage.rocketmq.store_reading import queue_entries
 from warren.storage.errors import DataError
@@ -59,7 +59,6 @@ UNIT: Final = np.dtype(
 )
 _UNIT_BYTES: Final = 52
 _MAGICS: Final = 16
-_MOST_DIGITS: Final = 19
 
 if UNIT.itemsize != _UNIT_BYTES:
     raise RuntimeError("the unit's layout does not add up")
@@ -150,11 +149,6 @@ def _of_timers(opened: RocketmqStore) -> Iterator[Waiting | Finding]:
             key = f"{properties.get(_REAL_TOPIC)}+{properties.get(UNIQUE_KEY)}"
             timers.append((Waiting(due_ms, physical_offset, size), key))
     yield from (timer for timer, key in timers if (timer.due_ms, key) not in deleted)
-
-
-def number_in(text: str | None) -> int | None:
-    """The number that a property has; ``None`` if it is missing, no number, or too long for one."""
-    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS else None
 
 
 def _wheel(files: FileSystem, directory: str) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
 from warren.msg_store.commit_log.commit_log_format import Blank, Record, decode_properties
 from warren.msg_store.commit_log.record_bodies import stored_body
@@ -26,6 +26,7 @@ from warren.salvage.names import to_json
 KEYS = "KEYS"
 TAGS = "TAGS"
 UNIQUE_KEY = "UNIQ_KEY"
+_MOST_DIGITS: Final = 19
 
 
 def record_fields(record: Record) -> dict[str, Any]:
@@ -90,3 +91,8 @@ def has_key(stored: bytes, key: str) -> bool:
     properties = decode_properties(stored)
     keys = [properties.get(UNIQUE_KEY), *properties.get(KEYS, "").split(" ")]
     return bool(key) and key in keys
+
+
+def number_in(text: str | None) -> int | None:
+    """The number that a property has; ``None`` if it is missing, no number, or too long for one."""
+    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS else None

@@ -1,8 +1,9 @@
 """ConsumeQueues against the CommitLog: every message has its entry, and every entry its message.
 
 The CommitLog is read once. A message says which queue it is in, and its number there is the place of its entry; so
-entries are looked up directly, many at a time. A queue's *cursor* is the number up to which its entries are judged:
-entries without a message are judged as the cursor moves over them, by what lies where they point.
+entries are looked up directly, many at a time. A queue of batches has a unit for each record, in their order: those are
+looked up by physical offset. A queue's *cursor* is the number up to which its entries are judged: entries without a
+message are judged as the cursor moves over them, by what lies where they point.
 
 Left over are entries of expired messages (before the CommitLog's first file), the filler ahead of a queue's first
 message, and, if the store crashed, entries that point past the CommitLog's end. Entries that recovery rebuilds may then
@@ -12,7 +13,7 @@ be missing: those of messages that it reads and that come after the queue's last
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import attrs
@@ -22,14 +23,13 @@ import numpy.typing as npt
 from warren.msg_store.commit_log.commit_log_format import SCHEDULE_TOPIC, Record, decode_properties
 from warren.queue_index.topics.consume_queue_format import (
     ENTRY,
-    ENTRY_BYTES,
     FILLER_SIZE,
     Entries,
     are_extension_addresses,
     are_good,
-    decode,
 )
 from warren.salvage.queue_directory import Finding, Severity
+from warren.salvage.rocketmq.batch_queues import are_good_units
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
 from warren.salvage.rocketmq.verify_files import FindingRuns, MappedFile, StoreFiles, cut_short, finding
 from warren.storage.java_hash import java_hash
@@ -38,7 +38,16 @@ _WINDOW_ENTRIES: Final = 1 << 16
 _RECOVERED_FILES: Final = 3
 """Number of a queue's last files that recovery looks at."""
 
-_NOTHING: Final = np.void(bytes(ENTRY_BYTES))
+_WRONG: Final = {
+    "physical_offset": ("wrong physical offset", "it points at {}, as the record says; that lies at {}"),
+    "size": ("wrong size", "it says {} bytes, the message has {}"),
+    "tags_code": ("wrong tags code", "it says {}, the message's is {}"),
+    "store_timestamp": ("wrong time", "it says {}, the message was stored at {}"),
+    "queue_offset": ("wrong queue offset", "it says {}, the record begins with message {}"),
+    "count": ("wrong number of messages", "it says {}, the record has {}"),
+    "compacted_offset": ("wrong compacted offset", "it says {}, and not {}"),
+}
+"""The findings about an entry's fields, by their names, and how they name the entry's value and the expected one."""
 
 Longs = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.intp]
@@ -49,10 +58,15 @@ class Messages:
     """Messages of one queue, in the order in which they lie."""
 
     queue_offsets: Longs
-    positions: Longs
     physical_offsets: Longs
-    sizes: Longs
-    tags_codes: Longs
+    """According to the records."""
+    entries: Mapping[str, Longs]
+    """The fields of the entries that they should have."""
+
+    @property
+    def positions(self) -> Longs:
+        """Where they lie."""
+        return self.entries["physical_offset"]
 
 
 @attrs.define(eq=False, repr=False)
@@ -64,6 +78,9 @@ class VerifiedQueue:
     topic: str
     queue_id: int
     files: list[MappedFile]
+    file_size: int
+    layout: np.dtype[np.void] = ENTRY
+    """Of an entry; another one in a queue of batches."""
     first: int = 0
     """The number of the first file's first entry."""
     end: int = 0
@@ -78,7 +95,7 @@ class VerifiedQueue:
 
     def load(self) -> None:
         """Find out where the entries begin and end."""
-        self.first = -(-self.files[0].base // ENTRY_BYTES) if self.files else 0
+        self.first = -(-self.files[0].base // self.layout.itemsize) if self.files else 0
         self.end = self.cursor = self._filler_end = self.first
         for file in reversed(self.files):
             last = self._last_good(file)
@@ -95,13 +112,14 @@ class VerifiedQueue:
                 break
 
     def _last_good(self, file: MappedFile) -> int | None:
-        begin, stop = -(-file.base // ENTRY_BYTES), file.end // ENTRY_BYTES
+        size = self.layout.itemsize
+        begin, stop = -(-file.base // size), file.end // size
         while stop > begin:
             start = max(begin, stop - _WINDOW_ENTRIES)
             entries = self.entries(start, stop)
-            good = np.flatnonzero(are_good(entries))
+            good = np.flatnonzero(self._are_good(entries))
             last = int(good[-1]) if len(good) else -1
-            nonzero = np.flatnonzero(np.frombuffer(entries.tobytes(), f"V{ENTRY_BYTES}")[last + 1 :] != _NOTHING)
+            nonzero = np.flatnonzero(entries[last + 1 :].view(f"V{size}") != np.void(bytes(size)))
             if len(nonzero):
                 self._bytes_after_end = start + last + 1 + int(nonzero[0])
             if len(good):
@@ -111,8 +129,9 @@ class VerifiedQueue:
 
     def entries(self, start: int, stop: int) -> Entries:
         """The entries from number ``start`` to ``stop``; zeros outside the files."""
-        data = bytearray((stop - start) * ENTRY_BYTES)
-        at, end = start * ENTRY_BYTES, stop * ENTRY_BYTES
+        size = self.layout.itemsize
+        data = bytearray((stop - start) * size)
+        at, end = start * size, stop * size
         index = max(bisect_right(self.files, at, key=lambda file: file.base) - 1, 0)
         for file in self.files[index:]:
             low, high = max(at, file.base), min(end, file.end)
@@ -121,12 +140,28 @@ class VerifiedQueue:
             if low < high:
                 part = self.store_files.read(file.path, high - low, low - file.base)
                 data[low - at : low - at + len(part)] = part
-        return decode(bytes(data))
+        return np.frombuffer(bytes(data), self.layout)
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.layout is ENTRY
+
+    @property
+    def max_offset(self) -> int:
+        """The queue offset after the last message."""
+        if self._is_plain:
+            return self.end
+        last = self.entries(self.end - 1, self.end)[0]
+        return int(last["queue_offset"]) + int(last["count"])
+
+    def _are_good(self, entries: Entries) -> npt.NDArray[np.bool_]:
+        return are_good(entries) if self._is_plain else are_good_units(entries)
 
     def _windows(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The numbers from ``start`` to ``stop`` that have a place in a file, many at a time."""
         for file in self.files:
-            begin, end = max(start, -(-file.base // ENTRY_BYTES)), min(stop, file.end // ENTRY_BYTES)
+            size = self.layout.itemsize
+            begin, end = max(start, -(-file.base // size)), min(stop, file.end // size)
             for low in range(begin, end, _WINDOW_ENTRIES):
                 yield low, min(end, low + _WINDOW_ENTRIES)
 
@@ -136,25 +171,25 @@ class VerifiedQueue:
         """Compare the next messages with their entries."""
         numbers = messages.queue_offsets
         start, stop = self.cursor, self.cursor + len(numbers)
-        is_next = stop <= self.end and int(numbers[0]) == start and _are_consecutive(numbers)
-        if is_next and _are_equal(self.entries(start, stop), messages):
+        is_next = not self._is_plain or (int(numbers[0]) == start and _are_consecutive(numbers))
+        if is_next and stop <= self.end and _are_equal(self.entries(start, stop), messages):
             self.cursor = stop
         else:
             yield from self._compare(messages)
 
     def _compare(self, messages: Messages) -> Iterator[Finding]:
-        numbers = messages.queue_offsets
+        numbers = messages.queue_offsets if self._is_plain else self._units_of(messages)
         inside = np.flatnonzero((numbers >= self.first) & (numbers < self.end))
-        entries = np.zeros(len(numbers), ENTRY)
+        entries = np.zeros(len(numbers), self.layout)
         entries[inside] = self._gather(numbers[inside])
         is_in_file = np.zeros(len(numbers), bool)
         is_in_file[inside] = True
         points = entries["physical_offset"].astype(np.int64)
         matches = is_in_file & ((points == messages.positions) | (points == messages.physical_offsets))
         for row in np.flatnonzero(~matches).tolist():
-            yield from self._without_entry(messages, row, entries[row] if is_in_file[row] else None)
+            yield from self._without_entry(messages, row, int(numbers[row]), entries[row] if is_in_file[row] else None)
         matched = np.flatnonzero(matches)
-        yield from self._fields(messages, entries, matched)
+        yield from self._fields(messages, numbers, entries, matched)
         ahead = np.unique(numbers[matched])
         ahead = ahead[ahead >= self.cursor]
         starts = np.concatenate(([self.cursor], ahead[:-1] + 1))[: len(ahead)]
@@ -165,44 +200,57 @@ class VerifiedQueue:
         if len(ahead):
             self.cursor = int(ahead[-1]) + 1
 
+    def _units_of(self, messages: Messages) -> Longs:
+        """The numbers of the units of batches.
+
+        Of one without a unit: the number after the unit before it if a damaged unit is there, or the queue's end; else
+        -1.
+        """
+        numbers = np.full(len(messages.positions), -1)
+        for low, high in self._windows(self.cursor, self.end):
+            pointers = self.entries(low, high)["physical_offset"].astype(np.int64)
+            order = np.argsort(pointers, kind="stable")
+            for positions in (messages.physical_offsets, messages.positions):
+                places = order[np.searchsorted(pointers, positions, sorter=order) % len(order)]
+                numbers = np.where((numbers < 0) & (pointers[places] == positions), low + places, numbers)
+            if numbers[-1] >= 0:
+                break
+        following = np.maximum.accumulate(np.append(self.cursor, numbers[:-1] + 1))
+        is_lost = (following < self.end - 1) | np.isin(following, numbers)
+        is_lost &= self._are_good(self._gather(following))
+        return np.where(numbers < 0, np.where(is_lost, -1, following), numbers)
+
     def _gather(self, numbers: Longs) -> Entries:
         if not len(numbers):
-            return np.zeros(0, ENTRY)
+            return np.zeros(0, self.layout)
         low, high = int(numbers.min()), int(numbers.max())
         if high - low < 4 * len(numbers) + 1024:
             return self.entries(low, high + 1)[numbers - low]
         return np.concatenate([self.entries(number, number + 1) for number in numbers.tolist()])
 
-    def _fields(self, messages: Messages, entries: Entries, matched: Rows) -> Iterator[Finding]:
-        physical_offsets, codes = entries["physical_offset"].astype(np.int64), entries["tags_code"].astype(np.int64)
-        codes = np.where(are_extension_addresses(codes), messages.tags_codes, codes)
-        wrong = (
-            (physical_offsets != messages.positions)
-            | (entries["size"] != messages.sizes)
-            | (codes != messages.tags_codes)
-        )
+    def _fields(self, messages: Messages, numbers: Longs, entries: Entries, matched: Rows) -> Iterator[Finding]:
+        actual = {name: entries[name].astype(np.int64) for name in messages.entries}
+        if self._is_plain:
+            codes = actual["tags_code"]
+            actual["tags_code"] = np.where(are_extension_addresses(codes), messages.entries["tags_code"], codes)
+        wrong = np.any([actual[name] != column for name, column in messages.entries.items()], axis=0)
         for row in matched[wrong[matched]].tolist():
-            position, entry = int(messages.positions[row]), entries[row]
-            number = int(messages.queue_offsets[row])
-            if int(physical_offsets[row]) != position:
-                detail = f"it points at {int(physical_offsets[row])}, as the record says; that lies at {position}"
-                yield from self._entry("wrong physical offset", number, detail)
-            if int(entry["size"]) != int(messages.sizes[row]):
-                detail = f"it says {int(entry['size'])} bytes, the message has {int(messages.sizes[row])}"
-                yield from self._entry("wrong size", number, detail)
-            code, expected = int(codes[row]), int(messages.tags_codes[row])
-            if code != expected and not self._is_hash_of_tags(position, code):
-                yield from self._entry("wrong tags code", number, f"it says {code}, the message's is {expected}")
+            number, position = int(numbers[row]), int(messages.positions[row])
+            for name, column in messages.entries.items():
+                kind, detail = _WRONG[name]
+                value, expected = int(actual[name][row]), int(column[row])
+                if value != expected and not (name == "tags_code" and self._is_hash_of_tags(position, value)):
+                    yield from self._entry(kind, number, detail.format(value, expected))
 
     def _is_hash_of_tags(self, position: int, code: int) -> bool:
         """RocketMQ's recovery does not know the delay levels yet: a delayed message gets the hash of its tags."""
         record = self.log.look(position) if self.topic == SCHEDULE_TOPIC else ""
         return isinstance(record, Record) and code == java_hash(decode_properties(record.properties).get("TAGS", ""))
 
-    def _without_entry(self, messages: Messages, row: int, entry: np.void | None) -> Iterator[Finding]:
-        number, position = int(messages.queue_offsets[row]), int(messages.positions[row])
-        name = f"message {number} of {self.topic}/{self.queue_id}"
-        if entry is None or not are_good(np.array([entry]))[0]:
+    def _without_entry(self, messages: Messages, row: int, number: int, entry: np.void | None) -> Iterator[Finding]:
+        queue_offset, position = int(messages.queue_offsets[row]), int(messages.positions[row])
+        name = f"message {queue_offset} of {self.topic}/{self.queue_id}"
+        if entry is None or not self._are_good(np.array([entry]))[0]:
             is_after_end = number >= self.end and position >= self.max_physical_offset
             is_cut_off = is_after_end or self._is_recovered(number)
             is_recovered = self.store_files.is_crashed and is_cut_off and position >= self.log.recovery_start
@@ -218,7 +266,8 @@ class VerifiedQueue:
             detail = f"{name}: its entry points at {int(entry['physical_offset'])}"
             torn: Severity | None = "leftover" if self._may_be_torn(number) else None
             problem = self.log.finding("message without entry", position, detail, torn)
-        yield from self._runs.add("message", number, problem)
+        count = 1 if self._is_plain else int(messages.entries["count"][row])
+        yield from self._runs.add("message", queue_offset, problem, count)
 
     # ── entries ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -229,7 +278,7 @@ class VerifiedQueue:
     def _is_recovered(self, number: int) -> bool:
         """Whether recovery looks at this entry; it rebuilds all entries after a bad one."""
         recovered = self.files[-_RECOVERED_FILES:]
-        return bool(recovered) and number * ENTRY_BYTES >= recovered[0].base
+        return bool(recovered) and number * self.layout.itemsize >= recovered[0].base
 
     def _judge(self, start: int, stop: int, end: int | None = None, *, is_recovered: bool = False) -> Iterator[Finding]:
         """Judge entries without a message; ``end``: the CommitLog's end, if it is known.
@@ -240,7 +289,7 @@ class VerifiedQueue:
             entries = self.entries(low, high)
             offsets = entries["physical_offset"].astype(np.int64)
             numbers = low + np.arange(len(entries))
-            is_expired = are_good(entries) & (offsets < self.log.min_offset) & ~_are_filler(entries)
+            is_expired = self._are_good(entries) & (offsets < self.log.min_offset) & ~_are_filler(entries)
             yield from self._expired(numbers[is_expired])
             for index in np.flatnonzero(~is_expired & (numbers >= self._filler_end)).tolist():
                 yield from self._judge_one(low + index, entries[index], end, is_recovered=is_recovered)
@@ -249,13 +298,13 @@ class VerifiedQueue:
         for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
             if len(run):
                 first = int(run[0])
-                detail = f"message {first} is no longer in the CommitLog, which begins at {self.log.min_offset}"
+                detail = f"its message is no longer in the CommitLog, which begins at {self.log.min_offset}"
                 yield from self._entry("expired entry", first, detail, "leftover", len(run))
 
     def _judge_one(self, number: int, entry: np.void, end: int | None, *, is_recovered: bool) -> Iterator[Finding]:
         offset, size = int(entry["physical_offset"]), int(entry["size"])
         severity: Severity = "damage"
-        if offset < 0 or size <= 0:
+        if not self._are_good(np.array([entry]))[0]:
             if is_recovered and self.store_files.is_crashed and self._is_recovered(number):
                 severity = "leftover"
             detail = f"it points at {offset}, {size} bytes; RocketMQ's recovery ends a queue at such an entry"
@@ -273,7 +322,8 @@ class VerifiedQueue:
                 yield from self._entry("entry that points nowhere", number, detail, self.log.severity(offset))
             else:
                 message = f"message {record.queue_offset} of {record.topic}/{record.queue_id}"
-                is_its = (record.queue_offset, record.size) == (number, size)  # but for the record's topic or queue
+                queue_offset = number if self._is_plain else int(entry["queue_offset"])
+                is_its = (record.queue_offset, record.size) == (queue_offset, size)  # but for its topic or queue
                 detail = f"it points at {offset}, where {message} is"
                 yield from self._entry("wrong entry", number, detail, may_be_torn=not is_its)
 
@@ -287,7 +337,7 @@ class VerifiedQueue:
         *,
         may_be_torn: bool = True,
     ) -> Iterator[Finding]:
-        at = number * ENTRY_BYTES
+        at = number * self.layout.itemsize
         index = max(bisect_right(self.files, at, key=lambda file: file.base) - 1, 0)
         file = self.files[index]
         if may_be_torn and self._may_be_torn(number):
@@ -305,8 +355,8 @@ class VerifiedQueue:
         last = self.files[-1].end if self.files else 0
         yield from cut_short(
             self.files,
-            self.store_files.settings.mapped_file_size_consume_queue,
-            ends_with_data=0 <= last - self.end * ENTRY_BYTES < ENTRY_BYTES,
+            self.file_size,
+            ends_with_data=0 <= last - self.end * self.layout.itemsize < self.layout.itemsize,
         )
         yield from self._judge(self.cursor, self.end, end)
         if self._bytes_after_end is not None:
@@ -321,11 +371,7 @@ def _are_consecutive(numbers: Longs) -> bool:
 
 
 def _are_equal(entries: Entries, messages: Messages) -> bool:
-    return (
-        np.array_equal(entries["physical_offset"], messages.positions)
-        and np.array_equal(entries["size"], messages.sizes)
-        and np.array_equal(entries["tags_code"], messages.tags_codes)
-    )
+    return all(np.array_equal(entries[name], column) for name, column in messages.entries.items())
 
 
 def _are_filler(entries: Entries) -> npt.NDArray[np.bool_]:

@@ -211,7 +211,7 @@ def _positions(
 def _beyond(queues: ConsumeQueues, path: str, positions: list[_Position]) -> Iterator[Finding]:
     for topic, owner, queue_id, offset in positions:
         queue = queues.queues.get((topic, queue_id))
-        end = 0 if queue is None else queue.end
+        end = 0 if queue is None else queue.max_offset
         if offset < 0:
             detail = f"{owner} in {topic}/{queue_id}: {offset}"
             yield Finding("negative position", "damage", path, None, detail)
