@@ -38,25 +38,32 @@ def number_in(term: bytes) -> int:
     return int(decode_message(term).body.split()[0])
 
 
-# ── delayed messages ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-NOW_MS: Final = 9
-FAR_MS: Final = 1 << 40
-
-
 @attrs.define
-class DelayPromises:
+class LogPromises:
     """What was promised to a process, and how much of it a power loss leaves: ``safe``, as of the last sync."""
 
     now: Fates[int] = attrs.Factory(Fates)
     safe: Fates[int] = attrs.Factory(Fates)
 
-    def copy(self) -> DelayPromises:
-        return DelayPromises(self.now.copy(), self.safe.copy())
+    def copy(self) -> LogPromises:
+        return LogPromises(self.now.copy(), self.safe.copy())
 
     def after(self, *, power: bool) -> Fates[int]:
         """What holds after a power loss, or after the death of the process alone."""
         return attrs.evolve(self.now, made=self.safe.made, ended=self.safe.ended) if power else self.now
+
+    def take_up(self, found: set[int]) -> None:
+        """The next process goes on from there."""
+        self.now.made = found
+        self.now.ended -= found
+        self.now.ending -= found
+        self.safe.made &= found
+
+
+# ── delayed messages ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+NOW_MS: Final = 9
+FAR_MS: Final = 1 << 40
 
 
 def _opened(files: MemoryFileSystem) -> DelayLog:
@@ -67,20 +74,17 @@ def _opened(files: MemoryFileSystem) -> DelayLog:
 
 def run_delays(seed: int) -> Record:
     """Messages are added, come, are postponed and called back; files fill up and are written again."""
-    return delays_go_on(MemoryFileSystem(0), DelayPromises(), seed)
+    return delays_go_on(MemoryFileSystem(0), LogPromises(), seed)
 
 
-def delays_go_on(base: MemoryFileSystem, promises: DelayPromises, seed: int, *, power: bool = False) -> Record:
+def delays_go_on(base: MemoryFileSystem, promises: LogPromises, seed: int, *, power: bool = False) -> Record:
     """The same on what a crash left."""
     rng, said = random.Random(seed), promises.copy()
     now = said.now = said.after(power=power).copy()
     files: MemoryFileSystem = recording(base, said.copy)
     record = files.record  # type: ignore[attr-defined]
     log = _opened(files)
-    now.made = {number_in(term) for _, term in log.waiting()}
-    now.ended -= now.made
-    now.ending -= now.made
-    said.safe.made &= now.made
+    said.take_up({number_in(term) for _, term in log.waiting()})
     number = max(now.begun, default=-1) + 1
     for _ in range(rng.randrange(8, 20)):
         match rng.choice(["add", "add", "add", "due", "due", "cancel", "postpone", "sync", "reclaim", "die", "stop"]):
@@ -120,7 +124,7 @@ def delays_go_on(base: MemoryFileSystem, promises: DelayPromises, seed: int, *, 
     return record
 
 
-def check_delays(files: MemoryFileSystem, promises: DelayPromises, *, power: bool, deep: bool) -> None:
+def check_delays(files: MemoryFileSystem, promises: LogPromises, *, power: bool, deep: bool) -> None:
     """What was promised waits, once; what is gone for sure does not; nothing looks damaged; twice the same."""
     log = _opened(files)
     found = [number_in(term) for _, term in log.waiting()]
@@ -245,63 +249,52 @@ def check_definitions(files: MemoryFileSystem, promises: DefinitionPromises, *, 
 PATH: Final = "/data/records/log"
 
 
-@attrs.define
-class RecordPromises:
-    """The numbers of records: handed over, written, synced; ``going``: a replacement may have dropped them, ``gone``:
-    surely has."""
-
-    handed: frozenset[int] = frozenset()
-    written: frozenset[int] = frozenset()
-    synced: frozenset[int] = frozenset()
-    going: frozenset[int] = frozenset()
-    gone: frozenset[int] = frozenset()
-
-
 def run_records(seed: int) -> Record:
     """Records are appended, written, synced, and replaced by the last few of them."""
-    return records_go_on(MemoryFileSystem(0), RecordPromises(), seed)
+    return records_go_on(MemoryFileSystem(0), LogPromises(), seed)
 
 
-def records_go_on(base: MemoryFileSystem, promises: RecordPromises, seed: int, *, power: bool = False) -> Record:
+def records_go_on(base: MemoryFileSystem, promises: LogPromises, seed: int, *, power: bool = False) -> Record:
     """The same on what a crash left."""
-    rng, said = random.Random(seed), attrs.evolve(promises)
-    files: MemoryFileSystem = recording(base, lambda: attrs.evolve(said))
+    rng, said = random.Random(seed), promises.copy()
+    now = said.now = said.after(power=power).copy()
+    files: MemoryFileSystem = recording(base, said.copy)
     record = files.record  # type: ignore[attr-defined]
-    log, pending = _taken_up(files, said), frozenset[int]()
+    log, pending = _taken_up(files, said), set[int]()
     for _ in range(rng.randrange(6, 25)):
         match rng.choice(["append", "append", "append", "write", "write", "sync", "replace", "die"]):
             case "append":
-                first = max(said.handed, default=-1) + 1
-                said.handed |= (numbers := frozenset(range(first, first + rng.randrange(1, 4))))
-                for number in sorted(numbers):
+                first = max(now.begun, default=-1) + 1
+                numbers = range(first, first + rng.randrange(1, 4))
+                now.begun.update(numbers)
+                for number in numbers:
                     log.append(payload_of(number))
-                pending |= numbers
+                pending.update(numbers)
             case "write":
                 log.write()
-                said.written |= pending
+                now.made |= pending
             case "sync":
                 log.sync()
-                said.written |= pending
-                said.synced |= said.written
+                now.made |= pending
+                said.safe = now.copy()
             case "replace":
-                kept = frozenset(sorted(said.written | pending)[-2:])
-                said.going |= said.handed - kept
+                kept = set(sorted(now.made | pending)[-2:])
+                now.ending |= now.begun - kept
                 log.replace([payload_of(number) for number in sorted(kept)], sync=True)
-                said.written = said.synced = kept
-                said.gone = said.going
-                pending = frozenset()
+                now.made, now.ended = kept, set(now.ending)
+                said.safe = now.copy()
+                pending = set()
             case "die":
                 files = files.after_process_crash()
                 log = _taken_up(files, said)
-                pending = frozenset()
+                pending = set()
     record.end()
     return record
 
 
-def _taken_up(files: MemoryFileSystem, said: RecordPromises) -> RecordLog:
+def _taken_up(files: MemoryFileSystem, said: LogPromises) -> RecordLog:
     log = RecordLog(files, PATH, "numbers")
-    found = frozenset(number_of(payload) for _, payload in log.replay())
-    said.written, said.synced, said.going = found, said.synced & found, said.going - found
+    said.take_up({number_of(payload) for _, payload in log.replay()})
     return log
 
 
@@ -315,14 +308,12 @@ def number_of(payload: bytes) -> int:
     return number
 
 
-def check_records(files: MemoryFileSystem, promises: RecordPromises, *, power: bool, deep: bool) -> None:
+def check_records(files: MemoryFileSystem, promises: LogPromises, *, power: bool, deep: bool) -> None:
     """What was written, or synced, is there, in order; nothing looks damaged; what is appended next is found."""
     log = RecordLog(files, PATH, "numbers")
     found = [number_of(payload) for _, payload in log.replay()]
-    assert found == sorted(set(found)), "out of order, or twice"
-    lost = (promises.synced if power else promises.written) - promises.going - set(found)
-    assert not lost, f"lost: {sorted(lost)}"
-    assert set(found) <= promises.handed - promises.gone, "a record that was dropped, or that nobody wrote"
+    promises.after(power=power).check("records", found)
+    assert found == sorted(found), "out of order"
     assert log.damage is None, f"what a crash left is called damage: {log.damage}"
     log.append(payload_of(1000))
     log.sync()
