@@ -14,6 +14,7 @@ import pytest
 
 import warren
 from tests.support.effort import times
+from tests.support.promises import Fates, Name, check_order
 from tests.support.sharing_tools import WINDOW, Member, host_of, next_host
 from tests.support.tried import Count, Tried
 from tests.support.waiting import wait_until
@@ -45,8 +46,8 @@ class Kills:
     """What the members other than consumers do."""
     members: list[tuple[str, Member]] = attrs.Factory(list)
     """The running ones: with a publisher's stream, or ``""`` for a consumer."""
-    confirmed: dict[str, int] = attrs.Factory(dict)
-    """The last number of each stream that its publisher knows to be safe."""
+    messages: Fates[Name] = attrs.Factory(Fates)
+    """What publishers have begun to publish, and what they know to be safe."""
     pauses: list[float] = attrs.Factory(list)
     """How long publishers waited for their confirms."""
     got: list[list[str]] = attrs.Factory(list)
@@ -109,8 +110,11 @@ class Kills:
         self.members.remove((stream, member))
         if not stream:
             self.got.append([line for line in member.lines if line.startswith("got")])
-        elif (last := member.confirmed()) is not None:
-            self.confirmed[stream] = last
+        else:
+            last = member.confirmed()
+            count = 0 if last is None else last + 1
+            self.messages.made |= {(stream, number) for number in range(count)}
+            self.messages.begun |= {(stream, number) for number in range(count + WINDOW)}
             times = [float(line.split()[2]) for line in member.lines if line.startswith("confirmed")]
             self.pauses += [after - before for before, after in itertools.pairwise(times)]
 
@@ -134,7 +138,7 @@ def check_kills(place: Path, kills: int, tried: Count, *, role: str = "publish",
     return sorted(run.pauses)
 
 
-def check_got(run: Kills) -> set[str]:
+def check_got(run: Kills) -> set[Name]:
     """What consumers got: in order what came once, and flagged what had come before."""
     times: Counter[str] = Counter()
     fresh: Counter[str] = Counter()
@@ -142,31 +146,21 @@ def check_got(run: Kills) -> set[str]:
         times[body] += 1
         fresh[body] += redelivered == "False"
     for lines in run.got:
-        last: dict[str, int] = {}
-        for _, body, redelivered in map(str.split, lines):
-            stream, number = body.split(":")
-            if times[body] == 1 and redelivered == "False":
-                assert int(number) > last.get(stream, -1), f"stream {stream} is out of order at {number}"
-                last[stream] = int(number)
+        once = [body for _, body, flag in map(str.split, lines) if times[body] == 1 and flag == "False"]
+        check_order("got", map(name_of, once))
     # What a host may have kept and had not confirmed is sent again to the next one: that is another message.
     twice = sum(count - 1 for count in fresh.values() if count)
     assert twice <= run.takeovers * PUBLISHERS * WINDOW
-    return set(times)
+    return set(map(name_of, times))
 
 
-def check_messages(run: Kills, got: set[str]) -> None:
+def check_messages(run: Kills, got: set[Name]) -> None:
     """Every message that was confirmed was got or is there, and of each stream the first of each come in order."""
-    found: dict[str, dict[int, None]] = {}
     with warren.open(run.directory) as node:
-        for body in bodies_in(node, run.role):
-            stream, number = body.decode().split(":")
-            found.setdefault(stream, {})[int(number)] = None
-    for stream, last in run.confirmed.items():
-        numbers = list(found.get(stream, {}))
-        if not run.got:
-            assert numbers == sorted(numbers), f"stream {stream} is out of order"
-        there = {*numbers, *(int(body.split(":")[1]) for body in got if body.startswith(f"{stream}:"))}
-        assert there >= set(range(last + 1)), f"of stream {stream} something is missing"
+        found = dict.fromkeys(name_of(body.decode()) for body in bodies_in(node, run.role))
+    if not run.got:
+        check_order("messages", found)
+    run.messages.check("messages", got | set(found))
 
 
 def bodies_in(node: warren.Node, role: str) -> Iterator[bytes]:
@@ -187,17 +181,19 @@ def check_other_ways(run: Kills) -> None:
     with warren.open(run.directory) as node:
         later = node.queue("later")
         wait_until(lambda: not later.stats()["messages_delayed"], "all come")
-        keyed = Counter(taken_from(node.queue("keyed")))
-        assert not keyed or keyed.most_common(1)[0][1] == 1, "of a key there are two"
         places = {
-            "topic": set(bodies_in(node, "append")),
-            "later": set(taken_from(later)),
-            "keyed": set(keyed),
+            "topic": bodies_in(node, "append"),
+            "later": taken_from(later),
+            "keyed": taken_from(node.queue("keyed")),
         }
-    for stream, last in run.confirmed.items():
-        for place, there in places.items():
-            missing = {f"{stream}:{number}".encode() for number in range(last + 1)} - there
-            assert not missing, f"{place}: {sorted(missing)[:20]} are lost"
+        for place, bodies in places.items():
+            names = [name_of(body.decode()) for body in bodies]
+            run.messages.check(place, names, may_repeat=place != "keyed")
+
+
+def name_of(body: str) -> Name:
+    stream, number = body.split(":")
+    return stream, int(number)
 
 
 @pytest.mark.slow
