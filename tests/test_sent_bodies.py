@@ -416,6 +416,12 @@ def test_a_wrong_field_of_a_unit_is_damage(tmp_path: Path, at: int, data: bytes,
     assert verified(topics) == (1, [(kind, UNITS, UNIT_BYTES)])
 
 
+def test_a_batch_with_another_queue_offset_than_its_base_is_damage(tmp_path: Path) -> None:
+    topics, _ = three_batches(tmp_path)
+    overwrite(topics / LOG, RECORD + QUEUE_OFFSET_AT + 7, b"\4")
+    assert verified(topics) == (1, [("wrong queue offset", LOG, RECORD)])
+
+
 def test_a_unit_that_points_nowhere_is_damage(tmp_path: Path) -> None:
     topics, file = three_batches(tmp_path)
     overwrite(file, UNIT_BYTES, struct.pack(">q", RECORD + 1))

@@ -106,7 +106,12 @@ class ConsumeQueues:
             return
         for key, rows in rows_of_queues(columns):
             if key[0] in self.batch_topics:
-                yield from self._take(key, _batches(columns, np.arange(len(columns))[rows]))
+                batches = _batches(columns, np.arange(len(columns))[rows])
+                yield from self._take(key, batches)
+                bases = batches.entries["queue_offset"]
+                for row in np.flatnonzero(bases != batches.queue_offsets).tolist():
+                    detail = f"the record says {batches.queue_offsets[row]}, and its property {_BASE} {bases[row]}"
+                    yield self.log.finding("wrong queue offset", int(batches.positions[row]), detail)
             else:
                 yield from self._take(key, _messages(columns, rows))
         for key, numbers in _light_messages(columns, self.batch_topics).items():
@@ -161,7 +166,6 @@ def _batches(columns: RecordColumns, rows: Longs) -> Messages:
     return _messages(
         columns,
         rows,
-        bases,
         store_timestamp=columns.store_timestamps[rows],
         queue_offset=bases,
         count=counts,
@@ -172,6 +176,7 @@ def _batches(columns: RecordColumns, rows: Longs) -> Messages:
 def _light_messages(columns: RecordColumns, batch_topics: Collection[str]) -> dict[QueueKey, dict[int, int]]:
     """By the queues that records name beside their own: the rows, and the queue offsets there."""
     queues: defaultdict[QueueKey, dict[int, int]] = defaultdict(dict)
+    queue_ids = columns.queue_ids
     for row, properties in _with_property(columns, np.flatnonzero(columns.are_queued), _QUEUES):
         topic = columns.topics[columns.topic_of[row]]
         if topic in batch_topics or topic == SCHEDULE_TOPIC or topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)):
@@ -181,7 +186,7 @@ def _light_messages(columns: RecordColumns, batch_topics: Collection[str]) -> di
             if (number := number_in(text)) is None:
                 break  # RocketMQ's dispatch fails here
             if name and "/" not in name:
-                queues[name, 0 if name.startswith(LMQ_PREFIX) else int(columns.queue_ids[row])][row] = number
+                queues[name, 0 if name.startswith(LMQ_PREFIX) else int(queue_ids[row])][row] = number
     return queues
 
 
