@@ -202,7 +202,7 @@ class NodeSchedule:
         """What the next process finds."""
         for name in QUEUES:
             if self.program.ending == "kill":
-                self.owed.queues[name].failed = True  # a crash may forget acks, too
+                self.owed.queues[name].fail()  # a crash may forget acks, too
         hand = hand_node(disk, attach=False, sync="os", **SMALL)
         try:
             for name in QUEUES:

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
+from tests.support.promises import Fates, Name, check_order
 from warren import Queue
 from warren.errors import WarrenError
 from warren.handles.node import Node
@@ -146,18 +147,30 @@ def draw_anything(rng: random.Random) -> Program:
 
 
 @attrs.define(eq=False)
-class Copies:
+class Copies(Fates[bytes]):
     """What is known of the copies of messages in one queue."""
 
-    published: dict[bytes, str] = attrs.Factory(dict)
-    """Body → ``handed over``, ``confirmed`` or ``failed``."""
-    acked: set[bytes] = attrs.Factory(set)
     seen: Counter[bytes] = attrs.Factory(Counter)
     """How often a message came without the flag."""
-    may_be_gone: set[bytes] = attrs.Factory(set)
-    failed: bool = False
     limited: bool = False
+    """Whether the queue may drop what was confirmed."""
     delayed: set[bytes] = attrs.Factory(set)
+    _failed: bool = False
+
+    def fail(self) -> None:
+        """From now on acks may be forgotten."""
+        self._failed = True
+        self.ended.clear()
+
+    def ack(self, body: bytes) -> None:
+        """The ack has returned."""
+        if not self._failed:
+            self.ended.add(body)
+
+
+def name_of(body: bytes) -> Name:
+    sender, number = body.split(b" ")[0].decode().split("-")
+    return sender, int(number)
 
 
 @attrs.define(eq=False)
@@ -176,7 +189,7 @@ class Owed:
         """Before they are handed over."""
         copies = [(name, body) for name in names for body in bodies]
         for name, body in copies:
-            self.queues[name].published[body] = "handed over"
+            self.queues[name].begun.add(body)
         return copies
 
     def handed_over(self, confirm: Any, copies: list[tuple[str, bytes]]) -> None:
@@ -184,14 +197,15 @@ class Owed:
 
         def settled(future: Any) -> None:
             for name, body in copies:
-                self.queues[name].published[body] = "confirmed" if future.error is None else "failed"
+                if future.error is None and not self.queues[name].limited:
+                    self.queues[name].made.add(body)
 
         confirm.on_done(settled)
 
     def deliver(self, name: str, deliveries: list[Any]) -> None:
         copies = self.queues[name]
         for one in deliveries:
-            assert one.body in copies.published, f"{name} delivers {one.body!r}, which nobody has published"
+            assert one.body in copies.begun, f"{name} delivers {one.body!r}, which nobody has published"
             if not one.redelivered:
                 copies.seen[one.body] += 1
                 assert copies.seen[one.body] == 1, f"{name}: {one.body!r} came twice without the flag"
@@ -199,26 +213,13 @@ class Owed:
     def purge(self, name: str) -> None:
         """What was published until now may be gone."""
         copies = self.queues[name]
-        copies.may_be_gone |= set(copies.published)
+        copies.ending |= copies.begun
 
     def check(self, name: str, found: list[bytes]) -> None:
         """``found``: the messages in a queue when all is at rest and none is unacked."""
         copies = self.queues[name]
-        assert len(found) == len(set(found)), f"{name}: something occurs twice: {found}"
-        assert set(found) <= set(copies.published), f"{name}: something was never published: {found}"
-        again = set(found) & copies.acked
-        assert copies.failed or not again, f"{name}: acked, and there again: {again}"
-        if not copies.limited:
-            confirmed = {body for body, state in copies.published.items() if state == "confirmed"}
-            lost = confirmed - set(found) - copies.acked - copies.may_be_gone
-            assert not lost, f"{name}: confirmed, and lost: {lost}"
-        by_sender: dict[bytes, list[int]] = defaultdict(list)
-        for body in found:
-            if body not in copies.delayed:
-                sender, number, *_ = body.split(b" ")[0].split(b"-")
-                by_sender[sender].append(int(number))
-        for sender, numbers in by_sender.items():
-            assert numbers == sorted(numbers), f"{name}: out of order from {sender!r}: {numbers}"
+        copies.check(name, found)
+        check_order(name, [name_of(body) for body in found if body not in copies.delayed])
 
 
 @attrs.define(eq=False)
@@ -323,7 +324,7 @@ class User:
         bodies = self.bodies(1, 0)
         copies = self.owed.publish([name], bodies)
         self.owed.queues[name].delayed |= set(bodies)
-        self.owed.queues[name].may_be_gone |= set(bodies)  # it may still be on its way at the end
+        self.owed.queues[name].ending |= set(bodies)  # it may still be on its way at the end
         self.owed.handed_over(queue.publish(bodies[0], delay=0.05), copies)
 
     # ── out ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -354,10 +355,10 @@ class User:
     def settle(self, name: str, found: list[Any], end: str) -> None:
         for one in found:
             if end == "ack":
-                self.owed.queues[name].may_be_gone.add(one.body)
+                self.owed.queues[name].ending.add(one.body)
                 one.ack()
-                if not self.owed.queues[name].failed and not self.owed.is_closing:
-                    self.owed.queues[name].acked.add(one.body)
+                if not self.owed.is_closing:
+                    self.owed.queues[name].ack(one.body)
             elif end == "requeue":
                 one.nack()
 
@@ -409,7 +410,7 @@ class User:
         self.owed.deliver(name, [one])
         self.settle(name, [one], "leave" if auto_ack else "ack")
         if auto_ack:
-            self.owed.queues[name].may_be_gone.add(one.body)
+            self.owed.queues[name].ending.add(one.body)
 
     # ── the rest ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -453,7 +454,7 @@ class User:
     def fail(self, name: str) -> None:
         """The queue's actor ends by a bug; the node starts it again."""
         actor = self.queue(name)._verbs.actor
-        self.owed.queues[name].failed = True
+        self.owed.queues[name].fail()
         actor.actor_ref.tell(object())
         self.drop_queues()
 

@@ -29,8 +29,10 @@ import warren.server.channels.guest_calls  # once, and not in a schedule
 from tests.schedules import sockets
 from tests.schedules.doubles import SteppedClock, Time, replace, stepped
 from tests.schedules.node_schedule import logged, uncollected
+from tests.schedules.programs import name_of
 from tests.schedules.scheduler import Scheduler
 from tests.schedules.strategies import Choices, Chosen, Strategy, drawn
+from tests.support.promises import Fates, check_order
 from tests.support.runtime_tools import forget_actors
 from warren.errors import WarrenError
 from warren.handles import node as node_module
@@ -75,31 +77,14 @@ def draw(rng: random.Random) -> list[Life]:
 
 
 @attrs.define(eq=False)
-class Known:
-    """What the processes know of the queue ``work``."""
-
-    published: set[bytes] = attrs.Factory(set)
-    confirmed: set[bytes] = attrs.Factory(set)
-    may_be_gone: set[bytes] = attrs.Factory(set)
-
-    def check(self, found: list[bytes]) -> None:
-        assert set(found) <= self.published, f"never published: {set(found) - self.published}"
-        lost = self.confirmed - self.may_be_gone - set(found)
-        assert not lost, f"confirmed, and lost: {lost}; there is {found}"
-        once = list(dict.fromkeys(one for one in found if one not in self.may_be_gone))  # what was acked may come again
-        for sender in {one.split(b"-")[0] for one in once}:
-            numbers = [int(one.split(b"-")[1]) for one in once if one.split(b"-")[0] == sender]
-            assert numbers == sorted(numbers), f"out of order: {found}"
-
-
-@attrs.define(eq=False)
 class TakeoverSchedule:
     """One schedule."""
 
     program: list[Life]
     strategy: Strategy
     rng: random.Random
-    known: Known = attrs.Factory(Known)
+    messages: Fates[bytes] = attrs.Factory(Fates)
+    """Of the queue ``work``."""
     choices: Choices = attrs.Factory(dict)
     steps: int = 0
     hosts: int = 0
@@ -186,19 +171,19 @@ class TakeoverSchedule:
             if kind == "publish":
                 bodies = [b"%d-%d" % (number, sent + one) for one in range(count)]
                 sent += count
-                self.known.published.update(bodies)
+                self.messages.begun.update(bodies)
                 for body, confirm in [(body, queue.publish(body)) for body in bodies]:
                     confirm.wait()
-                    self.known.confirmed.add(body)
+                    self.messages.made.add(body)
             elif kind == "get":
                 for one in queue.get_many(count):
-                    self.known.may_be_gone.add(one.body)
+                    self.messages.ending.add(one.body)
                     one.ack()
             elif kind == "consume":
                 with queue.consume(prefetch=count) as consumer:
                     for _ in range(count):
                         if (got := consumer.receive(0.02)) is not None:
-                            self.known.may_be_gone.add(got.body)
+                            self.messages.ending.add(got.body)
                             with contextlib.suppress(WarrenError):
                                 got.ack()
             else:
@@ -221,7 +206,12 @@ class TakeoverSchedule:
 
     def _check(self, directory: str) -> None:
         node = warren.open(directory, share=True, sync="os", threads=1)
-        self.known.check([one.body for one in node.queue("work").browse()])
+        found = [one.body for one in node.queue("work").browse()]
+        self.messages.check("messages", found, may_repeat=True)
+        once = dict.fromkeys(
+            body for body in found if body not in self.messages.ending
+        )  # what was acked may come again
+        check_order("messages", map(name_of, once))
         node.close()
 
     def _end(self, scheduler: Scheduler, processes: sockets.Processes, directory: str) -> None:
