@@ -28,7 +28,7 @@ from warren.storage.errors import MessageError
 COMPRESSED: Final = 0x1
 _COMPRESSION_MASK, _COMPRESSION_SHIFT = 0x700, 8
 _COMPRESSIONS: Final[tuple[Compression, ...]] = ("zlib", "lz4", "zstd", "zlib")
-_BATCH: Final = 0x40 | 0x80
+BATCH: Final = 0x40 | 0x80
 MOST_BODY_BYTES: Final = 64 << 20
 """Of a body, decompressed: 16 times what a producer may send by default. With more, few bytes fill the memory."""
 
@@ -69,15 +69,19 @@ def sent_records(record: Record) -> Sequence[Record]:
 
     Raises :class:`MessageError` if its body is not what its flags say.
     """
-    if not record.sys_flag & (COMPRESSED | _BATCH) or isinstance(record, SentRecord):
+    if not record.sys_flag & (COMPRESSED | BATCH) or isinstance(record, SentRecord):
         return (record,)
     body = sent_body(record.sys_flag, record.body)
     fields = {field.name: getattr(record, field.name) for field in attrs.fields(Record)} | {"is_sound": record.crc_ok}
-    if record.sys_flag & _BATCH != _BATCH:
+    if record.sys_flag & BATCH != BATCH:
         return (SentRecord(**(fields | {"body": body, "stored_body": record.body})),)
+    messages = [
+        {"size": size, "flag": flag, "body": body, "stored_body": body, "properties": properties}
+        for size, flag, body, properties in batch_messages(body)
+    ]
     return [
-        SentRecord(**(fields | parts | {"queue_offset": record.queue_offset + number, "stored_body": parts["body"]}))
-        for number, parts in enumerate(_batch(body))
+        SentRecord(**(fields | message | {"queue_offset": record.queue_offset + number}))
+        for number, message in enumerate(messages)
     ]
 
 
@@ -86,8 +90,8 @@ def stored_body(record: Record) -> bytes:
     return record.stored_body if isinstance(record, SentRecord) else record.body
 
 
-def _batch(data: bytes) -> Iterator[dict[str, int | bytes]]:
-    """The messages of a batch: their size, flag, body and properties."""
+def batch_messages(data: bytes) -> Iterator[tuple[int, int, bytes, bytes]]:
+    """Size, flag, body and properties of each message of a batch. Raises :class:`MessageError`."""
     position = 0
     while position < len(data):
         try:
@@ -100,6 +104,5 @@ def _batch(data: bytes) -> Iterator[dict[str, int | bytes]]:
         stop = properties_start + properties_size
         if body_size < 0 or properties_size < 0 or stop > len(data):
             raise MessageError("a message of the batch in the body is not all there")
-        body, properties = data[body_start : body_start + body_size], data[properties_start:stop]
-        yield {"size": stop - position, "flag": flag, "body": body, "properties": properties}
+        yield stop - position, flag, data[body_start : body_start + body_size], data[properties_start:stop]
         position = stop

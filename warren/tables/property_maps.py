@@ -8,6 +8,7 @@ separators are found at once. Only a record whose bytes are no UTF-8 is read alo
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Final
 
 import attrs
@@ -34,6 +35,12 @@ class PropertyMaps:
     starts: _Longs
     """Each comes after at least one other byte, of the properties' length."""
     sizes: _Longs
+
+    @classmethod
+    def of(cls, stored: Sequence[bytes]) -> PropertyMaps:
+        """The properties of messages that do not lie in one piece of data."""
+        sizes = np.array([len(properties) for properties in stored], np.int64)
+        return cls(b"\0" + b"\0".join(stored), np.cumsum(sizes + 1) - sizes, sizes)
 
     def maps(self) -> pa.Array:
         """All properties, a map for each message."""

@@ -146,7 +146,7 @@ RECORDS: Final = _schema(
     *_TOPIC_QUEUE,
     ("queue_offset", _LONG, "the message's number in its queue; 0 if it is prepared or rolled back"),
     ("physical_offset", _LONG, "the offset in the CommitLog that the record states"),
-    ("size", _INT, "bytes of the record"),
+    ("size", _INT, "bytes of the record; of the message, if the record is a batch"),
     ("store_timestamp", _LONG, "when it was stored, milliseconds since 1970"),
     ("born_timestamp", _LONG, "when the producer created it, milliseconds since 1970"),
     ("born_host", _STRING, "the producer's address:port"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from binascii import hexlify
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from warren.arrow.arrays import chosen, rows_of, slices
 from warren.msg_store.commit_log.commit_log_format import Host
-from warren.msg_store.commit_log.record_bodies import COMPRESSED, sent_body
+from warren.msg_store.commit_log.record_bodies import BATCH, COMPRESSED, batch_messages, sent_body
 from warren.msg_store.commit_log.record_columns import Hosts, RecordColumns
 from warren.salvage.rocketmq.record_lines import KEYS, TAGS
 from warren.storage.errors import DataError, MessageError
@@ -42,20 +42,19 @@ class RecordRows:
     columns: RecordColumns
     whence: Whence
     bodies: bool
-    sent_bodies: Sequence[bytes | None] | None = None
-    """If any of them is compressed: all, decompressed; null for one that is not what its flags say."""
+    sent: Mapping[str, Any] = attrs.Factory(dict)
+    """The columns that the messages have as they were sent, if any of them was stored in another form."""
+    sent_properties: Sequence[bytes] | None = None
 
     def __len__(self) -> int:
         return len(self.columns)
 
     def column(self, name: str) -> Any:
-        return _COLUMNS[name](self)
+        return self.sent[name] if name in self.sent else _COLUMNS[name](self)
 
     def body(self) -> pa.Array | None:
         if not self.bodies:
             return None
-        if self.sent_bodies is not None:
-            return pa.array(self.sent_bodies, pa.binary())
         spans = self.columns.spans
         return slices(spans.data, spans.body_starts, spans.body_sizes)
 
@@ -74,9 +73,10 @@ class RecordRows:
 
     @functools.cached_property
     def properties(self) -> PropertyMaps:
-        return PropertyMaps(
-            self.columns.spans.data, self.columns.spans.properties_starts, self.columns.spans.properties_sizes
-        )
+        if self.sent_properties is not None:
+            return PropertyMaps.of(self.sent_properties)
+        spans = self.columns.spans
+        return PropertyMaps(spans.data, spans.properties_starts, spans.properties_sizes)
 
 
 def rows_read(
@@ -84,27 +84,68 @@ def rows_read(
 ) -> Iterator[RecordRows]:
     """The rows of records in the file at ``path``: at once, or as many together as have few bytes when decompressed.
 
-    Raises :class:`DataError` for a body that is not what its flags say, if damage is to stop the task.
+    Of a record that is a batch: a row for each message. Raises :class:`DataError` for a body that is not what its flags
+    say, if damage is to stop the task.
     """
-    flags = columns.sys_flags
-    if not with_bodies or options.raw_bodies or not np.bitwise_or.reduce(flags) & COMPRESSED:
+    is_other = columns.sys_flags & COMPRESSED != 0 if with_bodies else np.zeros(len(columns), np.bool_)
+    if options.raw_bodies or not (is_other | are_batches(columns)).any():
         yield RecordRows(columns, whence, with_bodies)
         return
-    bodies: list[bytes | None] = []
-    first = held_bytes = 0
-    for row, (flag, body) in enumerate(zip(flags.tolist(), columns.spans.bodies(), strict=True)):
+    messages: list[_Message] = []
+    held_bytes = 0
+    for message in _sent_messages(columns, whence, path, options, with_bodies=with_bodies):
+        messages.append(message)
+        held_bytes += len(message[-2] or b"")
+        if held_bytes >= _HELD_BYTES:
+            yield _rows_of(columns, messages, whence, with_bodies=with_bodies)
+            messages, held_bytes = [], 0
+    if messages:
+        yield _rows_of(columns, messages, whence, with_bodies=with_bodies)
+
+
+def are_batches(columns: RecordColumns) -> npt.NDArray[np.bool_]:
+    """Which records are batches of messages."""
+    batches: npt.NDArray[np.bool_] = columns.sys_flags & BATCH == BATCH
+    return batches
+
+
+_Message = tuple[int, int, int, int, bytes | None, bytes]
+"""The number of its record, its place in that, size, flag, body and properties."""
+
+
+def _sent_messages(
+    columns: RecordColumns, whence: Whence, path: str, options: ReadOptions, *, with_bodies: bool
+) -> Iterator[_Message]:
+    """The messages as they were sent; one for a record that is not what its flags say, without a body."""
+    spans = columns.spans
+    fields = (columns.sys_flags, columns.sizes, columns.flags, spans.properties_starts, spans.starts + spans.sizes)
+    records = zip(spans.bodies(), *(column.tolist() for column in fields), strict=True)
+    for row, (stored, sys_flag, size, flag, start, stop) in enumerate(records):
+        is_batch = sys_flag & BATCH == BATCH
+        body: bytes | None = None
         try:
-            sent = sent_body(flag, body)
+            body = sent_body(sys_flag, stored) if is_batch or with_bodies else None
+            batch = [*batch_messages(body)] if is_batch and body is not None else None
         except MessageError as error:
             if options.mode == "failfast":
                 raise DataError(path, int(columns.positions[row]) - whence.begin, str(error)) from error
-            sent = None
-        bodies.append(sent)
-        held_bytes += len(sent or b"")
-        if held_bytes >= _HELD_BYTES or row + 1 == len(columns):
-            rows = columns.take(np.arange(first, row + 1))
-            yield RecordRows(rows, whence, with_bodies, bodies)
-            bodies, first, held_bytes = [], row + 1, 0
+            body = batch = None
+        for number, message in enumerate(batch or ()):
+            yield row, number, *message
+        if batch is None:
+            yield row, 0, size, flag, body, spans.data[start:stop]
+
+
+def _rows_of(columns: RecordColumns, messages: list[_Message], whence: Whence, *, with_bodies: bool) -> RecordRows:
+    rows, numbers, sizes, flags, bodies, properties = zip(*messages, strict=True)
+    records = columns.take(np.array(rows))
+    sent = {
+        "queue_offset": records.queue_offsets + np.array(numbers),
+        "size": sizes,
+        "flag": flags,
+        "body": bodies if with_bodies else None,
+    }
+    return RecordRows(records, whence, with_bodies, sent, properties)
 
 
 def _hosts(hosts: Hosts) -> pa.Array:

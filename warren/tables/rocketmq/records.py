@@ -1,5 +1,7 @@
 """The table ``records``: a row for each message in a CommitLog, with the values of ``warren topic scan``.
 
+A record that is a batch has a row for each of its messages, with ``raw_bodies`` one.
+
 Files are cut into ranges of ``partition_bytes``, small ones share a task; a range has the records that begin in it,
 wherever the cuts are (:mod:`warren.msg_store.commit_log.record_search`). After damage it goes on at the next record,
 within the same file too. What lies after the end that recovery finds is no row, and neither is the filler at a file's
@@ -33,7 +35,7 @@ from warren.tables.packing import files_of_parts, packed
 from warren.tables.places import Kind, Node, NodeContents
 from warren.tables.read_options import ReadOptions
 from warren.tables.rocketmq.log_ranges import LogLayout, Range, ranges
-from warren.tables.rocketmq.record_rows import Whence, rows_read
+from warren.tables.rocketmq.record_rows import Whence, are_batches, rows_read
 from warren.tables.schemas import RECORDS
 from warren.tables.survey import survey_of
 from warren.tables.table import Table, Task
@@ -79,7 +81,7 @@ def read(task: Task, options: ReadOptions, pushdown: Pushdown) -> Iterator[Rows]
         whence = Whence(task.node.name, as_text(part.path), part.base)
         for item in search(part, files, options.batch_bytes):
             if isinstance(item, RecordColumns):
-                if (rows := _only(item, pushdown)) is not None:
+                if (rows := _only(item, pushdown, options)) is not None:
                     yield from rows_read(rows, whence, part.path, options, with_bodies=with_bodies)
             elif options.mode == "failfast":
                 raise DataError(part.path, item.physical_offset - part.base, item.reason)
@@ -123,7 +125,7 @@ def _stored(node: Node, log_files: list[Range]) -> dict[int, tuple[int | None, i
     return spans
 
 
-def _only(columns: RecordColumns, pushdown: Pushdown) -> RecordColumns | None:
+def _only(columns: RecordColumns, pushdown: Pushdown, options: ReadOptions) -> RecordColumns | None:
     """The records that may be wanted; ``None``: none of them."""
     topics = pushdown.of_column("topic")
     mask = np.ones(len(columns), np.bool_)
@@ -131,7 +133,10 @@ def _only(columns: RecordColumns, pushdown: Pushdown) -> RecordColumns | None:
         mask &= np.array(allowed)[columns.topic_of]
     for name in ("queue_id", "queue_offset", "physical_offset", "store_timestamp"):
         if name in pushdown.bounds:
-            mask &= pushdown.of_column(name).within(getattr(columns, f"{name}s"))
+            allowed_rows = pushdown.of_column(name).within(getattr(columns, f"{name}s"))
+            if name == "queue_offset" and not options.raw_bodies:
+                allowed_rows |= are_batches(columns)  # whose other messages have later numbers
+            mask &= allowed_rows
     if mask.all():
         return columns
     return columns.take(np.flatnonzero(mask)) if mask.any() else None
