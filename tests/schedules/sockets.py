@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import inspect
 import os
 import random
 import select
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 from tests.schedules.scheduler import Scheduler
 from warren.actors.clock import NS
+from warren.actors.runtime.loop_thread import LoopThread
 from warren.storage import lock_file
 
 _NOW: Final = 0
@@ -59,6 +61,7 @@ class Processes:
         self._sockets: dict[str, list[socket.socket]] = defaultdict(list)
         self._loops: dict[str, list[Loop]] = defaultdict(list)
         self._locks: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self._coroutines: list[Coroutine[Any, Any, Any]] = []
         self.dead: set[str] = set()
 
     def opened(self, one: socket.socket) -> None:
@@ -68,6 +71,15 @@ class Processes:
         loop = Loop(self)
         self._loops[self.scheduler.group].append(loop)
         return loop
+
+    def noting_coroutines(self, run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """``run``, which has a loop's thread run a coroutine, and in the middle of which a process may die."""
+
+        def noted(thread: LoopThread, work: Coroutine[Any, Any, Any]) -> Any:
+            self._coroutines.append(work)
+            return run(thread, work)
+
+        return noted
 
     def flock(self, descriptor: int, operation: int) -> None:
         self.scheduler.point()
@@ -94,6 +106,9 @@ class Processes:
         for loops in self._loops.values():
             for loop in loops:
                 loop.give_up()
+        for work in self._coroutines:
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()
         for sockets in self._sockets.values():
             for one in sockets:
                 one.close()

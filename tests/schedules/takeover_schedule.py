@@ -20,6 +20,7 @@ import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import attrs
 
@@ -34,6 +35,7 @@ from tests.schedules.scheduler import Scheduler
 from tests.schedules.strategies import Choices, Chosen, Strategy, drawn
 from tests.support.promises import Fates, check_order
 from tests.support.runtime_tools import forget_actors
+from warren.actors.runtime.loop_thread import LoopThread
 from warren.errors import WarrenError
 from warren.handles import node as node_module
 from warren.hosting import open_nodes
@@ -139,6 +141,7 @@ class TakeoverSchedule:
             replace(undo, f"warren.{name}", constant, 1e6)  # else a program that hangs would seem to go on
         replace(undo, "warren.actors.runtime.loop_thread", "asyncio", sockets.Asyncio(scheduler))
         replace(undo, "warren.server.server_context", "_new_loop", processes.new_loop)
+        undo.enter_context(patch.object(LoopThread, "run", processes.noting_coroutines(LoopThread.run)))
         replace(undo, "warren.handles.node", "SystemClock", lambda: SteppedClock(scheduler))
         start = node_module._start
 
