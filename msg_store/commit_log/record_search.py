@@ -82,11 +82,6 @@ class RecordSearch:
                 yield item
             at, window = self._behind(item, high), min(_FIRST_WINDOW_BYTES, self.window_bytes)
 
-    def first(self) -> RecordColumns | None:
-        """The first record of the file, if it begins with a good one."""
-        item = next(read_columns(self.read, self.begin, self.end, with_keys=False, window_bytes=4096), None)
-        return item if isinstance(item, RecordColumns) else None
-
     def _is_last(self, blank: Blank) -> bool:
         return blank.physical_offset + blank.size == self.file_end
 

@@ -31,8 +31,6 @@ from warren.queue_index.topics.consume_queue_format import (
     FILLER,
     MAX_QUEUE_OFFSET,
     Entries,
-    Ints,
-    Longs,
     decode,
     decode_entry,
     encode,
@@ -49,6 +47,7 @@ from warren.queue_index.topics.consume_queue_recovery import (
     recovered_end,
 )
 from warren.queue_index.topics.offset_by_time import StoreTimestampOf, nearest
+from warren.storage.columns import Ints, Longs
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem
 from warren.storage.mapped_files import MappedFiles

@@ -19,8 +19,8 @@ import struct
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from warren.storage.columns import Ints, Longs, Mask
 from warren.storage.topic_settings import CONSUME_QUEUE_ENTRY_BYTES
 
 ENTRY: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -39,10 +39,6 @@ if not ENTRY.itemsize == _ENTRY.size == ENTRY_BYTES:
 
 Entries = np.ndarray[tuple[int], np.dtype[np.void]]
 """Entries as a structured array of :data:`ENTRY`."""
-
-Longs = npt.NDArray[np.int64]
-Ints = npt.NDArray[np.int32]
-Bools = npt.NDArray[np.bool_]
 
 
 def decode(data: bytes) -> Entries:
@@ -65,15 +61,15 @@ def encode(physical_offsets: Longs, sizes: Ints, tags_codes: Longs) -> bytes:
     return entries.tobytes()
 
 
-def are_good(entries: Entries) -> Bools:
+def are_good(entries: Entries) -> Mask:
     """Return which entries recovery accepts; it rejects zeros, among others."""
-    good: Bools = (entries["physical_offset"] >= 0) & (entries["size"] > 0)
+    good: Mask = (entries["physical_offset"] >= 0) & (entries["size"] > 0)
     return good
 
 
-def are_extension_addresses(tags_codes: Longs) -> Bools:
+def are_extension_addresses(tags_codes: Longs) -> Mask:
     """Which tags codes are addresses in the extension files, and say nothing about the tags."""
-    addresses: Bools = tags_codes < _LEAST_HASH
+    addresses: Mask = tags_codes < _LEAST_HASH
     return addresses
 
 

@@ -43,6 +43,7 @@ from warren.queue_index.topics.index_file_format import (
     decode_item,
     decode_slot,
 )
+from warren.storage.columns import Ints, Longs
 from warren.storage.errors import DataError, DiskFullError
 from warren.storage.filesystem import File, FileSystem, replace_by_copy, retryable
 
@@ -53,15 +54,13 @@ _SHIFT: Final = HEADER_BYTES // SLOT_BYTES
 _READ_SLOTS: Final = 1 << 16
 _MOST_PAGES_A_WRITE: Final = 256
 
-Numbers = npt.NDArray[np.int32]
-
 
 @attrs.define(eq=False, repr=False)
 class SlotTable:
     """Each slot's newest item, as the file's bytes will say; nothing says that such an item exists."""
 
     layout: Layout
-    values: Numbers = attrs.field(repr=False)
+    values: Ints = attrs.field(repr=False)
     _dirty: npt.NDArray[np.bool_] = attrs.field(repr=False)
 
     @classmethod
@@ -82,7 +81,7 @@ class SlotTable:
             table.values[start + used] = slots[used]
         return table
 
-    def previous(self, slots: Numbers, numbers: Numbers) -> Numbers:
+    def previous(self, slots: Ints, numbers: Ints) -> Ints:
         """What each new item, of ascending ``numbers``, has to name as the one before it in its chain (0: none)."""
         before = self.values[slots]
         before[(before < 0) | (before > numbers)] = 0
@@ -94,7 +93,7 @@ class SlotTable:
                 before[order[repeats + 1]] = numbers[order[repeats]]
         return before
 
-    def put(self, slots: Numbers, numbers: Numbers) -> None:
+    def put(self, slots: Ints, numbers: Ints) -> None:
         """Make each item the newest of its slot; of several in one slot, the last."""
         self.values[slots] = numbers
         self._dirty[slots + _SHIFT >> _PAGE_BITS] = True
@@ -123,8 +122,6 @@ class SlotTable:
 
 
 _MOST_SECONDS: Final = 0x7FFFFFFF
-
-Longs = npt.NDArray[np.int64]
 
 
 @attrs.define(eq=False, repr=False)
@@ -190,7 +187,7 @@ class IndexFile:
 
     # ── putting ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def put(self, key_hashes: Numbers, physical_offsets: Longs, store_timestamps: Longs) -> None:
+    def put(self, key_hashes: Ints, physical_offsets: Longs, store_timestamps: Longs) -> None:
         """Put keys, not more than there is :attr:`room` for, in this order. At least one."""
         count, first = len(key_hashes), self.header.index_count
         if not (self.writable and 0 < count <= self.room):
@@ -279,7 +276,7 @@ class IndexFile:
         count = max(stop - start, 0)
         return np.frombuffer(self._read(count * ITEM_BYTES, self.layout.item_offset(start)), ITEM)
 
-    def used_slots(self) -> tuple[Longs, Numbers]:
+    def used_slots(self) -> tuple[Longs, Ints]:
         """The slots that are not 0, and what each holds. Of a file that is only read, all slots are read for it."""
         table = self._table or SlotTable.load(self.layout, self.handle())
         used = np.flatnonzero(table.values)

@@ -24,9 +24,10 @@ from typing import Final
 import attrs
 import numpy as np
 
-from warren.queue_index.topics.index_file import IndexFile, Numbers, SlotTable
+from warren.queue_index.topics.index_file import IndexFile, SlotTable
 from warren.queue_index.topics.index_file_format import Header, Items
 from warren.queue_index.topics.key_index import KeyIndex
+from warren.storage.columns import Ints
 
 _ITEMS_AT_A_TIME: Final = 1 << 16
 
@@ -79,7 +80,7 @@ def _read_anew(file: IndexFile, commit_log_end: int, store_timestamp_of: StoreTi
 
 def _put_good(table: SlotTable, items: Items, first: int, reached: int, commit_log_end: int) -> int:
     """Put the items, numbered from ``first`` on, up to the first that is not good; return how many."""
-    hashes: Numbers = items["key_hash"].astype(np.int32)
+    hashes: Ints = items["key_hash"].astype(np.int32)
     offsets = items["physical_offset"].astype(np.int64)
     slots = np.abs(hashes) % np.int32(table.layout.slot_count)
     numbers = np.arange(first, first + len(items), dtype=np.int32)

@@ -21,12 +21,12 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from warren.queue_index.topics.index_file import IndexFile, Longs, Numbers
+from warren.queue_index.topics.index_file import IndexFile
 from warren.queue_index.topics.index_file_format import Header, Layout, is_file_name, name_after
+from warren.storage.columns import Ints, Longs, Mask
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem, delete_half_copies
 
-Bools = npt.NDArray[np.bool_]
 _LOOK_BACK_ITEMS: Final = 64
 _NO_OFFSET: Final = np.iinfo(np.int64).min
 
@@ -86,7 +86,7 @@ class KeyIndex:
         physical_offsets: Longs,
         store_timestamps: Longs,
         key_counts: npt.NDArray[np.integer],
-        key_hashes: Numbers,
+        key_hashes: Ints,
         *,
         skip_first: int = 0,
     ) -> None:
@@ -241,9 +241,9 @@ class KeyIndex:
             file.check_invariants()
 
 
-def is_put(end: int, physical_offsets: Longs, has_keys: Bools) -> Bools:
+def is_put(end: int, physical_offsets: Longs, has_keys: Mask) -> Mask:
     """Which messages are put, where ``end`` is the offset of the last one put before them."""
     reached = np.maximum.accumulate(np.where(has_keys, physical_offsets, _NO_OFFSET))
     before = np.maximum(np.concatenate((np.array([end]), reached[:-1])), end)
-    put: Bools = has_keys & (physical_offsets >= before)
+    put: Mask = has_keys & (physical_offsets >= before)
     return put

@@ -12,13 +12,13 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from warren.arrow.arrays import Rows
 from warren.msg_store.commit_log.commit_log import CommitLog
 from warren.msg_store.commit_log.record_check import Failure
 from warren.msg_store.commit_log.record_search import RecordSearch
 from warren.salvage.names import as_text
+from warren.storage.columns import Longs
 from warren.storage.errors import DataError
 from warren.tables.places import Node
 from warren.tables.read_options import ReadOptions
@@ -27,11 +27,9 @@ from warren.tables.rocketmq.record_rows import Whence, rows_read
 _GAP_BYTES: Final = 64 << 10
 """A gap up to this size is read too, because a second read would take longer."""
 
-_Longs = npt.NDArray[np.int64]
-
 
 def read_rows(
-    node: Node, log: CommitLog, positions: _Longs, sizes: _Longs, options: ReadOptions, *, may_expire: bool
+    node: Node, log: CommitLog, positions: Longs, sizes: Longs, options: ReadOptions, *, may_expire: bool
 ) -> Iterator[Rows]:
     """The messages at these physical offsets, which ascend.
 
@@ -50,7 +48,7 @@ def read_rows(
             yield from _neighbours(node, log, positions[first:stop], int(stops[stop - 1]), options)
 
 
-def _neighbours(node: Node, log: CommitLog, positions: _Longs, end: int, options: ReadOptions) -> Iterator[Rows]:
+def _neighbours(node: Node, log: CommitLog, positions: Longs, end: int, options: ReadOptions) -> Iterator[Rows]:
     """Read messages that lie near each other in one file; the last one ends at ``end``."""
     start = int(positions[0])
     base = log.mapped.holding(start)

@@ -18,13 +18,12 @@ import pyarrow as pa
 
 from warren.arrow.arrays import slices
 from warren.msg_store.commit_log.commit_log_format import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from warren.storage.columns import Longs
 from warren.storage.java_hash import java_text
 
 _END, _NAMED = PROPERTY_SEPARATOR[0], NAME_VALUE_SEPARATOR[0]
 _FEW: Final = 16
 """Entries of a record up to which equal names are looked for by comparing each with each."""
-
-_Longs = npt.NDArray[np.int64]
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -32,9 +31,9 @@ class PropertyMaps:
     """The properties of ``len(starts)`` messages, which lie in ``data``."""
 
     data: bytes
-    starts: _Longs
+    starts: Longs
     """Each comes after at least one other byte, of the properties' length."""
-    sizes: _Longs
+    sizes: Longs
 
     @classmethod
     def of(cls, stored: Sequence[bytes]) -> PropertyMaps:
@@ -79,10 +78,10 @@ class _Entries:
 
     names: pa.Array
     values: pa.Array
-    owners: _Longs
+    owners: Longs
     """Ascending."""
 
-    def code_of(self, name: str) -> _Longs:
+    def code_of(self, name: str) -> Longs:
         """Which of the entries have that name."""
         codes, names = self._coded
         code = names.index(name) if name in names else -1
@@ -128,7 +127,7 @@ def _as_strings(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(array), array.buffers())
 
 
-def _has_equal(codes: npt.NDArray[np.int32], owners: _Longs) -> bool:
+def _has_equal(codes: npt.NDArray[np.int32], owners: Longs) -> bool:
     """Whether a record has two entries of one name."""
     if not len(owners):
         return False

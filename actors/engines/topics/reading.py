@@ -15,13 +15,12 @@ import numpy.typing as npt
 from warren.msg_store.commit_log.commit_log import CommitLog
 from warren.msg_store.commit_log.commit_log_format import Record, RecordError
 from warren.msg_store.commit_log.packed_records import PackedRecords, sound_records
+from warren.storage.columns import Longs
 from warren.storage.errors import DataError, StorageError
 
 _READ_BYTES: Final = 1 << 20
 _MOST_BETWEEN_BYTES: Final = 4096
 """Reading up to this many more bytes costs less than another read."""
-
-_Longs = npt.NDArray[np.int64]
 
 
 def read_records(log: CommitLog, entries: npt.NDArray[Any]) -> Iterator[Record]:
@@ -31,8 +30,8 @@ def read_records(log: CommitLog, entries: npt.NDArray[Any]) -> Iterator[Record]:
 
 def read_packed(log: CommitLog, entries: npt.NDArray[Any]) -> Iterator[PackedRecords]:
     """The same, as packed records: at least one for each read."""
-    starts: _Longs = entries["physical_offset"].astype(np.int64)
-    sizes: _Longs = entries["size"].astype(np.int64)
+    starts: Longs = entries["physical_offset"].astype(np.int64)
+    sizes: Longs = entries["size"].astype(np.int64)
     for first, last in _stretches(starts, sizes, log.mapped.file_size):
         try:
             yield from _read_stretch(log, starts[first:last], sizes[first:last])
@@ -56,7 +55,7 @@ def read_sound_records(log: CommitLog, entries: npt.NDArray[Any]) -> tuple[list[
         return records, damage
 
 
-def _stretches(starts: _Longs, sizes: _Longs, file_size: int) -> Iterator[tuple[int, int]]:
+def _stretches(starts: Longs, sizes: Longs, file_size: int) -> Iterator[tuple[int, int]]:
     """Start and end of the entries that are read together: in one file, ascending, and not too large for one read."""
     if len(starts) == 1:
         yield 0, 1
@@ -75,7 +74,7 @@ def _stretches(starts: _Longs, sizes: _Longs, file_size: int) -> Iterator[tuple[
             first = last
 
 
-def _read_stretch(log: CommitLog, starts: _Longs, sizes: _Longs) -> Iterator[PackedRecords]:
+def _read_stretch(log: CommitLog, starts: Longs, sizes: Longs) -> Iterator[PackedRecords]:
     base = int(starts[0])
     records = sound_records(log.read(base, int(starts[-1] + sizes[-1]) - base), starts - base, sizes)
     count = len(records)

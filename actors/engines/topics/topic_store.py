@@ -50,8 +50,8 @@ from warren.msg_store.commit_log.message_batch import measure
 from warren.msg_store.commit_log.record_check import Failure
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.queue_index.topics.consume_queue import ConsumeQueue
-from warren.queue_index.topics.consume_queue_format import Ints, Longs
 from warren.queue_index.topics.key_index import KeyIndex
+from warren.storage.columns import Ints, Longs
 from warren.storage.errors import DataError, NoRoomError, StorageError, shortly
 from warren.storage.filesystem import FileSystem, note_failed_sync, retryable
 from warren.storage.java_hash import index_hash

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warren.actors.engines.topics.store_files import CONSUME_QUEUES, INDEX
-from warren.actors.engines.topics.topic_store import commit_log_directory
+from warren.actors.engines.topics.topic_store import commit_log_directory, queue_directories
 from warren.queue_index.topics.index_file_format import (
     HEADER_BYTES,
     ITEM_BYTES,
@@ -34,7 +34,7 @@ from warren.queue_index.topics.index_file_format import (
     Layout,
     is_file_name,
 )
-from warren.salvage.read_only import below, directories
+from warren.salvage.read_only import below
 from warren.storage.filesystem import File, FileSystem
 from warren.storage.mapped_files import parse_file_name
 from warren.storage.topic_settings import ROCKETMQ_4_9, TopicSettings
@@ -79,7 +79,7 @@ def infer(files: FileSystem, store: str, changes: Mapping[str, str]) -> tuple[To
     given = {name for name in _INFERABLE if _is_given(name, changes)}
     inferred: dict[str, tuple[int | None, Origin]] = {
         COMMIT_LOG_SIZE: (mapped_file_size(_mapped(files, [commit_log_directory(store, settings)])), "files"),
-        CONSUME_QUEUE_SIZE: (mapped_file_size(_mapped(files, _queues(files, below(store, CONSUME_QUEUES)))), "files"),
+        CONSUME_QUEUE_SIZE: (queue_file_size(files, below(store, CONSUME_QUEUES)), "files"),
     }
     notes = []
     if not {SLOTS, ITEMS} <= given:
@@ -142,15 +142,16 @@ def mapped_file_size(directories: Iterable[Mapping[int, int]]) -> int | None:
     return max(votes, key=weight, default=None)
 
 
+def queue_file_size(files: FileSystem, place: str) -> int | None:
+    """The size of the files of the queues below ``place``."""
+    queues = (f"{place}/{topic}/{queue_id}" for topic, queue_id in queue_directories(files, place))
+    return mapped_file_size(_mapped(files, queues))
+
+
 def _mapped(files: FileSystem, directories: Iterable[str]) -> Iterator[dict[int, int]]:
     for directory in directories:
         names = {base: name for name in files.list(directory) if (base := parse_file_name(name)) is not None}
         yield {base: files.size(below(directory, name)) for base, name in names.items()}
-
-
-def _queues(files: FileSystem, place: str) -> Iterator[str]:
-    for topic in directories(files, place):
-        yield from directories(files, topic)
 
 
 # ── index files ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -193,16 +193,8 @@ class VerifiedCommitLog:
 
     def _file_part(self, index: int, start: int, window_bytes: int) -> Generator[Walked, None, int | None]:
         """Walk in one file; return where to continue, or ``None`` at the log's end."""
-        file, settings = self.files[index], self.store_files.settings
-        for item in read_columns(
-            self.read,
-            start,
-            file.end,
-            check_crc=True,
-            delay_levels_ms=settings.delay_levels_ms(),
-            with_keys=settings.message_index_enable,
-            window_bytes=window_bytes,
-        ):
+        file = self.files[index]
+        for item in self._columns(start, file.end, check_crc=True, window_bytes=window_bytes):
             match item:
                 case RecordColumns():
                     yield from self._good(item)
@@ -215,6 +207,20 @@ class VerifiedCommitLog:
         if index + 1 < len(self.files):
             yield self.finding("missing blank record", file.end - 1, "records up to the file's last byte")
         return file.end
+
+    def _columns(
+        self, start: int, stop: int, *, check_crc: bool, window_bytes: int
+    ) -> Iterator[RecordColumns | Blank | Failure]:
+        settings = self.store_files.settings
+        return read_columns(
+            self.read,
+            start,
+            stop,
+            check_crc=check_crc,
+            delay_levels_ms=settings.delay_levels_ms(),
+            with_keys=settings.message_index_enable,
+            window_bytes=window_bytes,
+        )
 
     def _good(self, columns: RecordColumns) -> Iterator[Walked]:
         self.newest_ms = max(self.newest_ms, int(columns.store_timestamps.max()))
@@ -265,13 +271,7 @@ class VerifiedCommitLog:
         severity = self.severity(at)
         yield self.finding(kind, at, f"{failure.reason}. {self._cost(failure, is_sum)}", severity)
         if is_sum and failure.resume_at is not None:
-            for item in read_columns(
-                self.read,
-                at,
-                failure.resume_at,
-                delay_levels_ms=self.store_files.settings.delay_levels_ms(),
-                with_keys=self.store_files.settings.message_index_enable,
-            ):
+            for item in self._columns(at, failure.resume_at, check_crc=False, window_bytes=WINDOW_BYTES):
                 if isinstance(item, RecordColumns):
                     yield from self._good(item)
         return following

@@ -32,6 +32,7 @@ from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.rocketmq.batch_queues import are_good_units
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
 from warren.salvage.rocketmq.verify_files import FindingRuns, MappedFile, StoreFiles, cut_short, finding
+from warren.storage.columns import Longs
 from warren.storage.java_hash import java_hash
 
 _WINDOW_ENTRIES: Final = 1 << 16
@@ -49,7 +50,6 @@ _WRONG: Final = {
 }
 """The findings about an entry's fields, by their names, and how they name the entry's value and the expected one."""
 
-Longs = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.intp]
 
 

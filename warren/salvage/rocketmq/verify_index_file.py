@@ -28,23 +28,16 @@ from warren.queue_index.topics.index_file_format import (
 from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.read_only import below
 from warren.salvage.rocketmq.verify_files import FindingRuns, StoreFiles, finding
+from warren.storage.columns import Ints, Longs
 
 _WINDOW_ITEMS: Final = 1 << 16
 _WINDOW_SLOTS: Final = 1 << 18
 
-Ints = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
-
-
-@attrs.frozen(eq=False, repr=False)
-class IndexItems:
-    """Neighbouring items of one file."""
-
-    file: VerifiedIndexFile
-    numbers: Longs
-    key_hashes: Longs
-    physical_offsets: Longs
-    time_differences_s: Longs
+NUMBERED_ITEM: Final = np.dtype(
+    [("file", "i4"), ("number", "i8"), ("key_hash", "i8"), ("offset", "i8"), ("seconds", "i8")]
+)
+"""An item with its number in the file, and the file's number, which its owner gives."""
+Items = npt.NDArray[np.void]
 
 
 @attrs.define(eq=False, repr=False)
@@ -108,8 +101,8 @@ class VerifiedIndexFile:
             if ends != expected or ends != (header.end_timestamp, header.end_physical_offset):
                 yield self.finding("wrong index header", 0, "no items, and it does not begin where the last file ends")
 
-    def items(self) -> Iterator[Finding | IndexItems]:
-        """All items, and what is wrong with their chains."""
+    def items(self) -> Iterator[Finding | Items]:
+        """All items, many at a time, and what is wrong with their chains."""
         newest = np.zeros(self.layout.slot_count, np.int32)
         for start in range(1, self.end, _WINDOW_ITEMS):
             count = min(_WINDOW_ITEMS, self.end - start)
@@ -118,13 +111,10 @@ class VerifiedIndexFile:
             numbers = start + np.arange(len(items))
             hashes = items["key_hash"].astype(np.int64)
             yield from self._chains(numbers, hashes, items["previous"].astype(np.int64), newest)
-            yield IndexItems(
-                self,
-                numbers,
-                hashes,
-                items["physical_offset"].astype(np.int64),
-                items["time_difference_s"].astype(np.int64),
-            )
+            part = np.zeros(len(items), NUMBERED_ITEM)
+            part["number"], part["key_hash"] = numbers, hashes
+            part["offset"], part["seconds"] = items["physical_offset"], items["time_difference_s"]
+            yield part
         yield from self._slots(newest)
 
     def _chains(self, numbers: Longs, hashes: Longs, previous: Longs, newest: Ints) -> Iterator[Finding]:

@@ -15,23 +15,19 @@ from typing import Final
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.msg_store.commit_log.record_scan import read_columns
 from warren.salvage.queue_directory import Finding, Severity
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
 from warren.salvage.rocketmq.verify_files import StoreFiles
-from warren.salvage.rocketmq.verify_index_file import IndexItems, Longs, VerifiedIndexFile
+from warren.salvage.rocketmq.verify_index_file import NUMBERED_ITEM, Items, VerifiedIndexFile
+from warren.storage.columns import Longs
 
 _AHEAD_ITEMS: Final = 1 << 12
 """The last items read, this many of them, must all belong to later messages; a damaged page holds a twentieth."""
 _MOST_PENDING: Final = 1 << 21
 _MOST_SECONDS: Final = 0x7FFFFFFF
-
-Bools = npt.NDArray[np.bool_]
-_ITEM: Final = np.dtype([("file", "i4"), ("number", "i8"), ("key_hash", "i8"), ("offset", "i8"), ("seconds", "i8")])
-Items = npt.NDArray[np.void]
 
 
 @attrs.define(eq=False, repr=False)
@@ -53,8 +49,8 @@ class IndexKeys:
     store_files: StoreFiles
     log: VerifiedCommitLog
     files: list[VerifiedIndexFile]
-    _items: Iterator[Finding | IndexItems] = attrs.field(factory=lambda: iter(()))
-    _pending: Items = attrs.field(factory=lambda: np.zeros(0, _ITEM))
+    _items: Iterator[Finding | Items] = attrs.field(factory=lambda: iter(()))
+    _pending: Items = attrs.field(factory=lambda: np.zeros(0, NUMBERED_ITEM))
     _is_read: bool = False
     _gap: _Gap | None = None
     _last: tuple[int, int] | None = None
@@ -69,9 +65,12 @@ class IndexKeys:
         keys._items = keys._read()
         return keys
 
-    def _read(self) -> Iterator[Finding | IndexItems]:
-        for file in self.files:
-            yield from file.items()
+    def _read(self) -> Iterator[Finding | Items]:
+        for number, file in enumerate(self.files):
+            for item in file.items():
+                if not isinstance(item, Finding):
+                    item["file"] = number
+                yield item
 
     # ── items ahead ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -87,18 +86,11 @@ class IndexKeys:
             elif isinstance(item, Finding):
                 yield item
             else:
-                parts.append(self._part(item))
-                count += len(parts[-1])
-                tail = np.concatenate((tail, parts[-1]["offset"]))[-_AHEAD_ITEMS:]
+                parts.append(item)
+                count += len(item)
+                tail = np.concatenate((tail, item["offset"]))[-_AHEAD_ITEMS:]
         if len(parts) > 1:
             self._pending = np.concatenate(parts)
-
-    def _part(self, items: IndexItems) -> Items:
-        part = np.zeros(len(items.numbers), _ITEM)
-        part["file"] = self.files.index(items.file)
-        part["number"], part["key_hash"] = items.numbers, items.key_hashes
-        part["offset"], part["seconds"] = items.physical_offsets, items.time_differences_s
-        return part
 
     # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -16,18 +16,18 @@ import numpy as np
 from warren.actors.engines.topics.names import LMQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
 from warren.actors.engines.topics.queue_rows import QueueKey, rows_of_queues
 from warren.actors.engines.topics.store_files import BATCH_QUEUES, CONSUME_QUEUES, rocksdb_reason
-from warren.actors.engines.topics.topic_store import queue_directories
 from warren.msg_store.commit_log.commit_log_format import decode_properties
 from warren.msg_store.commit_log.record_columns import RecordColumns
 from warren.queue_index.topics.consume_queue_format import ENTRY
 from warren.salvage.queue_directory import Finding
 from warren.salvage.read_only import below
 from warren.salvage.rocketmq.batch_queues import UNIT, UNIT_BYTES
+from warren.salvage.rocketmq.inference import queue_file_size
 from warren.salvage.rocketmq.record_lines import number_in
 from warren.salvage.rocketmq.verify_commit_log import VerifiedCommitLog
-from warren.salvage.rocketmq.verify_consume_queue import Longs, Messages, VerifiedQueue
+from warren.salvage.rocketmq.verify_consume_queue import Messages, VerifiedQueue
 from warren.salvage.rocketmq.verify_files import StoreFiles, mapped_files
-from warren.storage.filesystem import FileSystem
+from warren.storage.columns import Longs
 
 _MOST_QUEUE_ID: Final = (1 << 31) - 1
 
@@ -60,7 +60,7 @@ class ConsumeQueues:
         else:
             if files.is_directory(place := store_files.path(BATCH_QUEUES)):
                 queues.batch_topics = frozenset(files.list(place))
-                queues._batch_file_bytes = _batch_file_bytes(files, place)
+                queues._batch_file_bytes = queue_file_size(files, place) or UNIT_BYTES
                 queues._add_all(place)
             queues._add_all(store_files.path(CONSUME_QUEUES))
         log.dispatched_until = max((queue.max_physical_offset for queue in queues.queues.values()), default=-1)
@@ -129,14 +129,6 @@ class ConsumeQueues:
         """The findings that are left after all messages."""
         for queue in self.queues.values():
             yield from queue.finish(end)
-
-
-def _batch_file_bytes(files: FileSystem, place: str) -> int:
-    """The size of the files of batches' queues, which the broker's configuration sets: that of the largest."""
-    paths = (f"{place}/{topic}/{queue_id}" for topic, queue_id in queue_directories(files, place))
-    names = (f"{path}/{name}" for path in paths for name in files.list(path))
-    largest = max((files.size(name) for name in names if not files.is_directory(name)), default=0)
-    return max(largest // UNIT_BYTES, 1) * UNIT_BYTES
 
 
 # ── the entries that records should have ─────────────────────────────────────────────────────────────────────────────

@@ -16,8 +16,9 @@ import attrs
 import numpy as np
 
 from warren.arrow.arrays import Columns, Rows, chosen
-from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES, Entries, Longs, decode
+from warren.queue_index.topics.consume_queue_format import ENTRY_BYTES, Entries, decode
 from warren.salvage.names import as_text
+from warren.storage.columns import Longs
 from warren.storage.errors import DataError
 from warren.storage.filesystem import FileSystem
 from warren.tables.filters import Pushdown
