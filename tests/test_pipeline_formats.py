@@ -1,4 +1,4 @@
-"""Tables and jobs over classic queues of version 2, quorum queues and streams: one machine's answers, cut or not."""
+"""Tables and jobs over classic, quorum queues and streams: what one machine answers, however they are cut."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.pipeline_tools import (
     read_rows,
     reported_on_one_machine,
 )
-from tests.support.rabbitmq_golden import QUORUM, STREAMS, V2, archives
+from tests.support.rabbitmq_golden import QUORUM, STREAMS, V1, V2, archives
 from warren.cli import app
 from warren.pipeline.jobs import compact, verify
 from warren.pipeline.jobs.inspect import QUEUE, STORE_FILE
@@ -49,7 +49,7 @@ from warren.tables.places import find_nodes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-V2_ARCHIVES, QUORUM_ARCHIVES, STREAM_ARCHIVES = archives(V2), archives(QUORUM), archives(STREAMS)
+V1_ARCHIVES, V2_ARCHIVES, QUORUM_ARCHIVES, STREAM_ARCHIVES = map(archives, (V1, V2, QUORUM, STREAMS))
 
 
 def each(found: list[Path]) -> pytest.MarkDecorator:
@@ -61,8 +61,8 @@ def each(found: list[Path]) -> pytest.MarkDecorator:
 QUICK = [path for path in QUORUM_ARCHIVES if path.stat().st_size < 250_000]
 """Without those of long logs, which take a second or more to be replayed."""
 LONG = [path for path in QUORUM_ARCHIVES if path not in QUICK]
-every = each(V2_ARCHIVES + QUORUM_ARCHIVES + STREAM_ARCHIVES)
-most = each(V2_ARCHIVES + QUICK + LONG[:1] + STREAM_ARCHIVES)
+every = each(V1_ARCHIVES + V2_ARCHIVES + QUORUM_ARCHIVES + STREAM_ARCHIVES)
+most = each(V1_ARCHIVES + V2_ARCHIVES + QUICK + LONG[:1] + STREAM_ARCHIVES)
 
 
 def the_one(folder: str, name: str) -> str:
@@ -114,6 +114,7 @@ def test_messages_are_the_lines_of_the_export(path: Path) -> None:
     node = golden_node(path)
     rows = rows_of("messages", node)
     check_messages(rows, node)
+    assert rows
     assert {row["delivery_count"] is None for row in rows} <= {path.parent.name != QUORUM}
 
 
@@ -130,10 +131,13 @@ def test_any_partitions_give_the_same_rows(path: Path) -> None:
 def test_queues_are_those_of_inspect(path: Path) -> None:
     node = golden_node(path)
     rows, expected = rows_of("queues", node), inspected(node)
+    assert read_rows("queues", node, partition_bytes=1) == rows
     assert [(row["dir"], row["kind"]) for row in rows] == [(queue["dir"], queue["kind"]) for queue in expected]
     for row, queue in zip(rows, expected, strict=True):
         for column in ("ready", "bytes", "type", "vhost"):
             assert row[column] == as_text(queue[column]) if column == "vhost" else row[column] == queue[column]
+        bare, level = split_level(queue["name"].encode("utf-8", "surrogateescape"))
+        assert (row["queue"], row["priority"]) == (as_text(to_text(bare)), level)
         assert row["version"] == queue.get("version")
         assert json.loads(row["details"]).items() <= queue.items()
     messages = Counter((row["vhost"], row["queue"], row["priority"]) for row in rows_of("messages", node))

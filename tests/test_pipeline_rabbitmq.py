@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import random
 import tempfile
@@ -55,19 +54,6 @@ def only(table: str, *columns: str) -> StructType:
 
 
 # ── all golden directories ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scenario", RABBITMQ)
-def test_messages_are_the_lines_of_the_export(scenario: str) -> None:
-    path = rabbitmq_node(scenario)
-    rows = read_rows("messages", path)
-    check_messages(rows, path)
-    assert rows
-    with closing(find_nodes([path])[0].place().queues()) as source:
-        names = [(vhost.name, queue.name) for vhost in source.vhosts for queue in vhost.queues]
-    levels = {(to_text(vhost), to_text(split_level(name)[0]), split_level(name)[1]) for vhost, name in names}
-    assert {(row["vhost"], row["queue"], row["priority"]) for row in rows} <= levels
 
 
 @pytest.mark.slow
@@ -128,22 +114,6 @@ def test_the_store_has_the_records_of_its_files(scenario: str) -> None:
     assert sum(row["good"] for row in rows) == inspected
     without = read_rows("store", str(path), bodies="false")
     assert without == [{**row, "message": None} for row in rows]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scenario", RABBITMQ)
-def test_queues_are_those_of_inspect(scenario: str) -> None:
-    path = rabbitmq_node(scenario)
-    with closing(find_nodes([path])[0].place().queues()) as source:
-        expected = [
-            {**queue, "vhost": vhost["name"]} for vhost in inspect_source(source)["vhosts"] for queue in vhost["queues"]
-        ]
-    for partition_bytes in (1, 1 << 30):
-        rows = read_rows("queues", path, partition_bytes=partition_bytes)
-        assert [row["dir"] for row in rows] == [queue["dir"] for queue in expected]
-        for row, queue in zip(rows, expected, strict=True):
-            assert (row["ready"], row["bytes"], row["vhost"]) == (queue["ready"], queue["bytes"], queue["vhost"])
-            assert json.loads(row["details"]).items() <= queue.items()
 
 
 @pytest.mark.slow
