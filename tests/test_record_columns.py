@@ -146,8 +146,8 @@ COLUMN_TYPES = {
     **dict.fromkeys(
         ("positions", "physical_offsets", "queue_offsets", "store_timestamps", "born_timestamps"), np.int64
     ),
-    **dict.fromkeys(("prepared_transaction_offsets", "body_starts", "tags_codes"), np.int64),
-    **dict.fromkeys(("sizes", "queue_ids", "sys_flags", "reconsume_times", "body_sizes", "topic_of"), np.int32),
+    **dict.fromkeys(("prepared_transaction_offsets", "tags_codes"), np.int64),
+    **dict.fromkeys(("sizes", "queue_ids", "sys_flags", "reconsume_times", "topic_of"), np.int32),
     **dict.fromkeys(("flags", "key_counts", "key_hashes"), np.int32),
     "body_crcs": np.uint32,
 }
@@ -177,8 +177,8 @@ def rows_of(columns: RecordColumns) -> list[Row]:
         columns.born_timestamps,
         columns.reconsume_times,
         columns.prepared_transaction_offsets,
-        columns.body_starts,
-        columns.body_sizes,
+        columns.spans.base + columns.spans.body_starts,
+        columns.spans.body_sizes,
     )
     return [
         (*numbers, columns.topics[topic], code, [next(keys) for _ in range(count)])

@@ -128,15 +128,6 @@ class RecordColumns:
     def sizes(self) -> Ints:
         return self.spans.sizes.astype(np.int32)
 
-    @property
-    def body_starts(self) -> Longs:
-        """Physical offsets of the bodies, seen from :attr:`positions`."""
-        return self.spans.base + self.spans.body_starts
-
-    @property
-    def body_sizes(self) -> Ints:
-        return self.spans.body_sizes.astype(np.int32)
-
     # ── fields ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     @functools.cached_property
