@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
-from typer.testing import CliRunner
 
 from tests.support.classic_tools import VhostOnDisk
 from tests.support.pipeline_tools import (
@@ -31,9 +30,9 @@ from tests.support.pipeline_tools import (
     on_one_machine,
     read_rows,
     reported_on_one_machine,
+    verified,
 )
 from tests.support.rabbitmq_golden import QUORUM, STREAMS, V1, V2, archives
-from warren.cli import app
 from warren.pipeline.jobs import compact, verify
 from warren.pipeline.jobs.inspect import QUEUE, STORE_FILE
 from warren.queue_index.index import index_v2_format as v2
@@ -98,11 +97,6 @@ def inspected(path: str) -> list[Row]:
     with closing(find_nodes([path])[0].place().queues()) as source:
         report = inspect_source(source)
     return [{"vhost": vhost["name"], **queue} for vhost in report["vhosts"] for queue in vhost["queues"]]
-
-
-def verified(path: str) -> list[Row]:
-    found = json.loads(CliRunner().invoke(app, ["verify", path, "--json"]).stdout)["findings"]
-    return [{"node": path, **row} for row in found]
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner
 
 from tests.support.damaged_nodes import DAMAGE, damaged, fuzzed
-from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, Row, rabbitmq_node, read_rows, rocketmq_node
-from warren.cli import app
+from tests.support.pipeline_tools import RABBITMQ, ROCKETMQ, Row, rabbitmq_node, read_rows, rocketmq_node, verified
 from warren.pipeline.jobs import compact, verify
 from warren.salvage.inspect import inspect_source
 from warren.salvage.source import open_source
@@ -38,20 +35,15 @@ def queue_nodes(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return nodes
 
 
-def on_one_machine(path: str) -> list[Row]:
-    found = json.loads(CliRunner().invoke(app, ["verify", path, "--json"]).stdout)["findings"]
-    return [{"node": path, **row} for row in found]
-
-
 def counted(rows: list[Row]) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row.values()) for row in rows)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", [*RABBITMQ, *ROCKETMQ])
+@pytest.mark.parametrize("scenario", ROCKETMQ)
 def test_the_table_of_findings_is_what_one_machine_finds(scenario: str) -> None:
-    path = rabbitmq_node(scenario) if scenario in RABBITMQ else rocketmq_node(scenario)
-    assert read_rows("findings", path) == on_one_machine(path)
+    path = rocketmq_node(scenario)
+    assert read_rows("findings", path) == verified(path)
 
 
 @pytest.mark.slow
@@ -62,7 +54,7 @@ def test_damaged_nodes_have_findings(name: str, tmp_path: Path) -> None:
     before = {(row["kind"], row["path"].removeprefix(sound), row["detail"]) for row in read_rows("findings", sound)}
     path = damaged(scenario, tmp_path / "node", spoil)
     rows = read_rows("findings", path)
-    assert rows == on_one_machine(path)
+    assert rows == verified(path)
     after = {(row["kind"], row["path"].removeprefix(path), row["detail"]) for row in rows}
     assert after - before, "the damage is found"
 
@@ -72,7 +64,7 @@ def test_damaged_nodes_have_findings(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fuzzed_nodes_have_the_findings_of_one_machine(scenario: str, seed: int, tmp_path: Path) -> None:
     path = fuzzed(scenario, tmp_path / "node", seed)
-    assert read_rows("findings", path) == on_one_machine(path)
+    assert read_rows("findings", path) == verified(path)
 
 
 @pytest.mark.parametrize("every", [pytest.param(4, marks=pytest.mark.slow), 31])
@@ -83,7 +75,7 @@ def test_the_job_finds_what_one_machine_finds(spark: SparkSession, queue_nodes: 
         found = [row.asDict() for row in frame.collect()]
     assert notes == []
     for node in nodes:
-        assert counted([row for row in found if row["node"] == node]) == counted(on_one_machine(node)), node
+        assert counted([row for row in found if row["node"] == node]) == counted(verified(node)), node
     assert {row["node"] for row in found} <= set(nodes)
 
 

@@ -53,10 +53,7 @@ from warren.storage.filesystem import RealFileSystem
 
 GOLDEN = Path(__file__).parent / "golden"
 MIXED = GOLDEN / "01-clean-small-mixed.tar.gz"
-TTL = GOLDEN / "09-crash-ttl-requeue.tar.gz"
 PRIORITIES = GOLDEN / "11-clean-priority-queue.tar.gz"
-DEAD_LETTERS = GOLDEN / "13-clean-dead-letter-cc.tar.gz"
-UNICODE = GOLDEN / "07-clean-vhost-unicode-lazy.tar.gz"
 
 Json = dict[str, Any]
 
@@ -249,15 +246,6 @@ def test_a_copys_progress_lies_beside_a_directory_or_among_the_users_state(monke
 
 
 # ── copies ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("archive", [MIXED, TTL, UNICODE, DEAD_LETTERS], ids=lambda path: path.name[:2])
-def test_a_dead_brokers_messages_are_the_same_in_a_warren_directory(archive: Path, tmp_path: Path) -> None:
-    summary = shovel(archive, tmp_path / "data")
-    messages = exported(archive)
-    assert summary["messages"] == len(messages)
-    assert summary["kind"] == "copy"
-    assert exported(tmp_path / "data") == messages
 
 
 def test_the_levels_of_a_priority_queue_become_one_queue_the_highest_first(tmp_path: Path) -> None:

@@ -166,6 +166,12 @@ def check_messages(rows: list[Row], path: str) -> None:
     assert left_out <= unread
 
 
+def verified(path: str) -> list[Row]:
+    """The findings of the single-machine command, as rows of the table."""
+    found = json.loads(CliRunner().invoke(app, ["verify", path, "--json"]).stdout)["findings"]
+    return [{"node": path, **row} for row in found]
+
+
 def one_by_one(pieces: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
     """What Spark's tasks do, in this process: what they are sent and send back is pickled, and none knows another."""
     return [
