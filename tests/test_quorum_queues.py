@@ -11,12 +11,14 @@ from typing import Any, Final
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+from pika.exceptions import ChannelClosedByBroker
 
 import warren
 from tests.support.broker import Broker, requires_broker
 from tests.support.management_tools import Api
 from tests.support.server_tools import events_until, served
 from tests.support.waiting import wait_until
+from warren.actors.engines.declared.stream_arguments import FILTER_SIZE
 from warren.management import ManagementSettings
 from warren.server import ServerSettings
 
@@ -445,5 +447,15 @@ def test_a_policy_limits_before_the_setting() -> None:
 def test_another_version_is_announced(tmp_path: Path) -> None:
     with served(tmp_path / "node", ServerSettings(announced_version="4.1.0")) as here, here.connection() as connection:
         assert connection._impl.server_properties["version"] == "4.1.0"
+        channel = connection.channel()
+        channel.queue_declare("events", durable=True, arguments={"x-queue-type": "stream", FILTER_SIZE: 16})
+        channel.queue_declare("jobs", arguments={FILTER_SIZE: 15})
+        for size, reason in ((15, "Invalid value for"), (256, "Invalid value for"), ("16", "invalid arg")):
+            with pytest.raises(ChannelClosedByBroker, match=f"{reason}.*{FILTER_SIZE}"):
+                connection.channel().queue_declare(
+                    "others", durable=True, arguments={"x-queue-type": "stream", FILTER_SIZE: size}
+                )
+    with served(tmp_path / "older", ServerSettings(announced_version="3.12.14")) as here, here.connection() as old:
+        old.channel().queue_declare("events", durable=True, arguments={"x-queue-type": "stream", FILTER_SIZE: 15})
     with pytest.raises(warren.errors.SettingsError, match="announced_version is a version"):
         ServerSettings(announced_version="four")

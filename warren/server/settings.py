@@ -125,6 +125,11 @@ class ServerSettings:
         self.plain_addresses, self.tls_addresses  # noqa: B018 - raise what is wrong with them
 
     @property
+    def announces_stream_filters(self) -> bool:
+        """Whether a RabbitMQ of the announced version filters streams: from 3.13 on."""
+        return tuple(map(int, self.announced_version.split("."))) >= (3, 13)
+
+    @property
     def listens(self) -> bool:
         """Whether it listens anywhere."""
         return bool(self.plain_addresses or self.tls_addresses or self.directory is not None)

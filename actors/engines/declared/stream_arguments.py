@@ -19,6 +19,9 @@ STREAM: Final = "stream"
 MAX_SEGMENT_SIZE_BYTES: Final = 3_000_000_000
 """The largest ``x-stream-max-segment-size-bytes`` that RabbitMQ accepts."""
 
+FILTER_SIZE: Final = "x-stream-filter-size-bytes"
+_FILTER_SIZES: Final = range(16, 256)
+
 _PERIOD: Final = re.compile("([0-9]+)([YMDhms])", re.ASCII)
 _SECONDS: Final = {"Y": 365 * 86400, "M": 30 * 86400, "D": 86400, "h": 3600, "m": 60, "s": 1}
 LEADER_LOCATORS: Final = ("client-local", "balanced", "random", "least-leaders")
@@ -89,9 +92,18 @@ def period_ms(text: str) -> int | None:
     return None if match is None else int(match[1]) * _SECONDS[match[2]] * 1000 or None
 
 
-def check_values(stream: object, arguments: Mapping[str, Any]) -> None:
+def check_filter_size(stream: object, arguments: Mapping[str, Any]) -> None:
+    """Raise :class:`ArgumentsError` as RabbitMQ does from 3.13 on; earlier versions do not know the argument."""
+    check_values(stream, arguments, {FILTER_SIZE: check_count})
+    if arguments.get(FILTER_SIZE, _FILTER_SIZES.start) not in _FILTER_SIZES:
+        raise ArgumentsError(f"Invalid value for {FILTER_SIZE}")
+
+
+def check_values(
+    stream: object, arguments: Mapping[str, Any], checks: Mapping[str, Callable[[Any], str | None]] = STREAM_CHECKS
+) -> None:
     """Raise :class:`ArgumentsError` if a known argument has an invalid value."""
-    for name, check in STREAM_CHECKS.items():
+    for name, check in checks.items():
         if name in arguments and (wrong := check(arguments[name])) is not None:
             raise ArgumentsError(f"invalid arg '{name}' for {stream}: {wrong}")
 

@@ -18,7 +18,7 @@ from warren.actors.engines.declared.exchanges import (
     ExchangeDeclaration,
 )
 from warren.actors.engines.declared.queue_arguments import QUORUM
-from warren.actors.engines.declared.stream_arguments import STREAM
+from warren.actors.engines.declared.stream_arguments import STREAM, check_filter_size
 from warren.actors.node.node_registry import NodeRegistry
 from warren.actors.queue.queue_entry import QueueEntry
 from warren.actors.runtime.future import Future
@@ -141,6 +141,9 @@ async def _declare(channel: ChannelLink, name: str, method: c.Queue.Declare) -> 
             auto_delete=method.auto_delete,
             arguments=arguments,
         )
+        if is_stream and channel.server.settings.announces_stream_filters:
+            declaration.check_new()
+            check_filter_size(declaration, arguments)
 
     def declare(registry: NodeRegistry) -> QueueEntry | Stream:
         if is_stream:
