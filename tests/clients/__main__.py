@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -53,10 +52,8 @@ def main() -> int:
             except AbsentError as error:
                 print(f"{name}: left out: {error}", flush=True)
                 continue
-            began = time.monotonic()
             comparison = _compared(suite, options.subject, work, options.only)
-            took_s = time.monotonic() - began
-            results[name] = Result(name, f"{suite.source.what}: {suite.note}", comparison, took_s)
+            results[name] = Result(name, f"{suite.source.what}: {suite.note}", comparison)
             _say(results[name])
             if not options.no_page and not options.only and options.subject == "warren":
                 PAGE.write_text(with_results(PAGE.read_text(), results))

@@ -15,8 +15,8 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "clients.md"
 BEGIN: Final = "<!-- results: written by make test-clients -->"
 END: Final = "<!-- end of results -->"
 HEAD: Final = (
-    "| suite | what | both | RabbitMQ only | warren only | neither | skipped | flaky | seconds |",
-    "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    "| suite | what | both | RabbitMQ only | warren only | neither | skipped | flaky |",
+    "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
 )
 
 
@@ -27,13 +27,12 @@ class Result:
     suite: str
     what: str
     comparison: Comparison
-    took_s: float
 
     @property
     def row(self) -> str:
         counts = (len(tests) for tests in attrs.astuple(self.comparison, recurse=False))
         both, real_only, warren_only, neither, skipped, flaky = counts
-        cells = (self.suite, self.what, both, real_only, warren_only, neither, skipped, flaky, round(self.took_s))
+        cells = (self.suite, self.what, both, real_only, warren_only, neither, skipped, flaky)
         return f"| {' | '.join(map(str, cells))} |"
 
 

@@ -80,7 +80,7 @@ class GitTag:
 
     @property
     def what(self) -> str:
-        return f"{self.name} {self.tag.removeprefix('v').removeprefix(f'{self.name}-')}, from its repository"
+        return f"{self.name} {self.tag.removeprefix('v').removeprefix(f'{self.name}-')}"
 
     def fetch(self, directory: Path) -> None:
         run(("git", "clone", "--quiet", "--depth", "1", "--branch", self.tag, self.url, str(directory)))
