@@ -256,10 +256,7 @@ PROMISES: Final = (
         "No message is missing silently: `verify` names the damage, `export` saves all that is intact",
         Shown(
             "any single damage of a broker's directory",
-            "damage_drawn::classic_queues_lose_nothing_without_a_word",
-            "damage_drawn::quorum_queues_lose_nothing_without_a_word",
-            "damage_drawn::streams_lose_nothing_without_a_word",
-            "damage_drawn::topics_lose_nothing_without_a_word",
+            "damage_drawn::queues_and_topics_lose_nothing_without_a_word",
         ),
         Shown(
             "what stands in a file's place",

@@ -242,63 +242,33 @@ def check(
         assert any(name in result.stderr for name in names), said
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("name", CLASSIC)
-def test_classic_queues_lose_nothing_without_a_word(
-    name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check(GOLDEN / f"{name}.tar.gz", seed, tmp_path / "node", monkeypatch, ("export",))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", QUORUM)
-def test_quorum_queues_lose_nothing_without_a_word(
-    name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive = GOLDEN / "rabbitmq-3.10.8-quorum" / f"{name}.tar.gz"
-    check(archive, seed, tmp_path / "node", monkeypatch, ("export",), indexes=QUORUM_FILES)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", STREAM_NODES)
-def test_streams_lose_nothing_without_a_word(
-    name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive = GOLDEN / STREAMS / f"{name}.tar.gz"
-    check(archive, seed, tmp_path / "node", monkeypatch, ("export",), indexes=STREAM_FILES)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("name", TOPICS)
-def test_topics_lose_nothing_without_a_word(
-    name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive = PROJECT / "tests" / "golden" / "rocketmq" / f"{name}.tar.gz"
-    check(archive, seed, tmp_path / "node", monkeypatch, ("topic", "scan", "--salvage"))
-
-
-EVERY = [
+Case = tuple[Path, tuple[str, ...], tuple[str, ...]]
+"""An archive, the command that reads it, and the names of its indexes."""
+EVERY: list[Case] = [
     *((GOLDEN / f"{name}.tar.gz", ("export",), INDEXES) for name in CLASSIC),
     *((GOLDEN / "rabbitmq-3.10.8-quorum" / f"{name}.tar.gz", ("export",), QUORUM_FILES) for name in QUORUM),
     *((GOLDEN / STREAMS / f"{name}.tar.gz", ("export",), STREAM_FILES) for name in STREAM_NODES),
     *((GOLDEN / "rocketmq" / f"{name}.tar.gz", ("topic", "scan", "--salvage"), INDEXES) for name in TOPICS),
 ]
+every = pytest.mark.parametrize("case", EVERY, ids=[archive.name[:-7] for archive, *_ in EVERY])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("archive", "command", "indexes"), EVERY, ids=[archive.name[:-7] for archive, *_ in EVERY])
-def test_what_stands_in_a_files_place_costs_no_message_without_a_word(  # noqa: PLR0917
-    archive: Path,
-    command: tuple[str, ...],
-    indexes: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tried: Count,
+@pytest.mark.parametrize("seed", range(4))
+@every
+def test_queues_and_topics_lose_nothing_without_a_word(
+    case: Case, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    archive, command, indexes = case
+    check(archive, seed, tmp_path / "node", monkeypatch, command, indexes=indexes)
+
+
+@pytest.mark.slow
+@every
+def test_what_stands_in_a_files_place_costs_no_message_without_a_word(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: Count
+) -> None:
+    archive, command, indexes = case
     first, seeds = (new_seed() if EFFORT == "nightly" else 0), times(2, nightly=40)
     for seed in range(first, first + seeds):
         for kinds in (PLACES, KINDS) if EFFORT == "nightly" else (PLACES,):

@@ -111,12 +111,16 @@ def test_export_says_what_verify_knows_of_an_index(situation: str, v1: QueueOnDi
     spoil, is_clean, expected, left = V1_DAMAGE[situation]
     if is_clean:
         v1.stop_cleanly(16, 0, tuple((number, 4) for number in range(SEGMENTS)))
-    assert warren("export", tmp_path).exit_code == 0
-    spoil(v1)
-    result = warren("export", tmp_path)
+    check_said(lambda: spoil(v1), tmp_path, expected, left)
+
+
+def check_said(spoil: Callable[[], object], place: Path, expected: set[str], left: list[int]) -> None:
+    assert warren("export", place).exit_code == 0
+    spoil()
+    result = warren("export", place)
     assert (said_of(result), seq_ids(result), result.exit_code) == (expected, left, 1)
-    assert warren("verify", tmp_path).exit_code == 1
-    inspected = warren("inspect", tmp_path)
+    assert warren("verify", place).exit_code == 1
+    inspected = warren("inspect", place)
     assert (said_of(inspected), inspected.exit_code) == (expected, 0)
 
 
@@ -155,13 +159,7 @@ def test_export_says_what_verify_knows_of_an_index_of_version_2(
     spoil, is_clean, expected, left = V2_DAMAGE[situation]
     if is_clean:
         v2.stop_cleanly(dict.fromkeys(range(SEGMENTS), 4), next_seq_id=16)
-    assert warren("export", tmp_path).exit_code == 0
-    spoil(v2)
-    result = warren("export", tmp_path)
-    assert (said_of(result), seq_ids(result), result.exit_code) == (expected, left, 1)
-    assert warren("verify", tmp_path).exit_code == 1
-    inspected = warren("inspect", tmp_path)
-    assert (said_of(inspected), inspected.exit_code) == (expected, 0)
+    check_said(lambda: spoil(v2), tmp_path, expected, left)
 
 
 def test_what_a_sound_directory_may_have_left_over_is_not_said(v1: QueueOnDisk, tmp_path: Path) -> None:

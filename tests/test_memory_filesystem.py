@@ -407,12 +407,18 @@ def test_a_failed_append_leaves_a_torn_prefix_that_can_be_cut() -> None:
     assert sizes == {0, 1, 2, 3}
 
 
-def test_after_a_failed_sync_the_bytes_are_read_but_never_reach_the_disk() -> None:
+def after_a_failed_sync() -> tuple[MemoryFileSystem, MemoryFile]:
+    """A file with two bytes that are safe, and two that could not be synced."""
     files, handle = with_file(b"ab")
     handle.append(b"cd")
     files.fail("sync")
     with pytest.raises(StorageError):
         handle.sync()
+    return files, handle
+
+
+def test_after_a_failed_sync_the_bytes_are_read_but_never_reach_the_disk() -> None:
+    files, handle = after_a_failed_sync()
     handle.append(b"ef")
     handle.sync()
     assert files.read("f") == b"abcdef"
@@ -421,11 +427,7 @@ def test_after_a_failed_sync_the_bytes_are_read_but_never_reach_the_disk() -> No
 
 
 def test_a_sync_after_a_failed_one_saves_nothing_of_it() -> None:
-    files, handle = with_file(b"ab")
-    handle.append(b"cd")
-    files.fail("sync")
-    with pytest.raises(StorageError):
-        handle.sync()
+    files, _ = after_a_failed_sync()
     assert outcomes(files) == {b"ab"}
     heir = files.after_process_crash()
     heir.open_append("f").sync()
@@ -433,11 +435,7 @@ def test_a_sync_after_a_failed_one_saves_nothing_of_it() -> None:
 
 
 def test_bytes_written_anew_after_a_failed_sync_are_saved_by_the_next() -> None:
-    files, handle = with_file(b"ab")
-    handle.append(b"cd")
-    files.fail("sync")
-    with pytest.raises(StorageError):
-        handle.sync()
+    files, handle = after_a_failed_sync()
     handle.pwrite(b"cd", 2)
     handle.sync()
     assert outcomes(files) == {b"abcd"}
