@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 import warren
+from tests.support.forked import in_child
 from warren.engine import open_vhost
 from warren.storage import filesystem, lock_file
 from warren.storage.errors import DirectoryLockedError
@@ -142,28 +143,6 @@ def test_processes_that_take_and_remove_a_lock_in_turn_never_hold_it_together(pl
 
 
 # ── forked children ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def in_child(work: Callable[[], object]) -> str:
-    """What a forked child says of ``work``: the error that it raises, or what it returns."""
-    reads, writes = os.pipe()
-    child = os.fork()
-    if not child:
-        _say(writes, work)
-    os.close(writes)
-    with os.fdopen(reads) as file:
-        said = file.read()
-    assert os.waitpid(child, 0)[1] == 0
-    return said
-
-
-def _say(writes: int, work: Callable[[], object]) -> NoReturn:
-    try:
-        said = repr(work())
-    except BaseException as error:
-        said = f"{type(error).__name__}: {error}"
-    os.write(writes, said.encode())
-    os._exit(0)
 
 
 def test_a_forked_child_does_not_keep_its_parents_lock(place: str) -> None:
@@ -315,10 +294,4 @@ def test_a_forked_child_opens_what_its_parent_gave_up(tmp_path: Path) -> None:
             except DirectoryLockedError:  # the parent is not quite gone
                 continue
 
-    reads, writes = os.pipe()
-    if not (child := os.fork()):
-        _say(writes, parent)
-    os.close(writes)
-    assert os.waitpid(child, 0)[1] == 0
-    with os.fdopen(reads) as file:
-        assert file.read() == "1"
+    assert in_child(parent) == "1"

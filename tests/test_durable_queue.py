@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import warren
+from tests.support.forked import in_child
 from warren.durable_queue import DurableQueue, ShutDown
 from warren.errors import WrongProcessError
 
@@ -358,14 +359,7 @@ def test_a_node_that_takes_nothing_is_full(tmp_path: Path) -> None:
 def test_a_forked_child_closes_nothing_of_its_parent(new: New) -> None:
     jobs = new()
     jobs.put(1), jobs.get()
-    child = os.fork()
-    if child == 0:
-        try:
-            jobs.close()
-            os._exit(0)
-        finally:
-            os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
+    assert in_child(jobs.close) == "None"
     jobs.task_done()
     assert jobs.unfinished_tasks == 0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.strangers import is_dropped
+from tests.support.forked import in_child, is_dropped
 from warren.actors.node import guest_listener
 from warren.actors.node.guest_listener import GuestListener
 from warren.actors.node.node_socket import MAX_SOCKET_PATH_BYTES, SOCKET_NAME, find_socket, short_path
@@ -160,11 +160,12 @@ def test_the_socket_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
 def test_a_forked_child_lets_go_and_removes_nothing(tmp_path: Path) -> None:
     """Otherwise a guest that comes after the parent's end would wait for a thread that is not there."""
     listener = GuestListener(str(tmp_path), greet)
-    child = os.fork()
-    if not child:
+
+    def let_go() -> tuple[bool, int]:
         listener.forget()
-        os._exit(0 if os.path.exists(listener.path) and listener._listener.fileno() == -1 else 1)
-    assert os.waitpid(child, 0)[1] == 0
+        return os.path.exists(listener.path), listener._listener.fileno()
+
+    assert in_child(let_go) == "(True, -1)"
     assert greeting(listener.path) == b"hello"
     listener.stop()
 
@@ -189,11 +190,8 @@ def test_a_path_that_is_too_long_for_a_socket_is_reached_all_the_same(long_place
 
 
 def test_the_socket_of_a_killed_process_is_replaced_where_its_path_is_long(long_place: Path) -> None:
-    child = os.fork()
-    if not child:
-        GuestListener(str(long_place), greet)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    kept: list[GuestListener] = []
+    assert in_child(lambda: kept.append(GuestListener(str(long_place), greet))) == "None"
     assert find_socket(str(long_place)) is not None
     listener = GuestListener(str(long_place), greet)
     assert greeting(listener.path) == b"hello"

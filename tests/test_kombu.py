@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 import textwrap
@@ -23,6 +22,7 @@ from kombu.asynchronous import Hub
 
 import warren
 import warren.kombu
+from tests.support.forked import in_child
 from tests.support.waiting import together, wait_until
 from warren.client import shared_directory
 from warren.handles.shared_node import _NODES
@@ -242,14 +242,7 @@ def test_a_forked_child_closes_nothing_of_its_parent(connect: Connect) -> None:
     queue = filled(connection, "jobs", [1, 2])
     held = queue.get()
     key = connection.connection.node.path
-    child = os.fork()
-    if child == 0:
-        try:
-            connection.collect()
-            os._exit(_NODES.users(key))
-        finally:
-            os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
+    assert in_child(lambda: (connection.collect(), _NODES.users(key))) == "(None, 0)"
     assert _NODES.users(key) == 1
     held.ack()
     assert payloads(queue) == [2]

@@ -23,8 +23,8 @@ from typer.testing import CliRunner
 
 import warren
 import warren.aio
+from tests.support.forked import in_child, is_dropped
 from tests.support.sharing_tools import Member, hang_up, host_of, link_of
-from tests.support.strangers import is_dropped
 from tests.support.waiting import together, wait_until
 from warren import cli, management
 from warren.actors.node.node_socket import SOCKET_NAME
@@ -403,20 +403,25 @@ def test_what_cannot_be_done_from_outside_says_so(guest: Node) -> None:
 
 
 @pytest.mark.slow
-def test_publishers_wait_while_an_alarm_is_set(host: Node, guest: Node) -> None:
-    queue = guest.queue("q")
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_publishers_wait_while_an_alarm_is_set(host: Node, guest: Node, kind: str) -> None:
+    queue, topic = guest.queue("q"), guest.topic("t", queues=1)
+    publish, publish_many = (
+        (queue.publish, queue.publish_many) if kind == "queue" else (topic.append, topic.append_many)
+    )
     gate = host._running.gate
     gate.set(frozenset({"disk"}))
-    confirm = queue.publish(b"sent before the guest was told")
-    confirm.wait(60)
-    wait_until(lambda: bool(link_of(guest).blocked), "it did not come to that")
+    publish(b"sent before the guest was told").wait(60)
+    wait_until(lambda: bool(link_of(guest).blocked), "it was not told")
     with pytest.raises(BlockedError, match="low on disk"):
-        queue.publish(b"not taken", block=False)
-    with pytest.raises(BlockedError):
-        queue.publish(b"not taken", timeout=0.01)
+        publish(b"not taken", block=False)
+    for refused in (lambda: publish(b"not taken", timeout=0.01), lambda: publish_many([b"not taken"], timeout=0.01)):
+        with pytest.raises(BlockedError):
+            refused()
     threading.Timer(0.05, lambda: gate.set(frozenset())).start()
-    queue.publish(b"and this").wait(60)
-    assert len(queue) == 2
+    publish(b"and this").wait(60)
+    there = bodies(queue) + [record.body for record in topic.read("check")]
+    assert there == [b"sent before the guest was told", b"and this"]
 
 
 @pytest.mark.parametrize("how", ["publish", "append", "unique"])
@@ -865,19 +870,6 @@ def test_the_deletion_of_another_vhosts_queue_leaves_the_own_one_to_be_declared_
 # ── processes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def in_child(work: Callable[[], None]) -> None:
-    """Do it in a forked process, which must come to its end."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("whose", ["host", "guest"])
 def test_a_forked_child_is_a_client_of_its_own(host: Node, guest: Node, whose: str) -> None:
@@ -898,7 +890,7 @@ def test_a_forked_child_is_a_client_of_its_own(host: Node, guest: Node, whose: s
             assert next(own).body == b"from the child"
         node.close()
 
-    in_child(work)
+    assert in_child(work) == "None"
     delivery.ack()
     consumer.close()
     wait_until(lambda: bodies(queue) == [b"from the child", b"and routed"], "it did not come to that")
@@ -948,7 +940,7 @@ def test_a_forked_child_cannot_settle_what_its_parent_got(host: Node, guest: Nod
         assert not one.settled
         assert not any(delivery.settled for delivery in listed)
 
-    in_child(work)
+    assert in_child(work) == "None"
     one.ack()
     queue.ack(batch)
     queue.nack(listed)

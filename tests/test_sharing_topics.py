@@ -16,11 +16,12 @@ import pytest
 
 import warren
 import warren.aio
+from tests.support.forked import in_child
 from tests.support.sharing_tools import hang_up, link_of
 from tests.support.waiting import wait_until
 from warren import Topic
 from warren.client.link_reader import LinkReader
-from warren.errors import BlockedError, DataError, MemberError, QueueLostError, TransactionError, WrongProcessError
+from warren.errors import DataError, MemberError, QueueLostError, TransactionError, WrongProcessError
 from warren.handles.node import Node
 from warren.server.channels.readers import TAKEN_BYTES
 
@@ -100,22 +101,6 @@ def test_a_message_that_is_damaged_is_said_where_its_turn_comes(host: Node, gues
         with pytest.raises(DataError, match="from message 1 on") as caught:
             reader.read()
         assert (caught.value.path, caught.value.offset) == (str(log), place.physical_offset)
-
-
-@pytest.mark.slow
-def test_appenders_wait_while_an_alarm_is_set(host: Node, guest: Node) -> None:
-    topic = guest.topic("t", queues=1)
-    gate = host._running.gate
-    gate.set(frozenset({"disk"}))
-    topic.append(b"sent before the guest was told").wait(60)
-    wait_until(lambda: bool(link_of(guest).blocked), "it was not told")
-    with pytest.raises(BlockedError, match="low on disk"):
-        topic.append(b"not taken", block=False)
-    with pytest.raises(BlockedError):
-        topic.append_many([b"not taken"], timeout=0.01)
-    threading.Timer(0.05, lambda: gate.set(frozenset())).start()
-    topic.append(b"and this").wait(60)
-    assert bodies(topic) == [b"sent before the guest was told", b"and this"]
 
 
 def test_coroutines_append_and_read(guest: Node) -> None:
@@ -220,21 +205,17 @@ def test_a_forked_child_appends_and_reads_for_itself(host: Node, guest: Node, wh
     transaction = topic.prepare(b"decided by the child", queue=0)
     with topic.reader("g") as reader:
         assert len(reader.read(1)) == 1
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                with pytest.raises(WrongProcessError):
-                    reader.read()
-                transaction.commit().wait()
-                topic.append(b"from the child", queue=1).wait(60)
-                with topic.reader("g") as own:
-                    assert isinstance(own._verbs.host, LinkReader)
-                    assert own.queues() == [1]
-                code = 0
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        def work() -> None:
+            with pytest.raises(WrongProcessError):
+                reader.read()
+            transaction.commit().wait()
+            topic.append(b"from the child", queue=1).wait(60)
+            with topic.reader("g") as own:
+                assert isinstance(own._verbs.host, LinkReader)
+                assert own.queues() == [1]
+
+        assert in_child(work) == "None"
     assert bodies(topic) == [b"0", b"decided by the child", b"1", b"from the child"]
 
 

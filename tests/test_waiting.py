@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 import warren
+from tests.support.forked import in_child
 from warren.actors.runtime.pooled_actor import ActorStoppedError
 from warren.actors.runtime.shared import Shared
 from warren.actors.runtime.waiting_room import WaitingRoom
@@ -174,13 +174,7 @@ def test_at_the_end_everything_is_closed_and_nothing_made(shared: Shared[str, Th
 
 def test_a_forked_child_begins_with_nothing(shared: Shared[str, Thing]) -> None:
     thing = shared.acquire("a", Thing)
-    child = os.fork()
-    if child == 0:
-        try:
-            os._exit(0 if shared.users("a") == 0 and shared.acquire("a", Thing) is not thing else 1)
-        finally:
-            os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
+    assert in_child(lambda: (shared.users("a"), shared.acquire("a", Thing) is thing)) == "(0, False)"
     assert shared.users("a") == 1
 
 
