@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,12 @@ import pytest
 import warren
 import warren.aio
 from tests.support.both_ways import SLOW_SYNC, breathe, driven, in_a_loop
-from tests.support.runtime_tools import HandNode, hand_node
+from tests.support.runtime_tools import SMALL, HandNode, hand_node
 from warren.actors.engines.queue.backing import Backing
 from warren.actors.runtime.pooled_actor import Turns
 from warren.values.messages import publish_key
+from warren.verbs.topics.topic_host import LocalTopic
+from warren.verbs.topics.topic_verbs import TopicVerbs
 
 
 @pytest.fixture
@@ -28,8 +30,8 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def hand() -> Iterator[HandNode]:
-    """A node whose turns run on command, with room for two messages at a time in a queue."""
-    made = hand_node(credit_flow_default_credit=(2, 1))
+    """A node whose turns run on command, with room for two messages at a time in a queue or log."""
+    made = hand_node(**SMALL, credit_flow_default_credit=(2, 1))
     yield made
     made.node.close()
 
@@ -119,52 +121,96 @@ async def test_closing_the_node_ends_consumers_and_wakes_blocked_publishers(hand
 # ── back-pressure ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+Place = warren.aio.Queue | warren.aio.Topic
+KINDS = pytest.mark.parametrize("kind", ["queue", "topic"])
+
+
+def place_of(hand: HandNode, kind: str) -> Place:
+    """A handle on a new queue or topic of a node that nobody drives."""
+    if kind == "queue":
+        return handle(hand.node)
+    hand.node.topic("t", queues=1)
+    running = hand.node._running
+    return warren.aio.Topic(TopicVerbs(LocalTopic(running, "t"), running.config.topics))
+
+
+def senders(place: Place) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """What sends a message, many, and one without waiting."""
+    if isinstance(place, warren.aio.Queue):
+        return place.publish, place.publish_many, place.publish_nowait
+    return place.append, place.append_many, place.append_nowait
+
+
+def inbox_of(place: Place) -> Any:
+    if isinstance(place, warren.aio.Queue):
+        return place.blocking._verbs.actor.actor_inbox
+    return place.blocking._verbs.node.topics_now().log.actor_inbox
+
+
+def all_in(place: Place) -> list[bytes]:
+    if isinstance(place, warren.aio.Queue):
+        return [one.body for one in place.blocking.browse()]
+    return [one.body for one in place.blocking.read("all")]
+
+
+@KINDS
 @in_a_loop
-async def test_an_alarm_holds_publishers_and_lets_the_rest_go_on(hand: HandNode) -> None:
+async def test_an_alarm_holds_publishers_and_lets_the_rest_go_on(hand: HandNode, kind: str) -> None:
     async with driven(hand) as node:
-        q = await node.queue("q")
-        await q.publish(b"before")
+        place: Place = await (node.queue("q") if kind == "queue" else node.topic("t", queues=1))
+        send, send_many, send_nowait = senders(place)
+        await send(b"before")
         hand.machine.used_bytes = hand.machine.total_memory_bytes
         hand.advance(2)
         assert (await node.memory())["alarms"] == ["memory"]
-        held = [asyncio.create_task(q.publish(b"%d" % n)) for n in range(3)]
-        given_up = asyncio.create_task(q.publish(b"given up"))
-        everywhere = asyncio.create_task(node.publish_to(["q"], b"3"))
+        held = [asyncio.create_task(send(b"0")), asyncio.create_task(send_many([b"1"]))]
+        given_up = asyncio.create_task(send(b"given up"))
+        if isinstance(place, warren.aio.Queue):
+            held += [asyncio.create_task(place.publish(b"2")), asyncio.create_task(node.publish_to(["q"], b"3"))]
+        else:
+            held += [asyncio.create_task(place.append(b"2")), asyncio.create_task(place.prepare(b"half"))]
+        await breathe(hand)
         with pytest.raises(warren.errors.BlockedError, match="memory alarm"):
-            q.publish_nowait(b"refused")
+            send_nowait(b"refused")
         with pytest.raises(warren.errors.BlockedError, match=r"blocked for 0\.01 seconds"):
-            await q.publish(b"too long", timeout=0.01)
+            await send(b"too long", timeout=0.01)
         with pytest.raises(warren.errors.BlockedError):
-            await q.room(timeout=0)
+            await place.room(timeout=0)
         given_up.cancel()
         await breathe(hand)
-        assert not any(task.done() for task in (*held, everywhere))
-        first = await q.get()
-        assert first is not None
-        assert first.body == b"before"
+        assert not any(task.done() for task in held)
+        if isinstance(place, warren.aio.Queue):
+            first = await place.get()
+            assert first is not None
+            assert first.body == b"before"
+        else:
+            assert [record.body async for record in place.read("g")] == [b"before"]
         hand.machine.used_bytes = 0
         hand.advance(2)
-        await asyncio.gather(*held, everywhere)
-        assert sorted(await bodies_of(q)) == [b"0", b"1", b"2", b"3", b"before"]
-
-
-@in_a_loop
-async def test_a_queue_that_is_behind_holds_publishers(hand: HandNode) -> None:
-    q = handle(hand.node)
+        await asyncio.gather(*held)
     hand.run()
-    tasks = [asyncio.create_task(q.publish(b"%d" % n)) for n in range(9)]
+    assert sorted(all_in(place)) == [b"0", b"1", b"2", *([b"3"] if kind == "queue" else []), b"before"]
+
+
+@KINDS
+@in_a_loop
+async def test_a_queue_or_log_that_is_behind_holds_publishers(hand: HandNode, kind: str) -> None:
+    place = place_of(hand, kind)
+    send, _, send_nowait = senders(place)
+    hand.run()
+    tasks = [asyncio.create_task(send(b"%d" % n)) for n in range(9)]
     await breathe()
-    assert q.blocking._verbs.actor.actor_inbox.weight == 2  # the credit
+    assert inbox_of(place).weight == 2  # the credit
     with pytest.raises(warren.errors.BlockedError, match="too many waiting messages"):
-        q.publish_nowait(b"refused")
-    room = asyncio.create_task(q.room())
+        send_nowait(b"refused")
+    room = asyncio.create_task(place.room())
     await breathe()
     assert not room.done()
     while not all(task.done() for task in tasks):
         await breathe(hand)
-        assert q.blocking._verbs.actor.actor_inbox.weight <= 2
+        assert inbox_of(place).weight <= 2
     await asyncio.gather(room, *tasks)
-    assert [one.body for one in q.blocking.browse()] == [b"%d" % n for n in range(9)]
+    assert all_in(place) == [b"%d" % n for n in range(9)]
 
 
 # ── cancellation ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -209,16 +255,19 @@ async def test_what_a_cancelled_get_would_have_brought_goes_back(
         assert [one.body for one in await q.get_many(2)] == [b"1", b"2"]
 
 
+@KINDS
 @in_a_loop
-async def test_a_cancelled_publish_that_was_handed_over_is_published(hand: HandNode) -> None:
-    q = handle(hand.node)
-    publishing = asyncio.create_task(q.publish(b"1"))
+async def test_a_cancelled_publish_that_was_handed_over_is_published(hand: HandNode, kind: str) -> None:
+    place = place_of(hand, kind)
+    send, send_many, _ = senders(place)
+    sending = [asyncio.create_task(send(b"1")), asyncio.create_task(send_many([b"2"]))]
     await breathe()
-    publishing.cancel()
+    for task in sending:
+        task.cancel()
     await breathe()
-    assert publishing.cancelled()
+    assert all(task.cancelled() for task in sending)
     hand.run()
-    assert [one.body for one in q.blocking.browse()] == [b"1"]
+    assert sorted(all_in(place)) == [b"1", b"2"]
 
 
 @in_a_loop

@@ -18,7 +18,7 @@ from pykka._envelope import Envelope
 import warren
 import warren.aio
 from tests.support.both_ways import SLOW_SYNC, breathe, driven, in_a_loop
-from tests.support.runtime_tools import HandNode, hand_node
+from tests.support.runtime_tools import SMALL, HandNode, hand_node
 from warren.actors.engines.topics.consumer_groups import ConsumerGroups
 from warren.actors.engines.topics.errors import (
     MemberError,
@@ -32,14 +32,6 @@ from warren.storage.real_file import RealFile
 from warren.verbs.topics.reader_host import LocalMembership
 from warren.verbs.topics.topic_host import LocalTopic
 from warren.verbs.topics.topic_verbs import TopicVerbs
-
-SMALL: dict[str, Any] = {
-    "mapped_file_size_commit_log": 1 << 16,
-    "mapped_file_size_consume_queue": 6000,
-    "max_hash_slot_num": 100,
-    "max_index_num": 400,
-}
-"""Files that a disk in memory can have many of; a gigabyte there would set the memory alarm."""
 
 
 @pytest.fixture
@@ -225,76 +217,7 @@ async def test_closing_a_reader_ends_an_iteration_and_a_read_that_wait(path: str
                 await reading
 
 
-# ── back-pressure ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@in_a_loop
-async def test_an_alarm_holds_producers_and_lets_readers_go_on(hand: HandNode) -> None:
-    async with driven(hand) as node:
-        events = await node.topic("events", queues=1)
-        await events.append(b"before")
-        hand.machine.used_bytes = hand.machine.total_memory_bytes
-        hand.advance(2)
-        held = [
-            asyncio.create_task(events.append(b"1")),
-            asyncio.create_task(events.append_many([b"2"])),
-            asyncio.create_task(events.prepare(b"3")),
-        ]
-        given_up = asyncio.create_task(events.append(b"given up"))
-        await breathe(hand)
-        with pytest.raises(warren.errors.BlockedError, match="memory alarm"):
-            events.append_nowait(b"refused")
-        with pytest.raises(warren.errors.BlockedError, match=r"blocked for 0\.01 seconds"):
-            await events.append(b"too long", timeout=0.01)
-        with pytest.raises(warren.errors.BlockedError):
-            await events.room(timeout=0)
-        given_up.cancel()
-        await breathe(hand)
-        assert not any(task.done() for task in held)
-        assert await read_all(events, "g") == [b"before"]
-        hand.machine.used_bytes = 0
-        hand.advance(2)
-        await asyncio.gather(*held)
-        assert sorted(await read_all(events, "g")) == [b"1", b"2"]
-
-
-@in_a_loop
-async def test_a_log_that_is_behind_holds_producers() -> None:
-    hand = hand_node(**SMALL, credit_flow_default_credit=(2, 1))
-    hand.node.topic("events", queues=1)
-    events = warren.aio.Topic(_topic_verbs(hand.node._running, "events"))
-    hand.run()
-    tasks = [asyncio.create_task(events.append(b"%d" % n)) for n in range(9)]
-    await breathe()
-    assert events.blocking._verbs.node.topics_now().log.actor_inbox.weight == 2  # the credit
-    with pytest.raises(warren.errors.BlockedError, match="too many waiting messages"):
-        events.append_nowait(b"refused")
-    room = asyncio.create_task(events.room())
-    await breathe()
-    assert not room.done()
-    while not all(task.done() for task in tasks):
-        await breathe(hand)
-        assert events.blocking._verbs.node.topics_now().log.actor_inbox.weight <= 2
-    await asyncio.gather(room, *tasks)
-    assert [one.body for one in events.blocking.read("g")] == numbers(9)
-    hand.node.close()
-
-
 # ── cancellation ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@in_a_loop
-async def test_a_cancelled_append_that_was_handed_over_is_appended(hand: HandNode) -> None:
-    hand.node.topic("events")
-    events = warren.aio.Topic(_topic_verbs(hand.node._running, "events"))
-    appending = [asyncio.create_task(events.append(b"1")), asyncio.create_task(events.append_many([b"2"]))]
-    await breathe()
-    for task in appending:
-        task.cancel()
-    await breathe()
-    assert all(task.cancelled() for task in appending)
-    hand.run()
-    assert sorted(one.body for one in events.blocking.read("g")) == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("answered", [False, True])

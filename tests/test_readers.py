@@ -10,18 +10,11 @@ import pytest
 
 import warren
 from tests.support.both_ways import both_ways, both_ways_by_hand, done, entered, listed, some, up_to
-from tests.support.runtime_tools import HandNode
+from tests.support.runtime_tools import SMALL, HandNode
 from warren.actors.engines.topics.errors import MemberError, QueueLostError, TopicError
 from warren.actors.topics.log_upkeep import LogUpkeep
 from warren.storage.errors import DataError
 
-SMALL: dict[str, Any] = {
-    "mapped_file_size_commit_log": 1 << 16,
-    "mapped_file_size_consume_queue": 6000,
-    "max_hash_slot_num": 100,
-    "max_index_num": 400,
-}
-"""Files that a disk in memory can have many of; a gigabyte there would set the memory alarm."""
 LOG = "/data/topics/commitlog/" + "0" * 20
 
 
