@@ -185,8 +185,10 @@ def _light_messages(columns: RecordColumns, batch_topics: Collection[str]) -> di
 def _with_property(columns: RecordColumns, rows: Longs, name: str) -> Iterator[tuple[int, dict[str, str]]]:
     """The rows that have a property, and all their properties."""
     spans, encoded = columns.spans, name.encode()
+    if encoded not in spans.data:
+        return
     starts, sizes = spans.properties_starts[rows].tolist(), spans.properties_sizes[rows].tolist()
-    for row, start, size in zip(rows.tolist(), starts, sizes, strict=True) if encoded in spans.data else ():
+    for row, start, size in zip(rows.tolist(), starts, sizes, strict=True):
         stored = spans.data[start : start + size]
         if encoded in stored:
             yield row, decode_properties(stored)
