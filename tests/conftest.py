@@ -7,6 +7,7 @@ sets WARREN_REQUIRE_BROKER, it fails there instead, so that a green run never me
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 from collections import Counter
@@ -23,6 +24,7 @@ from tests.support.java import SHORT_LIVED
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.support.server_tools import Served
     from tests.support.spark_cluster import SparkCluster
     from warren.handles.node import Node
 
@@ -156,3 +158,18 @@ def guest(host: Node) -> Iterator[Node]:
 
     with warren.open(host.path, share=True, sync="os") as node:
         yield node
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Served]:
+    """A node and its server, for clients."""
+    from tests.support.server_tools import served
+
+    with served(tmp_path / "node") as served_node:
+        yield served_node
+
+
+@pytest.fixture
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """What a module's tests break on purpose is not logged."""
+    caplog.set_level(logging.CRITICAL, "warren")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 from collections.abc import Iterator
@@ -29,9 +28,7 @@ LIMIT = 4 * GIB
 """40 % of the machine's memory."""
 
 
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "warren")
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 # ── the actor among listeners ───────────────────────────────────────────────────────────────────────────────────────

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import random
 import time
@@ -19,10 +18,7 @@ from warren.actors.queue.queue_entry import QueueEntry
 from warren.storage.errors import StorageError, WarrenError
 from warren.verbs.steps import run
 
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "warren")
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def entry_of(queue: warren.Queue) -> QueueEntry:

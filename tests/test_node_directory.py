@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import random
 from pathlib import Path
@@ -38,9 +37,7 @@ from warren.storage.own_files import KEYS_LOG
 SMALL: dict[str, Any] = {"segment_entry_count": 16, "queue_index_max_journal_entries": 8}
 
 
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "warren")
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 # ── damage that is found when a directory is opened ─────────────────────────────────────────────────────────────────

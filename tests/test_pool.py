@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -38,9 +37,7 @@ def pool() -> Iterator[HandPool]:
     forget_actors(hand)
 
 
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "warren")
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def scribe(pool: Pool) -> Scribe:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -25,9 +24,7 @@ BIG = b"B" * 5000
 """Goes to the shared store."""
 
 
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "warren")
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.fixture

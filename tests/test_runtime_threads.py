@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 import threading
@@ -17,9 +16,7 @@ from warren.storage.errors import WarrenError
 BIG = b"B" * 5000
 
 
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "warren")
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def body(sender: int, number: int) -> bytes:

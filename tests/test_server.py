@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
@@ -40,12 +40,6 @@ from warren.storage.errors import DirectoryLostError, SettingsError
 from warren.verbs.steps import run
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path / "node") as found:
-        yield found
 
 
 def test_what_is_published_is_confirmed_got_and_gone(here: Served) -> None:

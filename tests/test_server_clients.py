@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pamqp.frame
 import pytest
@@ -14,7 +13,7 @@ from pamqp.base import Frame as Method
 from pika import spec
 from pika.exceptions import ChannelClosedByBroker
 
-from tests.support.server_tools import Served, events_until, served
+from tests.support.server_tools import Served, events_until
 from warren.amqp.connection import Connection
 from warren.amqp.methods import encode_method
 from warren.amqp.received import Event
@@ -22,12 +21,6 @@ from warren.amqp.states import Side, State
 
 PATIENCE_S = 10.0
 ROUNDS = 200
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path / "node") as found:
-        yield found
 
 
 def test_who_deletes_a_queue_that_it_consumes_is_answered_before_its_consumer_is_cancelled(here: Served) -> None:

@@ -6,7 +6,6 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pika
@@ -24,12 +23,6 @@ from warren.server import ServerSettings
 from warren.server.settings import TlsSettings
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path / "node") as found:
-        yield found
 
 
 def test_consumers_that_do_not_read_are_given_a_bounded_number_of_messages(here: Served) -> None:

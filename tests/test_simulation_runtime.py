@@ -9,7 +9,6 @@ also says what has to have shown itself on the way, so that none passes because 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,9 +24,7 @@ SMALL, EMBEDDED, STORED = 100, 3000, 5000
 PROFILES: tuple[Profile, ...] = ("default", "rabbitmq-3.10")
 
 
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, "warren")
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 PairOf = Callable[..., Pair]

@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,6 @@ from warren.storage.topic_settings import TopicSettings
 from warren.verbs.steps import call, run
 
 SMALL_FILES: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 20 * 100}
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path / "node") as found:
-        yield found
 
 
 def declare(channel: BlockingChannel, name: str = "events", **arguments: Any) -> None:
