@@ -24,13 +24,13 @@ from typing import Final
 import attrs
 import numpy as np
 
-from warren.actors.engines.topics.names import SCHEDULE_TOPIC
+from warren.actors.engines.topics.names import REAL_TOPIC, SCHEDULE_TOPIC, UNIQ_KEY
 from warren.actors.engines.topics.store_files import CONFIG
 from warren.msg_store.commit_log.commit_log_format import Record, decode_properties
 from warren.salvage.queue_directory import Finding, damage_by
 from warren.salvage.rocketmq.batch_queues import Units, good_units
 from warren.salvage.rocketmq.config_files import DELAY_OFFSETS
-from warren.salvage.rocketmq.record_lines import UNIQUE_KEY, number_in
+from warren.salvage.rocketmq.record_lines import number_in
 from warren.salvage.rocketmq.rocketmq_store import RocketmqStore
 from warren.salvage.rocketmq.store_reading import queue_entries
 from warren.storage.errors import DataError
@@ -40,7 +40,6 @@ from warren.storage.mapped_files import file_name, parse_file_name
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 _DUE_MS: Final = "TIMER_OUT_MS"
 _DELETED_KEY: Final = "TIMER_DEL_UNIQKEY"
-_REAL_TOPIC: Final = "REAL_TOPIC"
 _CHECKPOINT: Final = "timercheck"
 _LOG: Final = "timerlog"
 
@@ -146,7 +145,7 @@ def _of_timers(opened: RocketmqStore) -> Iterator[Waiting | Finding]:
         elif _DELETED_KEY in properties:
             deleted.add((due_ms, properties[_DELETED_KEY]))
         else:
-            key = f"{properties.get(_REAL_TOPIC)}+{properties.get(UNIQUE_KEY)}"
+            key = f"{properties.get(REAL_TOPIC)}+{properties.get(UNIQ_KEY)}"
             timers.append((Waiting(due_ms, physical_offset, size), key))
     yield from (timer for timer, key in timers if (timer.due_ms, key) not in deleted)
 

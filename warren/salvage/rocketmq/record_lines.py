@@ -19,13 +19,11 @@ from base64 import b64encode
 from hashlib import sha256
 from typing import Any, Final
 
+from warren.actors.engines.topics.names import KEYS, TAGS, UNIQ_KEY
 from warren.msg_store.commit_log.commit_log_format import Blank, Record, decode_properties
 from warren.msg_store.commit_log.record_bodies import stored_body
 from warren.salvage.names import to_json
 
-KEYS = "KEYS"
-TAGS = "TAGS"
-UNIQUE_KEY = "UNIQ_KEY"
 _MOST_DIGITS: Final = 19
 
 
@@ -89,7 +87,7 @@ def has_key(stored: bytes, key: str) -> bool:
     if stored == b"KEYS\x01" + key.encode("utf-8", "replace") and " " not in key:  # as most have it
         return bool(key)
     properties = decode_properties(stored)
-    keys = [properties.get(UNIQUE_KEY), *properties.get(KEYS, "").split(" ")]
+    keys = [properties.get(UNIQ_KEY), *properties.get(KEYS, "").split(" ")]
     return bool(key) and key in keys
 
 

@@ -89,11 +89,6 @@ class RocketmqStore:
                 pass
         return cut if walked.good_end > log.end else None
 
-    def close(self) -> None:
-        """Close the files."""
-        self.store.abandon()
-        self.files.close()
-
 
 @contextmanager
 def open_rocketmq(path: str, changes: Mapping[str, str], *, start: bool = False) -> Iterator[RocketmqStore]:

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from warren.actors.engines.topics.names import KEYS, TAGS
 from warren.arrow.arrays import chosen, rows_of, slices
 from warren.msg_store.commit_log.commit_log_format import Host
 from warren.msg_store.commit_log.record_bodies import BATCH, COMPRESSED, batch_messages, sent_body
 from warren.msg_store.commit_log.record_columns import Hosts, RecordColumns
-from warren.salvage.rocketmq.record_lines import KEYS, TAGS
 from warren.storage.errors import DataError, MessageError
 from warren.tables.property_maps import PropertyMaps
 from warren.tables.read_options import ReadOptions
