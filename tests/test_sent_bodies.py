@@ -35,6 +35,8 @@ from warren.msg_store.commit_log.commit_log_format import Host
 from warren.msg_store.commit_log.record_bodies import MOST_BODY_BYTES
 from warren.salvage.rocketmq.batch_queues import UNIT
 from warren.salvage.rocketmq.rocketmq_store import index_names
+from warren.salvage.rocketmq.verify_store import verify_store
+from warren.salvage.source import open_place
 from warren.storage.errors import DataError, MessageError
 from warren.storage.filesystem import RealFileSystem
 from warren.storage.topic_settings import ROCKETMQ_4_9
@@ -436,6 +438,18 @@ def test_a_wrong_field_of_a_unit_is_damage(tmp_path: Path, at: int, data: bytes,
         data = b"\1"
     overwrite(file, UNIT_BYTES + at, data)
     assert verified(topics) == (1, [(kind, UNITS, UNIT_BYTES)])
+
+
+def test_every_byte_of_a_unit_is_compared(tmp_path: Path) -> None:
+    topics, file = three_batches(tmp_path)
+    units = file.read_bytes()
+    for position in range(3 * UNIT_BYTES):
+        overwrite(file, position, bytes((units[position] ^ 0x81,)))
+        with open_place(str(topics)) as place:
+            findings = [*verify_store(place.files, place.store(), SMALL)]
+        is_reserved = position % UNIT_BYTES >= UNIT_BYTES - 4
+        assert any(finding.severity == "damage" for finding in findings) != is_reserved, position
+        file.write_bytes(units)
 
 
 def test_a_batch_with_another_queue_offset_than_its_base_is_damage(tmp_path: Path) -> None:
