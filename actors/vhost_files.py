@@ -64,7 +64,7 @@ class VhostFiles:
     """Other damage: recovery terms, store files."""
     _lock: Lock
     _synced: dict[str, bool] = attrs.Factory(dict)
-    """The paths of the queues' directories that are known to survive a power loss, and whether their names do."""
+    """The paths of directories that are known to name their queue, and whether the names are synced."""
 
     @classmethod
     def open(
@@ -119,7 +119,7 @@ class VhostFiles:
                 self.untouched.add(entry)
                 if queue is not None:
                     self.queue_directories[queue] = entry
-        self._synced.update(dict.fromkeys(map(self.queue_path, self.untouched), False))
+                    self._synced[self.queue_path(entry)] = False
 
     def queue_path(self, entry: str) -> str:
         return f"{self.path}/{names.QUEUES_DIRECTORY}/{entry}"
@@ -131,6 +131,12 @@ class VhostFiles:
             untouched.remove(entry)
             return True
         return self.files.is_directory(path)
+
+    def forget(self, entry: str) -> None:
+        """Forget a directory, because it is deleted."""
+        self.untouched.discard(entry)
+        self.down.pop(entry, None)
+        self._synced.pop(self.queue_path(entry), None)
 
     def entry(self, queue: bytes) -> str:
         """Return the name of a queue's directory."""

@@ -46,8 +46,6 @@ LAST_DESCRIPTORS: Final = 64
 _MOST: Final = 65536  # a table of descriptors without a limit is still memory of the kernel's
 _LEAST: Final = 16
 
-_Identity = tuple[int, int]
-
 
 def descriptor_bound(reserved: int = RESERVED_DESCRIPTORS) -> int:
     """How many files to hold open: what the system allows this process (the soft limit), less a reserve."""
@@ -68,7 +66,7 @@ def among_last(descriptor: int) -> bool:
 class DescriptorCache:
     """Lends descriptors to the files that it opened. ``lock`` guards it if several threads use its files."""
 
-    __slots__ = ("_by_identity", "_latest", "_lock", "_open", "evictions", "max_open_files", "sync_evicted")
+    __slots__ = ("_by_path", "_latest", "_lock", "_open", "evictions", "max_open_files", "sync_evicted")
 
     def __init__(
         self,
@@ -86,8 +84,8 @@ class DescriptorCache:
         self._open: OrderedDict[BoundedFile, None] = OrderedDict()
         """Files that have a descriptor, the one used longest ago first."""
         self._latest: BoundedFile | None = None
-        self._by_identity: dict[_Identity, list[BoundedFile]] = {}
-        """Every file that is not closed."""
+        self._by_path: dict[str, list[BoundedFile]] = {}
+        """Every file that is not closed, by its normalized path."""
 
     def __len__(self) -> int:
         """Descriptors that are open."""
@@ -95,8 +93,8 @@ class DescriptorCache:
 
     def open(self, path: str, flags: int) -> BoundedFile:
         with self._lock:
-            file = BoundedFile(self, path, flags, self._descriptor(path, flags))
-            self._by_identity.setdefault(file.identity, []).append(file)
+            file = BoundedFile(self, path, flags, *self._descriptor(path, flags))
+            self._by_path.setdefault(os.path.normpath(path), []).append(file)
             self._open[file] = None
             self._latest = file
         return file
@@ -127,32 +125,22 @@ class DescriptorCache:
             self._open.pop(file, None)
             if self._latest is file:
                 self._latest = None
-            others = self._by_identity[file.identity]
+            others = self._by_path[path := os.path.normpath(file.path)]
             others.remove(file)
             if not others:
-                del self._by_identity[file.identity]
+                del self._by_path[path]
 
     def pin(self, path: str) -> None:
         """Keep a descriptor for every open file at ``path``, which is about to lose this name."""
-        try:
-            status = os.stat(path)
-        except OSError:
-            return  # the operation on the path will raise the error
         with self._lock:
-            for file in self._by_identity.get((status.st_dev, status.st_ino), ()):
+            for file in self._by_path.get(os.path.normpath(path), ()):
                 if file.evicted:
                     self._bring_back(file)
                 file.pinned = True
 
-    def pin_tree(self, path: str) -> None:
-        """As :meth:`pin`, of every file below a directory."""
-        for directory, _, names in os.walk(path):
-            for name in names:
-                self.pin(f"{directory}/{name}")
-
     def check_invariants(self) -> None:
         """Raise ``RuntimeError`` if the bookkeeping is wrong; to be called while no file is in use."""
-        all_files = [file for files in self._by_identity.values() for file in files]
+        all_files = [file for files in self._by_path.values() for file in files]
         if any(file.closed or file.busy for file in all_files):
             raise RuntimeError("a closed or busy file is still registered")
         if {file for file in all_files if not file.evicted} != set(self._open):
@@ -160,7 +148,7 @@ class DescriptorCache:
 
     # ── with the lock held ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _descriptor(self, path: str, flags: int) -> int:
+    def _descriptor(self, path: str, flags: int) -> tuple[int, os.stat_result]:
         """Open a file; at the bound, or where the system has no descriptor left, another one is evicted first."""
         while len(self._open) >= self.max_open_files and self._evict():
             pass
@@ -172,7 +160,7 @@ class DescriptorCache:
                     raise refused(path, error) from error
 
     def _bring_back(self, file: BoundedFile) -> None:
-        file.reopened(self._descriptor(file.path, file.flags))
+        file.reopened(*self._descriptor(file.path, file.flags))
         self._open[file] = None
         self._latest = file
 
@@ -225,7 +213,7 @@ class BoundedFile(RealFile):
         "was_read",
     )
 
-    def __init__(self, cache: DescriptorCache, path: str, flags: int, descriptor: int) -> None:
+    def __init__(self, cache: DescriptorCache, path: str, flags: int, descriptor: int, status: os.stat_result) -> None:
         self.path = path
         self._cache = cache
         self._descriptor = descriptor
@@ -243,9 +231,8 @@ class BoundedFile(RealFile):
         self.was_read = False
         """Whether it was read since it was moved to the end of ``_open``."""
         self.unsynced = False
-        status = os.fstat(descriptor)
         self.end = status.st_size
-        self.identity: _Identity = (status.st_dev, status.st_ino)
+        self.identity = (status.st_dev, status.st_ino)
 
     @property
     def evicted(self) -> bool:
@@ -255,9 +242,8 @@ class BoundedFile(RealFile):
     def evictable(self) -> bool:
         return not self.busy and not self.readers and not self.pinned
 
-    def reopened(self, descriptor: int) -> None:
+    def reopened(self, descriptor: int, status: os.stat_result) -> None:
         """Take a newly opened descriptor, if it belongs to this file."""
-        status = os.fstat(descriptor)
         if (status.st_dev, status.st_ino) != self.identity:
             os.close(descriptor)
             raise StorageError(f"{self.path}: replaced by another file while it was in use")

@@ -177,11 +177,11 @@ def make_beside(
     If that fails, the new file is removed: on a full disk it would waste room.
     """
     scratch = path + suffix
-    if files.exists(scratch):
-        files.delete(scratch)
     try:
         handle = files.open_append(scratch)
         try:
+            if handle.end:  # left by a crash
+                handle.truncate(0)
             write(handle)
             if sync:
                 handle.sync()
@@ -328,7 +328,7 @@ class RealFileSystem:
     def read(self, path: str) -> bytes:
         handle = self.open_read(path)
         try:
-            return handle.pread(handle.size(), 0)
+            return handle.pread(handle.end, 0)
         finally:
             handle.close()
 
@@ -346,15 +346,15 @@ class RealFileSystem:
             os.unlink(path)
 
     def delete_tree(self, path: str) -> None:
-        import shutil
-
-        if self.descriptors is not None and not os.path.islink(path):
-            self.descriptors.pin_tree(path)
         with _system_errors(path), contextlib.suppress(FileNotFoundError):
             if os.path.islink(path):
                 os.unlink(path)  # the link's target is not ours
-            else:
-                shutil.rmtree(path)
+                return
+            with os.scandir(path) as entries:
+                below = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
+            for entry_path, is_directory in below:
+                (self.delete_tree if is_directory else self.delete)(entry_path)
+            os.rmdir(path)
 
     def list(self, path: str) -> list[str]:
         with _system_errors(path):

@@ -111,7 +111,7 @@ def _lock(path: str) -> tuple[int, tuple[int, int]]:
     """Lock the file at ``path``: its descriptor and identity. Raises :class:`DirectoryLockedError` and ``OSError``."""
     for _ in range(_ROUNDS):
         try:
-            descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
+            descriptor, _ = open_regular(path, os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:  # removed by its holder, just now; or there is no directory
             if os.path.isdir(os.path.dirname(path) or "."):
                 continue

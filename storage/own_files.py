@@ -33,15 +33,14 @@ KEYS_LOG: Final = "unique.log"
 """The keys of messages (:mod:`warren.actors.engines.unique_keys`), in the same folder."""
 
 
-def create(path: str, flags: int) -> int:
-    """Make a file and open it; raises ``FileExistsError`` if something has the name."""
+def create(path: str, flags: int) -> tuple[int, os.stat_result]:
+    """Make a file and open it: its descriptor and status. Raises ``FileExistsError`` if something has the name."""
     descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE)
     try:
-        _settle(descriptor, FILE_MODE, os.path.dirname(path))
+        return descriptor, _settle(descriptor, FILE_MODE, os.path.dirname(path))
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor
 
 
 def make_directories(path: str, *, for_owner: bool) -> None:
@@ -84,11 +83,16 @@ def private_folder(name: str) -> str | None:
     return folder if is_ours else None
 
 
-def _settle(descriptor: int, mode: int, parent: str | None) -> None:
-    """Set the mode of a new file, if the umask has removed bits, and (as the superuser) its owner."""
-    if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:  # to look is cheap, to change is a write
+def _settle(descriptor: int, mode: int, parent: str | None) -> os.stat_result:
+    """Set the mode of a new file, if the umask has removed bits, and (as the superuser) its owner.
+
+    Returns the status that it had before.
+    """
+    status = os.fstat(descriptor)
+    if stat.S_IMODE(status.st_mode) != mode:  # to look is cheap, to change is a write
         os.fchmod(descriptor, mode)
     if parent is not None and os.geteuid() == 0:
         owner = os.stat(parent or ".")
         if owner.st_uid:
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    return status

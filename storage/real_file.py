@@ -26,8 +26,8 @@ def refused(path: str, error: OSError) -> StorageError:
     return kind(f"{path}: {error.strerror or error}")
 
 
-def open_regular(path: str, flags: int) -> int:
-    """A descriptor of a regular file; raises ``OSError`` for all else.
+def open_regular(path: str, flags: int) -> tuple[int, os.stat_result]:
+    """A descriptor of a regular file, and the file's status; raises ``OSError`` for all else.
 
     Opening a FIFO would wait for its other end, and reading a terminal for input; opening some devices has side
     effects. So the path is checked before it is opened, and the opened file again, because the name may have been
@@ -49,12 +49,13 @@ def open_regular(path: str, flags: int) -> int:
             pass  # by another process, just now
     try:
         descriptor = os.open(path, flags & ~os.O_CREAT)
-        _check_regular(os.fstat(descriptor).st_mode)
+        status = os.fstat(descriptor)
+        _check_regular(status.st_mode)
     except OSError:
         if descriptor >= 0:
             os.close(descriptor)
         raise
-    return descriptor
+    return descriptor, status
 
 
 def _check_regular(mode: int) -> None:
@@ -82,10 +83,10 @@ class RealFile:
         self.path = path
         self._descriptor = -1
         try:
-            self._descriptor = open_regular(path, flags)
-            self.end = os.fstat(self._descriptor).st_size
+            self._descriptor, status = open_regular(path, flags)
         except OSError as error:
             raise refused(path, error) from error
+        self.end = status.st_size
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
         start = self.end

@@ -110,6 +110,11 @@ class RecordLog:
         """Size of the file with the buffered records."""
         return (self._end or len(self.header)) + self._buffered_bytes
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no record."""
+        return self.size_bytes == len(self.header)
+
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def replay(self) -> Iterator[tuple[int, bytes]]:

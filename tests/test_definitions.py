@@ -406,6 +406,30 @@ def test_what_a_killed_process_left_is_made_safe_before_anybody_is_told_of_it() 
     assert cut > 3
 
 
+def test_without_syncs_a_declaration_outlives_the_process_and_a_power_loss_takes_only_the_latest() -> None:
+    files = MemoryFileSystem(random.Random(1))
+    synced = Definitions.open(files, DIRECTORY, bytes)
+    for name in ("first", "second"):
+        synced.declare_queue(queue(name))
+        synced.save()
+    definitions = Definitions.open(files, DIRECTORY, bytes, sync=False)
+    names = [f"queue-{number}" for number in range(50)]
+    files.fail("sync", times=99)
+    for name in names:
+        definitions.declare_queue(queue(name))
+        definitions.save()
+        assert definitions.is_saved
+    after_a_kill = Definitions.open(files.after_process_crash(), DIRECTORY, bytes, sync=False)
+    assert [q.name for q in after_a_kill.vhost("/").queues()] == ["first", "second", *names]
+    counts = set()
+    for seed in range(times(50)):
+        after_a_loss = Definitions.open(files.after_power_loss(random.Random(seed)), DIRECTORY, bytes)
+        left = [q.name for q in after_a_loss.vhost("/").queues()]
+        assert left == ["first", "second", *names[: len(left) - 2]]
+        counts.add(len(left))
+    assert len(counts) > 1
+
+
 def test_one_more_queue_costs_its_own_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten thousand queues declared and saved one by one must not write the ten thousand each time."""
     monkeypatch.setattr(definitions_file, "MIN_LOG_BYTES", 1000)

@@ -11,7 +11,7 @@ import pytest
 from warren.actors.vhost import Vhost
 from warren.actors.vhost_files import PERSISTENT_STORE
 from warren.queue_index.index.directory import queue_directory_name, queue_name_file, vhost_config
-from warren.queue_index.index.entries import journal_entries
+from warren.queue_index.index.entries import journal_entries, no_entries
 from warren.queue_index.index.facts import ACKED, DELIVERED, PLUS, PUBLISHED
 from warren.queue_index.index.record_format import JOURNAL, parse
 from warren.queue_index.index.recovery_terms import read_recovery_terms
@@ -271,7 +271,8 @@ def facts_on_disk(files: MemoryFileSystem, queue: bytes) -> list[int]:
     journal = files.read(f"{directory(queue)}/journal.jif")
     known, _ = journal_entries(parse(JOURNAL, journal), SETTINGS.segment_entry_count)
     path = f"{directory(queue)}/0.idx"
-    entries = read_segment(files, path, SETTINGS.segment_entry_count).entries
+    exists = files.exists(path)
+    entries = read_segment(files, path, SETTINGS.segment_entry_count).entries if exists else no_entries(0)
     entries.reach(SETTINGS.segment_entry_count)
     if 0 in known:
         known[0].reach(SETTINGS.segment_entry_count)

@@ -147,7 +147,9 @@ class NodeRegistry:
         """Open what is declared, and these vhosts, which are on disk. ``adopts_queues``: empty queues without a
         definition are declared, too, because the directory was a broker's."""
         self._adopts_queues = adopts_queues
-        self._definitions = Definitions.open(self._context.files, self._path, self._context.random)
+        self._definitions = Definitions.open(
+            self._context.files, self._path, self._context.random, sync=self._context.settings.sync != "os"
+        )
         if not vhost_names:  # so that a crash from here on leaves no directory that looks like a broker's
             self._definitions.save()
         for name in vhost_names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -71,11 +71,14 @@ class QueueOpening:
     _sides: set[str] = attrs.field(factory=set, init=False)
     """The folders there that were not looked into since the vhost was opened, by name."""
     _returned_log_of: Callable[[QueueDeclaration], RecordLog] = attrs.field(init=False)
-    """One object for all queues."""
+    _now_ns: Callable[[], int] = attrs.field(init=False)
+    _wall_us: Callable[[], int] = attrs.field(init=False)
+    """Bound once for all queues."""
 
     def __attrs_post_init__(self) -> None:
         self._is_clean = self.directory.persistent_store.clean
         self._returned_log_of = self._returned_log
+        self._now_ns, self._wall_us = self._context.clock.now_ns, self._context.clock.wall_us
 
     def open_process(self, actor: QueueActor) -> OpenedQueue:
         """Open a queue from its files; called in its actor's first turn."""
@@ -88,7 +91,7 @@ class QueueOpening:
         ):
             credit = GrantedCredit(initial, more_after)
             clients.append(RemoteStore(ref, actor.actor_ref, store, next(context.numbers), credit, context.gate))
-        parts_of = _parts_by_level(self.directory, declaration, clients, context.clock.now_ns)
+        parts_of = _LevelFiles(self.directory, declaration, clients, self._now_ns)
         durable = is_kept(declaration)
         side = self.side_files(declaration)
         has_side = durable and self.directory.is_there(side, self._sides)
@@ -104,7 +107,7 @@ class QueueOpening:
             shared = QueueContext(
                 declaration,
                 backing,
-                context.clock.wall_us,
+                self._wall_us,
                 actor.policies,
                 Counts() if context.counting else None,
                 returned_log=self._returned_log_of if durable else None,
@@ -146,6 +149,7 @@ class QueueOpening:
                 continue
             if not is_kept(declaration):
                 files.delete_tree(parts.path)
+                self.directory.forget(directory)
                 continue
             terms = self.directory.terms.get(directory) if is_untouched else None
             if terms is not None and self._is_clean and (terms.persistent_count or terms.is_blank):
@@ -215,30 +219,33 @@ class QueueOpening:
                 )
 
 
-def _parts_by_level(
-    directory: VhostFiles, queue: QueueDeclaration, clients: list[RemoteStore], now_ns: Callable[[], int]
-) -> Callable[[int | None], QueueFiles]:
-    """Return the function that gives a queue's level its files. ``clients``: its access to the vhost's two stores."""
-    persistent, transient = (StoreClient(client, client.credit) for client in clients)
+@attrs.frozen(eq=False)
+class _LevelFiles:
+    """The files of a queue's levels. ``clients``: its access to the vhost's two stores."""
 
-    def wait_for_grant() -> None:
-        for client in clients:
+    _directory: VhostFiles
+    _queue: QueueDeclaration
+    _clients: Sequence[RemoteStore]
+    _now_ns: Callable[[], int]
+
+    def __call__(self, level: int | None) -> QueueFiles:
+        persistent, transient = (StoreClient(client, client.credit) for client in self._clients)
+        parts = self._directory.parts(
+            stored_name(self._queue, level),
+            clock=self._now_ns,
+            persistent_store=persistent if is_kept(self._queue) else None,
+            transient_store=transient,
+        )
+        return attrs.evolve(parts, wait_for_grant=self._wait_for_grant, on_damage=self._tell_damage)
+
+    def _wait_for_grant(self) -> None:
+        for client in self._clients:
             if client.credit.blocked:
                 client.wait_until_taken()
 
-    def tell_damage(error: DataError) -> None:
-        _LOG.error("queue '%s': %s", queue.name, error, extra=log_event("queue_sizes_wrong", error, of=queue))
-
-    def parts_of(level: int | None) -> QueueFiles:
-        parts = directory.parts(
-            stored_name(queue, level),
-            clock=now_ns,
-            persistent_store=persistent if is_kept(queue) else None,
-            transient_store=transient,
-        )
-        return attrs.evolve(parts, wait_for_grant=wait_for_grant, on_damage=tell_damage)
-
-    return parts_of
+    def _tell_damage(self, error: DataError) -> None:
+        name = self._queue.name
+        _LOG.error("queue '%s': %s", name, error, extra=log_event("queue_sizes_wrong", error, of=self._queue))
 
 
 def stored_name(declaration: QueueDeclaration, level: int | None) -> bytes:

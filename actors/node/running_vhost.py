@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
@@ -74,6 +74,17 @@ class RunningVhost:
     """The delayed messages; ``None`` before the first one."""
     opening: bool = True
     """Whether there may be queues that are not started yet."""
+    _start: Callable[..., ActorRef[Any]] = attrs.field(init=False)
+    """Starts a queue's actor, with what all queues share."""
+
+    def __attrs_post_init__(self) -> None:
+        self._start = functools.partial(
+            QueueActor.start,
+            self._context,
+            open_process=self.queue_opening.open_process,
+            dispatch=self.dispatch,
+            is_opening=lambda: self.opening,
+        )
 
     @classmethod
     def open(
@@ -151,8 +162,7 @@ class RunningVhost:
         for stored in stored_names(entry.declaration):
             directory = self.directory.entry(stored)
             self._context.remove_tree(self.directory.queue_path(directory))
-            self.directory.untouched.discard(directory)
-            self.directory.down.pop(directory, None)
+            self.directory.forget(directory)
         self._context.remove_tree(self.queue_opening.side_files(entry.declaration))
         entry.error = None
 
@@ -169,14 +179,8 @@ class RunningVhost:
 
     def start_queue(self, entry: QueueEntry) -> None:
         """Start an actor for a queue, new or with files."""
-        ref = QueueActor.start(
-            self._context,
-            entry.declaration,
-            open_process=self.queue_opening.open_process,
-            dispatch=self.dispatch,
-            is_opening=lambda: self.opening,
-            policies=self.definitions.policies.of("queue", entry.declaration.name),
-        )
+        policies = self.definitions.policies.of("queue", entry.declaration.name)
+        ref = self._start(declaration=entry.declaration, policies=policies)
         entry.start(actor_of_ref(ref, QueueActor))
 
     def apply_policies(self) -> Iterator[Future]:

@@ -52,7 +52,7 @@ class JournalFile:
         sync: bool,
         synced: dict[str, bool],
     ) -> None:
-        """``synced``: the paths of directories that are known to survive a power loss, and whether their names do."""
+        """``synced``: the paths of directories that are known to name their owner, and whether the names are synced."""
         self._files = files
         self.path = path
         self._owner = owner
@@ -144,16 +144,15 @@ class JournalFile:
             self._synced.pop(self.path, None)
             file.close()
             raise
-        if syncs:
-            self._synced[self.path] = True
+        if not self._named:
+            self._synced[self.path] = syncs
         self._named = True
         return file
 
     def _name_directory(self) -> None:
         """Make sure that the directory exists and names its owner before any of the queue's files is in it."""
         name_path = f"{self.path}/{names.QUEUE_NAME_FILE}"
-        if not self._files.exists(name_path):
-            self._synced.pop(self.path, None)
+        if self.path not in self._synced and not self._files.exists(name_path):
             self._files.make_directories(self.path)
             write_file(self._files, name_path, names.queue_name_file(*self._owner), sync=self._syncs)
         elif self._syncs and not self._synced.get(self.path):  # the process that named it may have synced nothing

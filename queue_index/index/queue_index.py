@@ -408,14 +408,14 @@ class QueueIndex:
         """
         self.abandon()
         files = self._files
-        if files.is_directory(self.path):
-            file_names = files.list(self.path)
-            segments = [name for name in file_names if names.segment_number(name) is not None]
-            for part in (segments, [names.JOURNAL_NAME] if names.JOURNAL_NAME in file_names else []):
-                for name in part:
-                    files.delete(f"{self.path}/{name}")
-                if part and self.syncs:
-                    files.sync_directory(self.path)
+        file_names = files.list(self.path)
+        segments = [name for name in file_names if names.segment_number(name) is not None]
+        for part in (segments, [names.JOURNAL_NAME] if names.JOURNAL_NAME in file_names else []):
+            for name in part:
+                files.delete(f"{self.path}/{name}")
+            if part and self.syncs:
+                files.sync_directory(self.path)
+        if file_names:
             files.delete_tree(self.path)  # should it come back, it is an empty queue's
         self.segments = {}
         self.dirty_count = 0

@@ -26,7 +26,7 @@ import attrs
 import numpy as np
 
 from warren.queue_index.index import directory as names
-from warren.queue_index.index.entries import SegmentEntries, journal_entries
+from warren.queue_index.index.entries import SegmentEntries, journal_entries, no_entries
 from warren.queue_index.index.facts import ACKED, DELIVERED, IMPOSSIBLE, MINUS, PUBLISHED
 from warren.queue_index.index.journal_holes import without_holes
 from warren.queue_index.index.queue_index import QueueIndex
@@ -124,9 +124,9 @@ class DirtyRecovery:
             index.journal.continue_at(self._journal.columns.end)
             cut_bytes = len(self._journal.data) - self._journal.columns.end
             self._losses.cut(f"{index.path}/{names.JOURNAL_NAME}", self._journal.columns.end, cut_bytes)
-        numbers = {number for name in file_names if (number := names.segment_number(name)) is not None}
-        self.needs_flush |= bool(numbers) or len(self._journal.data) > _SHORT_JOURNAL_BYTES
-        self._unscanned = sorted(numbers | set(self._journal.segments))
+        self._with_file = {number for name in file_names if (number := names.segment_number(name)) is not None}
+        self.needs_flush |= bool(self._with_file) or len(self._journal.data) > _SHORT_JOURNAL_BYTES
+        self._unscanned = sorted(self._with_file | set(self._journal.segments))
         for number in sorted(self._journal.segments):
             self._scan(number)
         while self._unscanned and not self._has_messages_above(self._unscanned[-1]):
@@ -182,7 +182,8 @@ class DirtyRecovery:
         self._unscanned.remove(number)
         path = f"{index.path}/{names.segment_name(number)}"
         entries = self._journal.segments.get(number)
-        file = self._read_settled(path, entries)
+        has_file = number in self._with_file
+        file = self._read_settled(path, entries) if has_file else SegmentFile(b"", no_entries(0), 0)
         segment = SegmentJournal(number, size)
         if entries is not None:
             _have_equal_length(entries, file.entries)

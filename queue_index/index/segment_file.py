@@ -155,8 +155,11 @@ def _folded(column: npt.NDArray[np.integer[Any]]) -> int | list[int]:
 
 
 def read_segment(files: FileSystem, path: str, segment_entry_count: int) -> SegmentFile:
-    """Read a segment file; a missing one, or one with only zeros, counts as empty."""
-    data = files.read(path) if files.exists(path) else b""
+    """Read a segment file; one with only zeros counts as empty."""
+    return _whole(path, files.read(path), segment_entry_count)
+
+
+def _whole(path: str, data: bytes, segment_entry_count: int) -> SegmentFile:
     if data[:1] in (b"", b"\0") and data.count(0) == len(data):
         return SegmentFile(data, no_entries(0), 0)
     columns = parse(SEGMENT, data)
@@ -165,10 +168,10 @@ def read_segment(files: FileSystem, path: str, segment_entry_count: int) -> Segm
 
 def scan_segment(files: FileSystem, path: str, segment_entry_count: int) -> SegmentFile:
     """Read the positions of a segment file's records, window by window; a small file is read as a whole."""
-    if not files.exists(path) or files.size(path) <= _SMALL_FILE_BYTES:
-        return read_segment(files, path, segment_entry_count)
     handle = files.open_read(path)
     try:
+        if (size := handle.size()) <= _SMALL_FILE_BYTES:
+            return _whole(path, handle.pread(size, 0), segment_entry_count)
         columns = parse_file(SEGMENT, handle)
     finally:
         handle.close()

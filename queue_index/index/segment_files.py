@@ -85,7 +85,7 @@ class SegmentFiles:
         except DiskFullError as error:
             raise NoRoomError(str(error)) from error
         try:
-            sizes[path] = handle.size()
+            sizes[path] = handle.end
             append_whole(handle, ((piece,) for piece in gathered(segment.segment_pieces(self._matrix))))
             if self._syncs:
                 handle.sync()

@@ -63,7 +63,7 @@ class QueueFiles:
     sync: bool = True
     """Whether safe messages survive a power loss, or only the process."""
     synced: dict[str, bool] = attrs.Factory(dict)
-    """The paths of directories that are known to survive a power loss, and whether their names do."""
+    """The paths of directories that are known to name their queue, and whether the names are synced."""
     wait_for_grant: Callable[[], None] = _no_grant
     """Called if a change of mode has to wait for a store's credit; must deliver one grant."""
     on_damage: Callable[[DataError], object] | None = None
@@ -121,6 +121,7 @@ class VariableQueue:
                 f"{parts.path}/{queue_files[0]}", None, "the directory of a new queue contains files of another queue"
             )
         if names:
+            parts.synced.pop(parts.path, None)
             parts.files.delete_tree(parts.path)
         return cls(parts, parts.new_state(parts.new_index()))
 
@@ -206,9 +207,7 @@ class VariableQueue:
         """Delete the queue, pending messages and files included; returns how many were ready."""
         s = self.state
         acking.purge_acks(s, keep_persistent=False)
-        purged = fetching.purge(s)
-        s.index.reset()
-        return purged
+        return fetching.purge(s)
 
     # ── messages in ─────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -93,13 +93,15 @@ class Definitions:
         self.begin()
 
     @classmethod
-    def open(cls, files: FileSystem, directory: str, random: Callable[[int], bytes]) -> Definitions:
+    def open(
+        cls, files: FileSystem, directory: str, random: Callable[[int], bytes], *, sync: bool = True
+    ) -> Definitions:
         """Load the definitions saved in a node's data directory; if there are no saved ones, an empty vhost ``/``.
 
-        Only reads. ``random``: returns as many random bytes, for passwords' salts. Raises :class:`DataError` if the
-        files are damaged.
+        Only reads. ``random``: returns as many random bytes, for passwords' salts. ``sync``: whether saved changes
+        survive a power loss. Raises :class:`DataError` if the files are damaged.
         """
-        return cls(DefinitionsFile(files, directory), random)
+        return cls(DefinitionsFile(files, directory, sync), random)
 
     def _restore(self, snapshot: Snapshot, path: str) -> None:
         declare: dict[str, Callable[[Any], object]] = {
@@ -258,7 +260,7 @@ class Definitions:
 
     @property
     def is_saved(self) -> bool:
-        """Whether all durable definitions are known to be on the disk and synced. May be false after opening."""
+        """Whether all durable definitions are known to be safe. May be false after opening."""
         return not self._notes.changes and (self._file is None or (self._file.is_safe and self._file.is_known))
 
     def begin(self) -> None:

@@ -16,9 +16,10 @@ So a declaration costs its own bytes, not those of all others. When the log outg
 the log is deleted. *The generation* says which file a log belongs to.
 
 *A crash* leaves either the old file or the new one. An old log beside a new file has an earlier generation and is
-ignored. A torn last record of the log was never reported as safe and is dropped. Anything else that cannot be read is
-damage (:class:`DataError`) and is never overwritten: a broken record followed by whole ones, a log without its file, a
-wrong checksum.
+ignored. A torn last record of the log was never reported as safe and is dropped, and so is what follows zeros of a lost
+write: without syncs (``sync="os"``) a power loss may take what was saved since the last start. Anything else that
+cannot be read is damage (:class:`DataError`) and is never overwritten: a broken record followed by whole ones, a log
+without its file, a wrong checksum.
 
 A failed save cuts the log back to where it ended before, which needs no room on the disk. If that fails too, or if a
 new file was about to replace the old one, the state of the disk is unknown, and the next save writes a new file. A log
@@ -74,6 +75,8 @@ NAMES: Final[dict[Kind, tuple[str, ...]]] = {
 }
 """The fields that identify a definition; all fields for a kind not listed."""
 
+_LOST_WRITE: Final = bytes(16)
+"""That many zeros in the log are a write that a power loss took."""
 MIN_LOG_BYTES: Final = 64 * 1024
 """Up to this size a log does not cause a new file; above it, the log may grow as large as the file."""
 
@@ -86,11 +89,14 @@ class DefinitionsFile:
 
     _files: FileSystem
     _directory: str
+    _sync: bool = True
+    """Whether what was saved survives a power loss, or only the process. A whole new file always does."""
     _generation: int = attrs.field(init=False, default=0)
     _has_directory: bool = attrs.field(init=False, default=False)
     """Whether the directory's own entry is synced."""
     is_safe: bool = attrs.field(init=False, default=True)
-    """Whether the contents survive a power loss. False after loading: a killed process may not have synced them."""
+    """Whether the contents are as safe as they must be. After loading they may not be: a killed process may not have
+    synced them."""
     _file_bytes: int = attrs.field(init=False, default=0)
     _log_bytes: int | None = attrs.field(init=False, default=None)
     """Bytes of whole records; a torn one may follow them. 0: no log yet; ``None``: unknown."""
@@ -119,7 +125,7 @@ class DefinitionsFile:
             return None
         data = self._files.read(self.path)
         self._generation, snapshot = _parse_file(data, self.path)
-        self._file_bytes, self._has_directory, self.is_safe = len(data), True, False
+        self._file_bytes, self._has_directory, self.is_safe = len(data), True, not self._sync
         self._log_bytes = 0
         if self._files.exists(self.log_path):
             log = self._files.read(self.log_path)
@@ -154,7 +160,7 @@ class DefinitionsFile:
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def save(self, changes: Sequence[Change], snapshot: Callable[[], Snapshot]) -> None:
-        """Write changes. On return they, and everything that was loaded, survive a power loss.
+        """Write changes. On return they, and everything that was loaded, are safe.
 
         ``snapshot`` returns all definitions, including the changes.
 
@@ -187,7 +193,7 @@ class DefinitionsFile:
         if data or log_bytes:
             try:
                 self._append_to_log(data, log_bytes)
-                if data and not log_bytes:
+                if data and not log_bytes and self._sync:
                     self._files.sync_directory(self._directory)
             except BaseException:
                 self._take_back(log_bytes)
@@ -211,11 +217,12 @@ class DefinitionsFile:
     def _append_to_log(self, data: bytes, log_bytes: int) -> None:
         log = self._files.open_append(self.log_path)
         try:
-            if log.size() > log_bytes:  # a torn record, never reported as safe
+            if log.end > log_bytes:  # a torn record, never reported as safe
                 log.truncate(log_bytes)
             if data:
                 log.append(data)
-            log.sync()
+            if self._sync:
+                log.sync()
         finally:
             log.close()
 
@@ -321,6 +328,8 @@ def _parse_log(data: bytes, path: str) -> tuple[list[tuple[int, Any]], int]:
     for line in lines:
         checksum, _, text = line.partition(b" ")
         if checksum == b"%08x" % zlib.crc32(text):
+            if torn is not None and _LOST_WRITE in data[torn:position]:
+                break  # a power loss: the log was not synced (``sync="os"``)
             if torn is not None:
                 raise DataError(path, torn, "a damaged record, followed by whole ones")
             try:

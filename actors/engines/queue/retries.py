@@ -199,7 +199,7 @@ class Retries:
         for level in levels:
             for id_map in (self.counts, self._waits, self._out):
                 id_map.forget_outside(level, range(0))
-        if self._log is not None:
+        if self._log is not None and not self._log.is_empty:
             self._write_anew(self._log)
             self._log.close()
 
