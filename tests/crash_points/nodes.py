@@ -4,13 +4,13 @@ processes that die and are followed by others, who take over."""
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
 import attrs
 
 from tests.crash_points.recording import Record, recording
+from tests.support.promises import Fates
 from tests.support.runtime_tools import HandNode, hand_node
 from warren.actors.clock import HandClock
 from warren.actors.runtime.future import Confirm
@@ -332,31 +332,34 @@ def place_of_group(hand: HandNode) -> int:
 KINDS: Final = {"queue": "queues", "exchange": "exchanges", "policy": "policies", "vhost": "vhosts"}
 
 
+def fates_in(promises: Promises, queue: str) -> Fates[bytes]:
+    its = [one for one in promises.messages if one.queue == queue]
+    return Fates(
+        {one.body for one in its},
+        {one.body for one in its if one.confirmed},
+        {one.body for one in its if one.going},
+        {one.body for one in its if one.gone},
+    )
+
+
 def assert_kept(found: Found, promises: Promises) -> None:
+    declared, perhaps = set(promises.there), set(promises.perhaps)
     there = {thing for thing in found.declared if thing[1].startswith((thing[0], *QUEUES))}
-    assert promises.there - promises.perhaps <= there, "what was declared is gone"
-    assert there <= promises.there | promises.perhaps, "what was deleted is there"
-    waiting = dict(found.delayed)
+    Fates(declared | perhaps, declared, perhaps).check("declarations", there)
+    waiting, known = dict(found.delayed), {one.body: one for one in promises.messages}
     assert len(waiting) == len(found.delayed), "a delayed message waits twice"
-    counts = {name: Counter(bodies) for name, bodies in found.queues.items()}
-    known = {one.body: one for one in promises.messages}
-    for name, bodies in found.queues.items():
-        for body in bodies:
-            assert known[body].queue == name, "a message in another's queue"
-            assert not known[body].gone, f"{body[:9]!r} is gone for sure, and there again"
-            assert counts[name][body] == 1 or known[body].due_ms, f"{body[:9]!r} occurs twice"
+    assert waiting.keys() <= known.keys(), "a message waits that nobody published"
+    for body, due_ms in waiting.items():
+        assert due_ms == known[body].due_ms, "it comes at another time"
+    for name in QUEUES:
+        bodies = found.queues.get(name, [])
+        later = {body for body in waiting if known[body].queue == name}
+        fates_in(promises, name).check(f"messages of {name}", later.union(bodies))
         numbers = [known[body].number for body in bodies if known[body].due_ms is None]
-        assert numbers == sorted(numbers), "out of order"
-    for one in promises.messages:
-        is_there = counts.get(one.queue, Counter())[one.body] or one.body in waiting
-        assert is_there or one.going or not one.confirmed, f"{one.body[:9]!r} was confirmed, and is lost"
-        if one.body in waiting:
-            assert waiting[one.body] == one.due_ms, "it comes at another time"
-            assert not one.gone, "called back, and it waits"
+        assert numbers == sorted(set(numbers)), "out of order, or twice"
     bodies = [body for body, _ in promises.appended]
-    confirmed = {body for body, safe in promises.appended if safe}  # one ahead of them may have died with its process
-    assert confirmed <= set(found.topic), "a record that was confirmed is lost"
-    assert set(found.topic) <= set(bodies), "a record that nobody appended"
+    safe = {body for body, safe in promises.appended if safe}  # one ahead of them may have died with its process
+    Fates(set(bodies), safe).check("records", found.topic)
     assert found.topic == sorted(found.topic, key=bodies.index), "records out of order"
     assert promises.committed <= found.read <= promises.read, (
         f"the group is at {found.read}, neither behind {promises.read} nor before {promises.committed}"
