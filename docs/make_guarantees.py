@@ -27,9 +27,8 @@ HEAD: Final = """# What is promised, and what shows it
 Each promise has the faults under which it holds, with the tests that try to break it: `pytest -k` takes their names.
 [How it is tested](how-it-is-tested.md) explains the searches, [recovery](recovery.md) how the promises are kept.
 
-**Confirmed** is a message whose confirm has come (`publish(…).wait()` returned), or a batch or append whose has;
-**safe** is written, with `sync="os"`, and written and synced, with `"group"` (the default) and `"always"`. So with
-`"os"` a promise holds when a process dies, and with the others when the power fails, too.
+A **confirmed** message is one whose confirm has come (`publish(…).wait()` returned), alone or in a batch. With
+`sync="os"` a promise holds when a process dies, with `"group"` (the default) and `"always"` also when the power fails.
 """
 
 
@@ -328,12 +327,11 @@ PROMISES: Final = (
 LIMITS: Final = """
 ## What is not promised
 
-- A message that was not confirmed may be there or not, and a publisher that sends it again may have it twice
-  ([unique](jobs.md#unique-jobs) messages are stored once).
+- A message that was not confirmed may be there or not ([unique](jobs.md#unique-jobs) ones can be sent again).
 - An ack is safe within `sync_interval_ms`; before that a crash brings the message back, flagged as redelivered.
 - Transient messages and queues are lost with the process.
-- If a disk lies about a flush, or bits flip in memory, a promise may break. Damage on the disk is found where the
-  formats have a checksum, or a length does not fit: RabbitMQ's classic queues have no checksums for bodies.
+- If a disk lies about a flush, or bits flip in memory, a promise may break. RabbitMQ's classic queues have no checksums
+  for bodies.
 - Two machines must not share a directory through a network file system: each has a lock of its own.
 """
 
