@@ -3,6 +3,7 @@ the command line."""
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from datetime import UTC, datetime, timedelta
@@ -210,14 +211,15 @@ def test_a_task_with_an_eta_waits_in_the_directory_where_that_is_asked_for(tmp_p
             assert len(vhost.queue("jobs", passive=True)) == 4 - waiting
 
 
+def command(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(cli.app, arguments)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
 def test_the_command_publishes_after_a_delay_or_at_a_time(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
-
-    def done(*arguments: str, code: int = 0) -> str:
-        result = CliRunner().invoke(cli.app, ["publish", data, *arguments])
-        assert result.exit_code == code, result.output
-        return result.output
-
+    done = functools.partial(command, "publish", data)
     [first] = json.loads(done("jobs", "x", "--declare", "--delay", "3600", "--json"))["message_ids"]
     done("jobs", "y", "--at", "2100-01-31T08:00:00+00:00")
     done("jobs", "z", "--at", "0.5")
@@ -233,12 +235,7 @@ def test_the_command_publishes_after_a_delay_or_at_a_time(tmp_path: Path) -> Non
 
 def test_the_command_lists_what_waits_and_calls_back(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
-
-    def done(*arguments: str, code: int = 0) -> str:
-        result = CliRunner().invoke(cli.app, ["delayed", data, *arguments])
-        assert result.exit_code == code, result.output
-        return result.output
-
+    done = functools.partial(command, "delayed", data)
     with warren.open(data) as node:
         assert node.queue("jobs").delayed() == []
     assert done() == "Nothing waits.\n"

@@ -169,23 +169,22 @@ def test_what_comes_too_late_is_answered_though_a_sync_was_due(scene: HandNode) 
     assert actor.actor_inbox.empty()
 
 
-@pytest.mark.parametrize("arguments", [{"x-message-ttl": 1000}, {"x-max-length": 9}, {"x-max-priority": 2}])
-def test_a_queue_with_times_limits_or_levels_looks_at_what_comes_at_once(
-    scene: HandNode, arguments: dict[str, Any]
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        ({"x-message-ttl": 1000}, {}),
+        ({"x-max-length": 9}, {}),
+        ({"x-max-priority": 2}, {}),
+        ({}, {"expiration": 1.0}),
+    ],
+)
+def test_a_queue_or_message_with_times_limits_or_levels_is_looked_at_at_once(
+    scene: HandNode, arguments: dict[str, Any], options: dict[str, Any]
 ) -> None:
     queue = scene.node.queue("q", arguments=arguments)
     queue.publish(b"1")
     scene.run()
-    queue.publish(b"2")
-    scene.run()
-    assert len(actor_of(queue).process.backing) == 2
-
-
-def test_a_message_with_a_time_of_its_own_is_looked_at_at_once(scene: HandNode) -> None:
-    queue = scene.node.queue("q")
-    queue.publish(b"1")
-    scene.run()
-    queue.publish(b"2", expiration=1.0)
+    queue.publish(b"2", **options)
     scene.run()
     assert len(actor_of(queue).process.backing) == 2
 
