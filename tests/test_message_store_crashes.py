@@ -1,23 +1,21 @@
-"""A crash at every operation: what was synced and is referred to is there afterwards, and nothing is half there."""
+"""What a crash left of a store, case by case; crashes at any operation are in :mod:`tests.crash_points.stores`."""
 
 from __future__ import annotations
 
 import contextlib
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from tests.crash_points.losses import SECTOR_BYTES
-from tests.crash_points.stores import DIRECTORY, SETTINGS, Life, Promises, body, key, recover, small_pieces
-from tests.support.effort import every, times
+from tests.crash_points.stores import DIRECTORY, SETTINGS, begin, compact_all, key, recover, small_pieces
+from tests.support.effort import times
 from tests.support.runtime_tools import hand_node
 from warren.msg_store.rdq.message_store import MessageStore
 from warren.msg_store.rdq.rdq_format import HEADER, OVERHEAD_BYTES, encode_record
 from warren.msg_store.rdq.store_reader import StoreReader
 from warren.queue_index.message.msg_ids import MsgIds, numbered_id
 from warren.storage.errors import DataError, StorageError
-from warren.storage.faults import SimulatedCrash
 from warren.storage.memory import MemoryFileSystem
 
 
@@ -25,126 +23,6 @@ from warren.storage.memory import MemoryFileSystem
 def _small_pieces() -> Iterator[None]:
     with small_pieces():
         yield
-
-
-def roll_over(life: Life) -> None:
-    """Files fill up, with a sync in the middle of one."""
-    life.write(*range(100, 108))
-    life.sync()
-    life.write(*range(108, 125))
-    life.flush()
-    life.write(*range(125, 130))
-    life.sync()
-
-
-def empty_a_file(life: Life) -> None:
-    """Closed files lose all they have."""
-    life.write(*range(100, 135))
-    life.sync()
-    life.remove(*range(100, 122))
-    life.write(*range(135, 140))
-    life.flush()
-    life.remove(*range(122, 130))
-    life.sync()
-
-
-def compact_all(life: Life) -> None:
-    """Pair after pair is combined, with and without holes in the left file, while the store is written to."""
-    life.write(*range(100, 200))
-    life.sync()
-    life.remove(*(n for n in range(100, 200) if n % 6 > 0 and n not in (101, 102)))
-    more = 210
-    while life.store.compact(max_steps=3):
-        life.write(more)
-        life.flush()
-        more += 1
-    life.sync()
-
-
-def stop(life: Life) -> None:
-    """A clean stop, with everything still in the buffer."""
-    life.write(*range(100, 115))
-    life.remove(100, 101)
-    life.stop()
-
-
-def begin(files: MemoryFileSystem) -> Life:
-    """A store that has been there for a while: two closed files with holes and a current one."""
-    store = MessageStore.open(files, DIRECTORY, SETTINGS)
-    store.set_references([])
-    life = Life(store, Promises())
-    life.write(*range(30))
-    life.sync()
-    life.remove(3, 4, 11, 12, 13, 14)
-    life.sync()
-    files.sync_all()
-    return life
-
-
-def crashes(work: Callable[[Life], None], *, torn: bool) -> Iterator[tuple[MemoryFileSystem, Promises]]:
-    """``work`` cut off at each of its operations, one after the other."""
-    operation = 0
-    while True:
-        operation += 1
-        files = MemoryFileSystem(operation)
-        life = begin(files)
-        files.crash_at(operation, torn=torn)
-        try:
-            work(life)
-        except SimulatedCrash:
-            yield files, life.promises
-        else:
-            return
-
-
-def assert_it_goes_on(store: MessageStore) -> None:
-    numbers = range(300, 330)
-    store.write_many([key(n) for n in numbers], [body(n) for n in numbers])
-    store.compact()
-    store.sync()
-    store.check_invariants()
-    assert store.read_many([key(n) for n in numbers]) == [body(n) for n in numbers]
-
-
-WORKS = [roll_over, empty_a_file, compact_all, stop]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("torn", [False, True])
-@pytest.mark.parametrize("work", WORKS)
-def test_what_was_issued_survives_the_process(work: Callable[[Life], None], torn: bool) -> None:
-    for files, promises in crashes(work, torn=torn):
-        after = files.after_process_crash()
-        assert_it_goes_on(recover(after, promises, promises.issued - promises.removed))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("work", WORKS)
-def test_what_was_synced_survives_a_power_loss(work: Callable[[Life], None]) -> None:
-    for files, promises in crashes(work, torn=True):
-        for seed in range(times(6, quick=2)):
-            after = files.after_power_loss(random.Random(seed))
-            recover(after, promises, promises.synced - promises.removed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("work", [compact_all, empty_a_file])
-def test_a_recovery_may_crash_too(work: Callable[[Life], None]) -> None:
-    for number, (files, promises) in enumerate(crashes(work, torn=True)):
-        kept = promises.synced - promises.removed
-        after = files.after_power_loss(random.Random(number))
-        operation = 1 + number % every(8) - every(8)  # in a quick run at every eighth operation
-        while True:
-            operation += every(8)
-            attempt = after.after_process_crash()
-            attempt.crash_at(operation, torn=True)
-            try:
-                recover(attempt, promises, kept)
-            except SimulatedCrash:
-                recover(attempt.after_power_loss(random.Random(operation)), promises, kept)
-            else:
-                recover(attempt.after_power_loss(random.Random(operation)), promises, kept)
-                break
 
 
 @pytest.mark.slow

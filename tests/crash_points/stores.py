@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
 import attrs
@@ -115,6 +115,79 @@ def recover(files: MemoryFileSystem, promises: Promises, kept: set[int]) -> Mess
     return store
 
 
+def begin(files: MemoryFileSystem) -> Life:
+    """A store that has been there for a while: two closed files with holes and a current one."""
+    store = MessageStore.open(files, DIRECTORY, SETTINGS)
+    store.set_references([])
+    life = Life(store, Promises())
+    life.write(*range(30))
+    life.sync()
+    life.remove(3, 4, 11, 12, 13, 14)
+    life.sync()
+    files.sync_all()
+    return life
+
+
+def roll_over(life: Life) -> None:
+    """Files fill up, with a sync in the middle of one."""
+    life.write(*range(100, 108))
+    life.sync()
+    life.write(*range(108, 125))
+    life.flush()
+    life.write(*range(125, 130))
+    life.sync()
+
+
+def empty_a_file(life: Life) -> None:
+    """Closed files lose all they have."""
+    life.write(*range(100, 135))
+    life.sync()
+    life.remove(*range(100, 122))
+    life.write(*range(135, 140))
+    life.flush()
+    life.remove(*range(122, 130))
+    life.sync()
+
+
+def compact_all(life: Life) -> None:
+    """Pair after pair is combined, with and without holes in the left file, while the store is written to."""
+    life.write(*range(100, 200))
+    life.sync()
+    life.remove(*(n for n in range(100, 200) if n % 6 > 0 and n not in (101, 102)))
+    more = 210
+    while life.store.compact(max_steps=3):
+        life.write(more)
+        life.flush()
+        more += 1
+    life.sync()
+
+
+def stop(life: Life) -> None:
+    """A clean stop, with everything still in the buffer."""
+    life.write(*range(100, 115))
+    life.remove(100, 101)
+    life.stop()
+
+
+WORKS = (roll_over, empty_a_file, compact_all, stop)
+
+
+def run_of(work: Callable[[Life], None]) -> Callable[[int], Record]:
+    """A store that has been there for a while, is recovered, and does one kind of work."""
+
+    def run(seed: int) -> Record:
+        base = MemoryFileSystem(seed)
+        said = begin(base).promises
+        files: MemoryFileSystem = recording(base.after_process_crash(), said.copy)
+        record = files.record  # type: ignore[attr-defined]
+        with small_pieces():
+            work(_taken_up(files, said))
+            record.end()
+        return record
+
+    return run
+
+
 def run(seed: int) -> Record:
     base = MemoryFileSystem(0)
     base.make_directories(DIRECTORY.rpartition("/")[0])  # the opener of a store must do that
@@ -180,3 +253,10 @@ def check(files: MemoryFileSystem, promises: Promises, *, power: bool, deep: boo
         store.abandon()
         again = recover(files.after_process_crash(), promises, kept)
         assert {n for n in promises.handed_over if again.contains(key(n))} == there, "a second recovery finds others"
+        if deep:
+            numbers = range(1000, 1030)
+            again.write_many([key(n) for n in numbers], [body(n) for n in numbers])
+            again.compact()
+            again.sync()
+            again.check_invariants()
+            assert again.read_many([key(n) for n in numbers]) == [body(n) for n in numbers]

@@ -44,6 +44,8 @@ WORKLOADS: Final[dict[str, Workload]] = {
         Workload("backlog", queues.run_of_all, queues.check),
         Workload("queues-recovery", behind_a_crash(queues.run, queues.go_on), queues.check),
         Workload("stores", stores.run, stores.check),
+        *(Workload(work.__name__.replace("_", "-"), stores.run_of(work), stores.check) for work in stores.WORKS),
+        Workload("compact-all-recovery", behind_a_crash(stores.run_of(stores.compact_all), stores.go_on), stores.check),
         Workload("stores-recovery", behind_a_crash(stores.run, stores.go_on), stores.check),
         Workload("topics", topics.run, topics.check),
         Workload("topics-recovery", behind_a_crash(topics.run, topics.go_on), topics.check),
