@@ -56,8 +56,10 @@ class Timers(Generic[Target]):
     def due(self, now_ns: int) -> list[tuple[Target, object]]:
         """Take the due messages, earliest first."""
         taken: list[tuple[Target, object]] = []
-        while self._by_moment and self._by_moment.peekitem(0)[0][0] <= now_ns:
-            target, key, message = self._by_moment.peekitem(0)[1]
+        while self._by_moment:
+            (at_ns, _), (target, key, message) = self._by_moment.peekitem(0)
+            if at_ns > now_ns:
+                break
             self._forget(target, key)
             taken.append((target, message))
         return taken
@@ -88,7 +90,9 @@ class Timer:
         with self._lock:
             if not self._closed:
                 self._timers.start(target, key, at_ns, message)
-        self._go_off()
+            is_next = self._alarm_ns is None or at_ns < self._alarm_ns
+        if is_next:
+            self._go_off()
 
     def cancel(self, target: ActorRef[Any]) -> None:
         """Cancel all timers of ``target``."""
