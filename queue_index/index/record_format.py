@@ -64,6 +64,7 @@ _FEW_SHORTS: Final = 16
 """Up to as many are made one by one: a program that settles a few messages need not import what makes columns."""
 _STRETCH_FIRST_GUESS: Final = 32
 _SAME_BEFORE_MATRIX: Final = 32  # a matrix costs as much as a hundred single records: first see that they are the same
+_LONG_STRETCH: Final = 512  # the next one must begin with more of the same if the last was shorter
 
 
 @attrs.frozen
@@ -254,7 +255,7 @@ class Parser:
         short_kinds, zeros_end = layout.short_kinds, layout.zero_record_ends
         position, size = 0, len(data)
         last_start, size_at = size - publish_size, publish_size - 4
-        in_a_row, last_embedded, short_streak = 0, -1, 0
+        in_a_row, last_embedded, short_streak, needed = 0, -1, 0, _SAME_BEFORE_MATRIX
         reason: EndReason | None = None
         while True:
             body = position + head_size
@@ -274,9 +275,12 @@ class Parser:
                         break
                     if embedded != last_embedded:
                         in_a_row, last_embedded = 0, embedded
-                    elif (in_a_row := in_a_row + 1) >= _SAME_BEFORE_MATRIX:
+                    elif (in_a_row := in_a_row + 1) >= needed:
                         in_a_row, end = 0, position + publish_size + embedded
-                        if end <= size and (taken := self._stretch_of_publishes(data, position, end - position)):
+                        taken = self._stretch_of_publishes(data, position, end - position) if end <= size else 0
+                        is_long = taken > _LONG_STRETCH * (end - position)
+                        needed = _SAME_BEFORE_MATRIX if is_long else min(2 * needed, _LONG_STRETCH)
+                        if taken:
                             position += taken
                             continue
                     add_publish(position)
