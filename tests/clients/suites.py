@@ -398,19 +398,24 @@ AMQPLIB_QUORUM = attrs.evolve(
 )
 
 
-def with_plugin(suite: Suite, plugin: str, note: str) -> Suite:
+def with_plugin(suite: Suite, plugin: str, note: str, *options: str) -> Suite:
     """A suite for pytest with a plugin of ours that makes its queues quorum queues."""
     return attrs.evolve(
         suite,
         name=f"{suite.name}-quorum",
         shares=suite.name,
-        command=(*suite.command, "-p", plugin),
+        command=(*suite.command, "-p", plugin, *options),
         environment={**suite.environment, "PYTHONPATH": "{programs}"},
         note=note,
     )
 
 
-AIO_PIKA_QUORUM = with_plugin(AIO_PIKA, "aio_pika_quorum", "the same with each named queue a quorum queue")
+AIO_PIKA_QUORUM = with_plugin(
+    AIO_PIKA,
+    "aio_pika_quorum",
+    "the same with each named queue a quorum queue",
+    "--deselect=tests/test_rpc.py::TestCase::test_custom_exchange",  # it waits for ever for a queue to delete itself
+)
 CELERY_QUORUM = with_plugin(CELERY, "celery_quorum", "the same with quorum queues, results in Redis")
 
 JAVA_TESTS = Suite(
