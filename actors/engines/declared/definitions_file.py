@@ -328,9 +328,9 @@ def _parse_log(data: bytes, path: str) -> tuple[list[tuple[int, Any]], int]:
     for line in lines:
         checksum, _, text = line.partition(b" ")
         if checksum == b"%08x" % zlib.crc32(text):
-            if torn is not None and _LOST_WRITE in data[torn:position]:
-                break  # a power loss: the log was not synced (``sync="os"``)
             if torn is not None:
+                if _LOST_WRITE in data[torn:position]:
+                    break  # the log was not synced (``sync="os"``)
                 raise DataError(path, torn, "a damaged record, followed by whole ones")
             try:
                 records.append((position, json.loads(text)))
