@@ -304,9 +304,17 @@ def test_what_the_queue_looks_at_in_a_message(message: Term, expected: tuple[int
     ts, found = decode_entry(entry)
     assert isinstance(found, Enqueue)
     assert (ts, found.pid, found.seq) == (TS, MY_KEY, 5)
-    start, end, *rest = found.body
+    start, end, *rest, delivery_time_ms = found.body
     assert tuple(rest) == expected
+    assert delivery_time_ms is None
     assert b"\x83" + entry[start:end] == encode(message)
+
+
+def test_each_message_has_its_own_delivery_time() -> None:
+    times, decoder = [TS + number for number in range(5)], EntryDecoder()
+    entries = [usr((Atom("enqueue"), ME, 5, container(content([b"abc"]), dt=time))) for time in times]
+    decoded = [decoder.decode(entry).command for entry in entries]
+    assert [command.body.delivery_time_ms for command in decoded if isinstance(command, Enqueue)] == times
 
 
 def test_a_dead_lettered_message_has_no_publisher() -> None:

@@ -1,4 +1,4 @@
-"""A quorum queue's machine of 4.3: messages are held for a time, returns may wait, 32 priorities."""
+"""A quorum queue's machine from 4.3 on: messages are held for a time, returns may wait, 32 priorities."""
 
 from __future__ import annotations
 
@@ -262,6 +262,63 @@ def test_a_consumer_gets_what_it_put_aside_under_a_token() -> None:
     assert queue.out()[A][4] == one
 
 
+def put_aside(queue: Driven, token: bytes, *msg_ids: int) -> None:
+    annotations: dict[Term, Term] = {b"x-opt-delivery-time": 5000, b"x-opt-deferral-token": token}
+    queue.apply(Modify(A, list(msg_ids), False, False, annotations))
+
+
+def test_from_version_9_a_token_stands_for_all_that_was_put_aside_under_it() -> None:
+    queue = Driven(9)
+    queue.apply(subscribed(A, 3))
+    one, two, three = queue.publish(3)
+    put_aside(queue, b"x", 1, 0)
+    put_aside(queue, b"x", 2)
+    queue.apply(AssignDeferred(A, [b"x", b"x"]))
+    assert list(queue.out()[A].values()) == [two, one, three]
+
+
+def test_from_version_9_credit_must_be_enough_for_all_messages_of_a_token() -> None:
+    queue = Driven(9)
+    queue.apply(subscribed(A, 2))
+    queue.publish(2)
+    put_aside(queue, b"x", 0, 1)
+    queue.publish(1)
+    queue.apply(AssignDeferred(A, [b"x"]))
+    assert len(queue.out()[A]) == 1
+
+
+def test_up_to_version_8_a_token_stands_for_the_last_message_put_aside_under_it() -> None:
+    queue = Driven(8)
+    queue.apply(subscribed(A, 2))
+    _, two = queue.publish(2)
+    put_aside(queue, b"x", 0, 1)
+    queue.apply(MachineVersion(9), AssignDeferred(A, [b"x"]))
+    assert list(queue.out()[A].values()) == [two]
+
+
+@pytest.mark.parametrize(("version", "has_token"), [(8, True), (9, False)])
+def test_a_token_without_a_time_is_kept_up_to_version_8(version: int, has_token: bool) -> None:
+    queue = Driven(version, retry("all"))
+    queue.apply(subscribed(A, 1))
+    queue.publish(1)
+    queue.apply(Modify(A, [0], True, False, {b"x-opt-deferral-token": b"x"}), AssignDeferred(A, [b"x"]))
+    assert bool(queue.out()) is has_token
+
+
+@pytest.mark.parametrize(("version", "waits"), [(8, False), (9, True)])
+def test_from_version_9_a_message_may_be_published_for_later(version: int, waits: bool) -> None:
+    queue = Driven(version)
+    queue.apply(subscribed(A, 5))
+    queue.apply(Enqueue(None, None, body()._replace(delivery_time_ms=1001)))
+    assert bool(queue.machine.ready_count) is waits
+    assert bool(queue.out()) is not waits
+    queue.now_ms = 1001
+    queue.apply(TICK)
+    assert len(queue.out()[A]) == 1
+    queue.apply(Enqueue(None, None, body()._replace(delivery_time_ms=1001)))
+    assert len(queue.out()[A]) == 2, "its time has come"
+
+
 def test_what_came_back_is_under_its_token_no_longer() -> None:
     queue = Driven(8)
     (one,) = queue.publish(1)
@@ -350,8 +407,21 @@ def test_a_state_of_4_3_that_is_none_is_refused() -> None:
     for at in (1, 2, 4, 6, 9, 10, 11, 14, 17):
         with pytest.raises(TermError):
             QuorumMachine.from_snapshot((*state[:at], Atom("nonsense"), *state[at + 1 :]), {}, 8)
-    with pytest.raises(TermError):
-        QuorumMachine.from_snapshot(state, {}, 7)
+    for version in (7, 9):
+        with pytest.raises(TermError):
+            QuorumMachine.from_snapshot(state, {}, version)
+
+
+def test_a_state_of_version_9_is_read_with_all_messages_of_a_token() -> None:
+    state = state_of_4_3()
+    nil, later = Atom("nil"), ImproperList((900,), 10)
+    tree = (ImproperList((900,), 9), ImproperList((9,), 6), nil, (later, ImproperList((10,), 7), nil, nil))
+    delayed = (Atom("delayed"), (2, tree), Atom("undefined"), {b"t": [ImproperList((900,), 9), later]})
+    machine = QuorumMachine.from_snapshot((*state[:17], delayed, {Atom(NODE): 1000}), {}, 9)
+    machine.check_invariants()
+    machine.apply(20, 500, Checkout(consumer("b"), "auto", False, 9, "simple_prefetch", 0, True, timeout_ms=50))
+    machine.apply(21, 500, AssignDeferred(20, [b"t"]))
+    assert [message.index for key, _, message in machine.outstanding() if key == 20][-2:] == [10, 9]
 
 
 def state_of_4_3() -> tuple[Term, ...]:
@@ -396,10 +466,13 @@ FLAGS = st.booleans()
 ANNOTATIONS = st.sampled_from([{}, {b"x-opt-delivery-time": 1030, b"x-opt-deferral-token": b"t"}])
 COMMANDS: st.SearchStrategy[Command] = st.one_of(
     st.builds(
-        lambda size, ttl, priority: Enqueue(None, None, body(size, ttl, priority)),
+        lambda size, ttl, priority, time: Enqueue(
+            None, None, body(size, ttl, priority)._replace(delivery_time_ms=time)
+        ),
         st.integers(0, 3),
         st.none() | st.integers(0, 30),
         st.none() | st.integers(0, 40),
+        st.none() | st.integers(1000, 1100),
     ),
     st.builds(
         lambda consumer_id, life, credit, mode, priority: Checkout(
@@ -433,10 +506,10 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
 
 @hypothesis_settings(max_examples=times(250))
 @given(
-    version=st.integers(2, 8),
+    version=st.integers(2, 9),
     single=FLAGS,
     limit=st.none() | st.integers(0, 3),
-    later=st.integers(2, 8),
+    later=st.integers(2, 9),
     commands=st.lists(st.tuples(COMMANDS, st.integers(0, 9)), max_size=60),
 )
 def test_any_commands_in_any_version_leave_a_sound_queue(

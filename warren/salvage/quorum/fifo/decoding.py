@@ -109,6 +109,7 @@ def measure(message: Term, start: int, end: int) -> Body:
                 _natural(annotations, "p"),
                 _natural(annotations, "delivery_count") or 0,
                 metadata_size,
+                _natural(annotations, "dt"),
             )
         case bytes():
             return Body(start, end, len(message), None, None)

@@ -1,7 +1,7 @@
-"""Returned messages that wait for a time before they come back (4.3's delayed retry, and an AMQP 1.0 annotation).
+"""Messages that wait for a time before they become ready (4.3's delayed retry, and an AMQP 1.0 annotation).
 
-They come back in the order of their times, then of the log. A consumer may have put one aside under a token of its own,
-and ask for it by that token before its time.
+They become ready in the order of their times, then of the log. A consumer may have put one aside under a token of its
+own, from version 9 on several under one token, and ask for them by that token before their time.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ class _Waiting(NamedTuple):
 
 @attrs.define(eq=False, repr=False)
 class Delayed:
-    """Delayed messages, in the order in which they come back."""
+    """Delayed messages, in the order in which they become ready."""
 
     _messages: list[_Waiting] = attrs.Factory(list)
-    _tokens: dict[bytes, _Waiting] = attrs.Factory(dict)
+    _tokens: dict[bytes, list[_Waiting]] = attrs.Factory(dict)
+    """Each token's messages, in the order in which they were put aside."""
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -49,11 +50,18 @@ class Delayed:
     def __iter__(self) -> Iterator[QueuedMessage]:
         return (waiting.message for waiting in self._messages)
 
-    def add(self, ready_ms: int, message: QueuedMessage, token: bytes | None) -> None:
+    def add(self, ready_ms: int, message: QueuedMessage, token: bytes | None = None, *, shared: bool = False) -> None:
+        """Delay a message; a token that is not ``shared`` no longer stands for other messages."""
         waiting = _Waiting(ready_ms, message)
         insort(self._messages, waiting, key=lambda entry: (entry.ready_ms, entry.message.index))
         if token is not None:
-            self._tokens[token] = waiting
+            self._tokens[token] = [*(self._tokens.get(token, ()) if shared else ()), waiting]
+
+    def set_token(self, token: bytes, indexes: Sequence[int]) -> None:
+        """Let ``token`` stand for the messages with these indexes, as far as they are delayed."""
+        by_index = {waiting.message.index: waiting for waiting in self._messages}
+        if named := [by_index[index] for index in indexes if index in by_index]:
+            self._tokens[token] = named
 
     def take_due(self, ts_ms: int) -> list[QueuedMessage]:
         """Remove and return the messages whose time has come."""
@@ -69,18 +77,20 @@ class Delayed:
         del self._messages[:limit]
         if self._tokens:
             indexes = {waiting.message.index for waiting in taken}
-            self._tokens = {
-                token: waiting for token, waiting in self._tokens.items() if waiting.message.index not in indexes
-            }
+            rest = (
+                (token, [waiting for waiting in named if waiting.message.index not in indexes])
+                for token, named in self._tokens.items()
+            )
+            self._tokens = {token: named for token, named in rest if named}
         return [waiting.message for waiting in taken]
 
-    def count_tokens(self, tokens: Sequence[bytes]) -> int:
-        """How many of the tokens stand for a message."""
-        return sum(token in self._tokens for token in dict.fromkeys(tokens))
+    def count_named(self, tokens: Sequence[bytes]) -> int:
+        """How many messages the tokens stand for."""
+        return sum(len(self._tokens.get(token, ())) for token in dict.fromkeys(tokens))
 
     def take_tokens(self, tokens: Sequence[bytes]) -> list[QueuedMessage]:
         """Remove and return the messages with these tokens, in the order of the tokens."""
-        taken = [self._tokens.pop(token) for token in dict.fromkeys(tokens) if token in self._tokens]
+        taken = [waiting for token in dict.fromkeys(tokens) for waiting in self._tokens.pop(token, ())]
         for waiting in taken:
             self._messages.remove(waiting)
         return [waiting.message for waiting in taken]
@@ -89,5 +99,5 @@ class Delayed:
         """Raises :class:`RuntimeError` if an invariant does not hold."""
         if self._messages != sorted(self._messages, key=lambda waiting: (waiting.ready_ms, waiting.message.index)):
             raise RuntimeError("delayed messages are out of order")
-        if not all(waiting in self._messages for waiting in self._tokens.values()):
-            raise RuntimeError("a token stands for a message that does not wait")
+        if not all(named and all(waiting in self._messages for waiting in named) for named in self._tokens.values()):
+            raise RuntimeError("a token stands for no message, or for one that does not wait")

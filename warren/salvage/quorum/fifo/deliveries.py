@@ -138,22 +138,23 @@ class Deliveries:
             return
         if self.rules.credits_each_return:
             consumer.give_back(1)
-        ready_ms = self._ready_ms(returned, failed, annotations) if self.rules.has_timeouts else None
-        if ready_ms is None:
+        if not self.rules.has_timeouts:
             self.messages.give_back(returned)
-        else:
-            token = annotations.get(_DEFERRAL_TOKEN)
-            self.messages.give_back_later(returned, ready_ms, token if isinstance(token, bytes) else None)
-        if self.rules.has_timeouts:
-            self.service.refresh(consumer)
+            return
+        self._return_in_time(returned, failed, annotations)
+        self.service.refresh(consumer)
 
-    def _ready_ms(self, message: QueuedMessage, failed: bool, annotations: Mapping[Term, Term]) -> int | None:
-        """When it comes back; ``None``: at once."""
-        now_ms, retry = self.messages.now_ms, self.messages.settings.delayed_retry
-        delivery_time = annotations.get(_DELIVERY_TIME)
-        if type(delivery_time) is int and delivery_time > now_ms:
-            return delivery_time
-        return None if retry is None else retry.ready_ms(now_ms, message.delivery_count, failed=failed)
+    def _return_in_time(self, message: QueuedMessage, failed: bool, annotations: Mapping[Term, Term]) -> None:
+        """Append it to the returns, or delay it: until its annotated time, or by the queue's settings."""
+        messages, token = self.messages, annotations.get(_DEFERRAL_TOKEN)
+        now_ms, retry, ready_ms = messages.now_ms, messages.settings.delayed_retry, annotations.get(_DELIVERY_TIME)
+        if type(ready_ms) is not int or ready_ms <= now_ms:
+            ready_ms = None if retry is None else retry.ready_ms(now_ms, message.delivery_count, failed=failed)
+            token = None if self.rules.has_delivery_times else token
+        if ready_ms is None:
+            messages.give_back(message)
+        else:
+            messages.give_back_later(message, ready_ms, token if isinstance(token, bytes) else None)
 
     def take_back(self, consumer: Consumer, msg_id: int, *, failed: bool) -> QueuedMessage | None:
         """Take a message from a consumer and count its delivery; ``None`` if it is past the limit and sent away."""
@@ -188,7 +189,7 @@ class Deliveries:
         """Deliver messages that a consumer put aside to it, all of them or none. Without a checkout."""
         messages, tokens = self.messages, command.tokens
         consumer = self.service.consumers.by_key.get(command.consumer)
-        if consumer is None or consumer.status != UP or messages.delayed.count_tokens(tokens) > consumer.credit:
+        if consumer is None or consumer.status != UP or messages.delayed.count_named(tokens) > consumer.credit:
             return
         taken = messages.delayed.take_tokens(tokens)
         if taken:

@@ -38,7 +38,7 @@ from warren.storage.term_walk import parts
 
 _new = tuple.__new__
 """Makes a named tuple in half the time that calling its class takes; all of its fields must be given."""
-if [len(kind._fields) for kind in (Decoded, Enqueue, Body, Settle, Discard, Return)] != [2, 3, 7, 2, 2, 2]:
+if [len(kind._fields) for kind in (Decoded, Enqueue, Body, Settle, Discard, Return)] != [2, 3, 8, 2, 2, 2]:
     raise RuntimeError("a command has other fields than those that are read here")
 
 MAX_PIDS = 4096
@@ -47,7 +47,7 @@ MAX_PIDS = 4096
 _NIL, _LIST, _BINARY, _NEW_PID, _SMALL_TUPLE = 106, 108, 109, 88, 104
 _ATOM_TAG_BYTES = {100: 3, 118: 3, 115: 2, 119: 2}
 """Tag and length of an atom."""
-_ANNOTATIONS_READ = frozenset({b"ttl", b"p", b"delivery_count"})
+_ANNOTATIONS_READ = frozenset({b"ttl", b"p", b"delivery_count", b"dt"})
 
 
 class LearnedEntry(Protocol):
@@ -218,7 +218,7 @@ class _LearnedEnqueue:
             return None
         constants = self._constant_sizes
         pid, seq, body = self._constant
-        _, _, size, ttl_ms, priority, delivery_count, metadata_size = body
+        _, _, size, ttl_ms, priority, delivery_count, metadata_size, delivery_time_ms = body
         at, order, limit = self._ts
         ts_ms = int.from_bytes(data[ends[at] + constants[at] : ends[at + 1]], order)
         if ts_ms >= limit:
@@ -246,7 +246,7 @@ class _LearnedEnqueue:
             if at >= 0:
                 metadata_size = ends[at + 1] - ends[at] - constants[at] - 4
         start, end = ends[self._before] + self._start, ends[self._last] + self._end
-        body = _new(Body, (start, end, size, ttl_ms, priority, delivery_count, metadata_size))
+        body = _new(Body, (start, end, size, ttl_ms, priority, delivery_count, metadata_size, delivery_time_ms))
         return _new(Decoded, (ts_ms, _new(Enqueue, (pid, seq, body))))
 
 

@@ -33,6 +33,12 @@ In 4.3 these differ::
     Delayed      {delayed, {Size, Node}, Next, #{Token => Key}}, Node = nil | {Key, message, Smaller, Greater},
                   Key = [ReadyMs | Index]
 
+In version 9, which is in no release yet, these differ from 4.3's::
+
+    state        … Delayed, #{Node => BytesPublished}}
+    Consumer     {consumer, {consumer_cfg, …, TimeoutMs, Spec}, …
+    Delayed      {delayed, {Size, Node}, Next, #{Token => [Key]}}, the newest key first
+
 What does not change the queue (counters for snapshots, names, the resource) is not read.
 """
 
@@ -76,6 +82,7 @@ from warren.storage.erlang_terms import Atom, ImproperList, Term
 from warren.storage.errors import TermError
 
 _FIELDS = 18
+_FIELDS_9 = 19
 _CFG_FIELDS = 15
 _ENQUEUER_FIELDS = 7
 _Reader = Callable[[Term], QueuedMessage]
@@ -107,7 +114,7 @@ def parts_of(state: Term, machine_version: int) -> Parts:
     Raises :class:`TermError` for a state of another version, :class:`ValueError` for an unknown version.
     """
     rules_of(machine_version)
-    fields = record(state, "rabbit_fifo", _FIELDS)
+    fields = record(state, "rabbit_fifo", _FIELDS if machine_version < 9 else _FIELDS_9)
     parts = Parts.new(_settings(fields[1]), machine_version)
     messages = parts.messages
     read = message_of if machine_version >= 4 else old_message_of
@@ -183,14 +190,17 @@ def _many_queues(term: Term) -> ReadyQueue:
 def _delayed(term: Term) -> Delayed:
     _, tree, _, tokens = record(term, "delayed", 4)
     delayed = Delayed()
-    by_index = {natural(key.tail): token for token, key in as_map(tokens).items() if isinstance(key, ImproperList)}
     match tree:
         case (_, node):
             for ready_ms, message in _nodes(node):
-                token = by_index.get(message.index)
-                delayed.add(ready_ms, message, token if isinstance(token, bytes) else None)
+                delayed.add(ready_ms, message)
         case _:
             raise TermError("something else in place of a tree")
+    for token, named in as_map(tokens).items():
+        keys = named if isinstance(named, list) else [named]
+        if isinstance(token, bytes):
+            indexes = [natural(key.tail) for key in keys if isinstance(key, ImproperList)]
+            delayed.set_token(token, indexes[::-1])
     return delayed
 
 

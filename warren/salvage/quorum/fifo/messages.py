@@ -140,6 +140,11 @@ class Messages:
         self.ready.append(message, priority)
         self.ready_bytes += message.size
 
+    def add_later(self, message: QueuedMessage, ready_ms: int) -> None:
+        """Version 9: delay a message that is published with a delivery time."""
+        self.delayed.add(ready_ms, message)
+        self.ready_bytes += message.size
+
     def head(self) -> QueuedMessage | None:
         """The next message, after expired messages at the head are removed."""
         returns, ready = self.returns, self.ready
@@ -219,7 +224,7 @@ class Messages:
     def give_back_later(self, message: QueuedMessage, ready_ms: int, token: bytes | None) -> None:
         """4.3's: delay a returned message."""
         self._come_back(message)
-        self.delayed.add(ready_ms, message, token)
+        self.delayed.add(ready_ms, message, token, shared=self.rules.has_delivery_times)
 
     def assign(self, messages: list[QueuedMessage], consumer: Consumer) -> None:
         """Deliver delayed messages to the consumer that asked for them."""

@@ -37,6 +37,9 @@ class Rules:
     """7: a return activates the next single active consumer."""
     has_timeouts: bool
     """8: consumers hold messages for a time; returns may wait; expiry is checked apart from deliveries."""
+    has_delivery_times: bool
+    """9: a message may be published with the time from which on it is ready; a token may stand for several messages,
+    and is ignored without a delivery time."""
     ready_queue: Callable[[], ReadyQueue]
 
 
@@ -48,13 +51,14 @@ def _rules(version: int) -> Rules:
         finds_by_id=version >= 5,
         activates_after_return=version >= 7,
         has_timeouts=version >= 8,
+        has_delivery_times=version >= 9,
         ready_queue=OneQueue if version < 4 else TwoQueues if version < 8 else ManyQueues,
     )
 
 
-RULES: Final[Mapping[int, Rules]] = {version: _rules(version) for version in range(2, 9)}
+RULES: Final[Mapping[int, Rules]] = {version: _rules(version) for version in range(2, 10)}
 """By version of the machine: 2 = 3.10 and 3.11, 3 = 3.12 and 3.13, 4 = 4.0.2, 5 = 4.0.3 to 4.1.0, 7 = 4.1.4 and 4.2,
-8 = 4.3."""
+8 = 4.3; 9 is in no release yet."""
 
 
 def rules_of(version: int) -> Rules:
