@@ -540,10 +540,10 @@ class NodeRegistry:
         applied, slices = Future(), itertools.chain.from_iterable([vhost.apply_policies() for vhost in vhosts])
 
         def go_on() -> None:
-            if (told := next(slices, None)) is None:
+            if (applied_slice := next(slices, None)) is None:
                 applied.offer(answer)
             else:
-                told.on_done(ask_to_go_on)
+                applied_slice.on_done(ask_to_go_on)
 
         def ask_to_go_on(_: Future) -> None:
             step: Any = self._context.node.ask(Call(go_on), block=False)

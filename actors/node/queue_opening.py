@@ -83,14 +83,7 @@ class QueueOpening:
     def open_process(self, actor: QueueActor) -> OpenedQueue:
         """Open a queue from its files; called in its actor's first turn."""
         declaration, context = actor.declaration, self._context
-        initial, more_after = context.engine.msg_store_credit_disc_bound
-        clients: list[RemoteStore] = []
-        for ref, store in (
-            (self.persistent, self.directory.persistent_store),
-            (self.transient, self.directory.transient_store),
-        ):
-            credit = GrantedCredit(initial, more_after)
-            clients.append(RemoteStore(ref, actor.actor_ref, store, next(context.numbers), credit, context.gate))
+        clients = self._store_clients(actor)
         parts_of = _LevelFiles(self.directory, declaration, clients, self._now_ns)
         durable = is_kept(declaration)
         side = self.side_files(declaration)
@@ -132,6 +125,16 @@ class QueueOpening:
             keys_path=keys if durable else None,
             has_keys=has_side and context.files.exists(keys),
         )
+
+    def _store_clients(self, actor: QueueActor) -> list[RemoteStore]:
+        """Return a queue's access to the vhost's two stores."""
+        context, directory = self._context, self.directory
+        stores = ((self.persistent, directory.persistent_store), (self.transient, directory.transient_store))
+        bound = context.engine.msg_store_credit_disc_bound
+        return [
+            RemoteStore(ref, actor.actor_ref, store, next(context.numbers), GrantedCredit(*bound), context.gate)
+            for ref, store in stores
+        ]
 
     def _open_levels(
         self, declaration: QueueDeclaration, parts_of: Callable[[int | None], QueueFiles], failing: contextlib.ExitStack

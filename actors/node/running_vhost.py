@@ -188,14 +188,14 @@ class RunningVhost:
         when they have applied them."""
         entries = list(self.queues.items())
         for at in range(0, len(entries), SLICE):
-            told: list[Any] = []
+            answers: list[Any] = []
             for name, entry in entries[at : at + SLICE]:
                 actor, policies = entry.running, self.definitions.policies.of("queue", name)
                 if actor is not None and actor.policies != policies:
                     actor.policies = policies
                     apply = Call(functools.partial(actor.set_policies, policies))
-                    told.append(actor.actor_ref.ask(apply, block=False))
-            yield CountDown(told)
+                    answers.append(actor.actor_ref.ask(apply, block=False))
+            yield CountDown(answers)
 
     # ── delayed messages ────────────────────────────────────────────────────────────────────────────────────────
 

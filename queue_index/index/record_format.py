@@ -245,30 +245,23 @@ class Parser:
     def columns(self) -> Columns:
         return self._collected.columns(self._base, self._reason or "complete")
 
-    def feed(self, data: bytes, *, final: bool) -> int:  # noqa: PLR0912, PLR0915 - one loop: a call per record is slow
+    def feed(self, data: bytes, *, final: bool) -> int:  # noqa: PLR0912 - one loop: a call per record is slow
         layout, collected = self._layout, self._collected
         head_size, mask = layout.head_size, (1 << layout.number_bits) - 1
         publish_size, read_size = head_size + BODY_SIZE, _U32.unpack_from
-        first_publish, behind_publishes = layout.publish_kinds[0] << 6, layout.publish_kinds[-1] + 1 << 6
+        first_publish, after_publishes = layout.publish_kinds[0] << 6, layout.publish_kinds[-1] + 1 << 6
         singles: list[int] = []
         add_publish, add_short = singles.append, collected.single_shorts.append
         short_kinds, zeros_end = layout.short_kinds, layout.zero_record_ends
-        position, size = 0, len(data)
-        last_start, size_at = size - publish_size, publish_size - 4
-        in_a_row, last_embedded, short_streak, needed = 0, -1, 0, _SAME_BEFORE_MATRIX
+        size, last_start, size_at = len(data), len(data) - publish_size, publish_size - 4
+        position, in_a_row, last_embedded, short_streak, needed = 0, 0, -1, 0, _SAME_BEFORE_MATRIX
         reason: EndReason | None = None
-        while True:
-            body = position + head_size
-            if body > size:
-                reason = "torn" if position < size else None
-                break
-            octet = data[position]
-            if first_publish <= octet < behind_publishes:
+        while (body := position + head_size) <= size:
+            if first_publish <= (octet := data[position]) < after_publishes:
                 if position > last_start:
-                    reason = "torn"
                     break
                 short_streak = 0
-                while position <= last_start and first_publish <= data[position] < behind_publishes:
+                while position <= last_start and first_publish <= data[position] < after_publishes:
                     (embedded,) = read_size(data, position + size_at)
                     if zeros_end and not embedded and not any(data[position : position + publish_size]):
                         reason = "zeros"
@@ -276,22 +269,17 @@ class Parser:
                     if embedded != last_embedded:
                         in_a_row, last_embedded = 0, embedded
                     elif (in_a_row := in_a_row + 1) >= needed:
-                        in_a_row, end = 0, position + publish_size + embedded
-                        taken = self._stretch_of_publishes(data, position, end - position) if end <= size else 0
-                        is_long = taken > _LONG_STRETCH * (end - position)
-                        needed = _SAME_BEFORE_MATRIX if is_long else min(2 * needed, _LONG_STRETCH)
-                        if taken:
-                            position += taken
+                        in_a_row = 0
+                        stretch, needed = self._try_stretch(data, position, publish_size + embedded, needed)
+                        if stretch:
+                            position += stretch
                             continue
                     add_publish(position)
                     position += publish_size + embedded
-                if position > size:  # it is not whole
-                    position, reason = singles.pop(), "torn"
                 if reason is not None:
                     break
             elif (kind := octet >> 6) in short_kinds:
-                short_streak += 1
-                if short_streak > _SAME_BEFORE_MATRIX:
+                if (short_streak := short_streak + 1) > _SAME_BEFORE_MATRIX:
                     short_streak = 0
                     position += self._stretch_of_shorts(data, position)
                 else:
@@ -300,12 +288,22 @@ class Parser:
             else:
                 reason = "not a record"
                 break
+        if position > size:
+            position = singles.pop()  # the last publish is not whole
         if singles:
             collected.take_singles(data, singles, self._base)
         self._base += position
-        if reason is not None and (final or reason != "torn"):
-            self._reason = reason
+        self._reason = reason or ("torn" if final and position < size else None)
         return position
+
+    def _try_stretch(self, data: bytes, position: int, record_size: int, needed: int) -> tuple[int, int]:
+        """Take a run of publishes as :meth:`_stretch_of_publishes` does, if the first is whole.
+
+        Returns its bytes, and how many publishes of one size the next attempt ``needed``.
+        """
+        stretch = self._stretch_of_publishes(data, position, record_size) if position + record_size <= len(data) else 0
+        is_long = stretch > _LONG_STRETCH * record_size
+        return stretch, _SAME_BEFORE_MATRIX if is_long else min(2 * needed, _LONG_STRETCH)
 
     def _stretch_of_publishes(self, data: bytes, position: int, record_size: int) -> int:
         """Take the run of equal publishes that begins here; return its bytes, or 0 if that is not worth it.

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from warren.actors.engines.declared.definitions_json import Imported
 from warren.commands.opening import definitions_at, opened_node
 from warren.commands.options import EXIT_DAMAGE, STDOUT, AdoptOption, UsageError
 from warren.commands.output import FindingReporter, naming_errors, opened, print_json, report_error
@@ -49,8 +48,7 @@ def definitions(
         bool,
         typer.Option(
             "--for-import",
-            help="Export a stopped RabbitMQ's with internal exchanges and with objects in parameters, which its own "
-            "export lacks.",
+            help="Export with what a stopped RabbitMQ's own export lacks: internal exchanges, objects in parameters.",
         ),
     ] = False,
     adopt: AdoptOption = False,
@@ -73,9 +71,7 @@ def definitions(
             write(json.dumps(exported, indent=2).encode() + b"\n")
     else:
         document = document_at(import_from, findings, vhost=vhost)
-        with opened_node(path, adopt=adopt, make=True) as node:
-            imported = node.import_definitions(document, vhost)
-        _say(imported, as_json=as_json)
+        _import(path, document, vhost, adopt=adopt, as_json=as_json)
     findings.rest()
     if findings.has_damage:
         raise typer.Exit(EXIT_DAMAGE)
@@ -116,7 +112,9 @@ def _read(source: str) -> dict[str, Any]:
     return document
 
 
-def _say(imported: Imported, *, as_json: bool) -> None:
+def _import(path: str, document: dict[str, Any], vhost: str | None, *, adopt: bool, as_json: bool) -> None:
+    with opened_node(path, adopt=adopt, make=True) as node:
+        imported = node.import_definitions(document, vhost)
     counts = {name: len(getattr(imported, name)) for name in (*_ALWAYS, *_SOMETIMES)}
     if as_json:
         retained, ignored = dict(imported.kept), dict(imported.ignored)

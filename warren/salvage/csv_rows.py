@@ -81,8 +81,8 @@ class CsvRows:
         fields = record_fields(record)
         texts = {name: as_text(fields[name]) for name in ("topic", "tags", "keys")}
         properties, crc_ok = to_json(fields["properties"]).decode(), _word(fields["crc_ok"])
-        told = {"properties": properties, "crc_ok": crc_ok, "body_sha256": fields["body_sha256"]}
-        self._rows.writerow({**fields, **texts, **self._body(record.body), **told})
+        details = {"properties": properties, "crc_ok": crc_ok, "body_sha256": fields["body_sha256"]}
+        self._rows.writerow({**fields, **texts, **self._body(record.body), **details})
         self.flush()
 
     def flush(self) -> None:

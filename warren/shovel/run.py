@@ -283,25 +283,15 @@ def _open_source(
     restore: Callable[[Place], None],
 ) -> Source:
     """``restore`` is called with the place of a directory."""
-    _check_definitions(orders)
+    _check_options(orders)
     if is_broker(orders.source):
-        if orders.vhost is not None:
-            raise ShovelError("--vhost is for directories; a broker's vhost is part of its URL")
-        if orders.state is not None:
-            raise ShovelError("--state is for copies; a broker's messages are moved")
         return BrokerSource(connect(orders.source), orders.window, _now_us)
     if orders.move:
-        if orders.state is not None:
-            raise ShovelError("--state is for copies, not for --move")
-        if orders.is_of_file:
-            raise ShovelError(f"{orders.source}: is a file, which can only be copied; leave out --move")
         if orders.definitions:
             with open_place(orders.source) as place:
                 restore(place)
         names = [from_text(name) for name in orders.queues]
         return places.enter_context(MoveSource.open(orders.source, orders.vhost, names, report))
-    if orders.source == STDIN and orders.state is None and not orders.is_of_file:
-        raise ShovelError("-: archives from stdin cannot be told apart; give --state FILE")
     if not is_stream(orders.source) and not os.path.exists(orders.source):
         raise StorageError(f"{orders.source}: no such file or directory")
     beside = None if is_broker(orders.destination) else account.destination
@@ -331,14 +321,26 @@ def _open_source(
     return places.enter_context(CopySource.open(place, orders.vhost, progress, rename, report))
 
 
-def _check_definitions(orders: Orders) -> None:
-    """Raise :class:`ShovelError` if the options do not go with the definitions of a directory."""
+def _check_options(orders: Orders) -> None:
+    """Raise :class:`ShovelError` if the source lacks what an option is about, or two options exclude each other."""
     if orders.definitions and (is_broker(orders.source) or orders.is_of_file):
         raise ShovelError(f"--definitions: {_shown(orders.source)} has none; a data directory or an archive of one has")
     if orders.definitions and orders.rename:
         raise ShovelError("--definitions restores queues under their own names; leave out --rename")
     if orders.management is not None and not (orders.definitions and is_broker(orders.destination)):
         raise ShovelError("--management is for --definitions into a broker")
+    if is_broker(orders.source):
+        if orders.vhost is not None:
+            raise ShovelError("--vhost is for directories; a broker's vhost is part of its URL")
+        if orders.state is not None:
+            raise ShovelError("--state is for copies; a broker's messages are moved")
+    elif orders.move:
+        if orders.state is not None:
+            raise ShovelError("--state is for copies, not for --move")
+        if orders.is_of_file:
+            raise ShovelError(f"{orders.source}: is a file, which can only be copied; leave out --move")
+    elif orders.source == STDIN and orders.state is None and not orders.is_of_file:
+        raise ShovelError("-: archives from stdin cannot be told apart; give --state FILE")
 
 
 def _restore(

@@ -142,7 +142,7 @@ def operation(
         if verb.__code__.co_flags & inspect.CO_VARARGS:
             raise TypeError(f"{definition.name}: the arguments of an operation have names")
         names = verb.__code__.co_varnames[1 : verb.__code__.co_argcount]
-        iterables = [name for name, said in verb.__annotations__.items() if str(said).startswith("Iterable[")]
+        iterables = [name for name, hint in verb.__annotations__.items() if str(hint).startswith("Iterable[")]
 
         @functools.wraps(verb)
         def method(self: S, /, *positional: P.args, **keywords: P.kwargs) -> Steps[T]:

@@ -167,9 +167,9 @@ class QueueVerbs(Performer):
         return self.host.host.within(timeout or None, self._get(auto_ack, timeout))
 
     def _get(self, auto_ack: bool, timeout: float | None) -> Steps[Got]:
-        got = yield from self.host.get_many(1)
-        if got[1] or timeout == 0:
-            return _acked(got) if auto_ack else got
+        fetched = yield from self.host.get_many(1)
+        if fetched[1] or timeout == 0:
+            return _acked(fetched) if auto_ack else fetched
         consumer = self.consumer(1, auto_ack=auto_ack)
         delivered = None
         try:
@@ -187,8 +187,8 @@ class QueueVerbs(Performer):
 
         Interrupted or cancelled, it takes none: those that were on their way go back.
         """
-        got = yield from self.host.get_many(count)
-        return _acked(got) if auto_ack else got
+        fetched = yield from self.host.get_many(count)
+        return _acked(fetched) if auto_ack else fetched
 
     def take(self, id: str) -> Steps[Got]:
         """Take the message with this ``id`` (see :meth:`browse`) from wherever it stands; ``None`` if it is gone or a
@@ -340,9 +340,9 @@ class QueueVerbs(Performer):
         return self.host.delete(if_empty=if_empty, if_unused=if_unused)
 
 
-def _acked(got: Got) -> Got:
+def _acked(fetched: Got) -> Got:
     """Ack messages as they are handed out."""
-    channel, batches = got
+    channel, batches = fetched
     for delivered in batches:
         channel.settle_all("ack", delivered.tags)
     return channel, [attrs.evolve(delivered, first_tag=0) for delivered in batches]

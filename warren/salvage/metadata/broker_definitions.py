@@ -212,15 +212,15 @@ def _restored_bindings(
         and binding.source in exchanges
         and (binding.destination in exchanges or binding.destination in queues)
     ]
-    gone = {name for name, queue in queues.items() if queue.is_deleted}
-    while gone:
-        for name in gone:
+    deleted = {name for name, queue in queues.items() if queue.is_deleted}
+    while deleted:
+        for name in deleted:
             queues.pop(name, None)
             exchanges.pop(name, None)
-        dropped = [binding for binding in restored if binding.destination in gone or binding.source in gone]
-        restored = [binding for binding in restored if not (binding.destination in gone or binding.source in gone)]
+        dropped = [binding for binding in restored if deleted & {binding.source, binding.destination}]
+        restored = [binding for binding in restored if not deleted & {binding.source, binding.destination}]
         unbound = {binding.source for binding in dropped} - {binding.source for binding in restored}
-        gone = {name for name in unbound if name in exchanges and exchanges[name].auto_delete}
+        deleted = {name for name in unbound if name in exchanges and exchanges[name].auto_delete}
     return restored
 
 

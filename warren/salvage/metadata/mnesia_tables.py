@@ -68,11 +68,11 @@ class _Node:
     report: OnFinding
     outcomes: dict[bytes, str] = attrs.field(factory=dict)
     """By encoded transaction id."""
-    known: set[str] | None = None
+    table_names: set[str] | None = None
     """The names of all tables; ``None`` if the schema cannot be read."""
 
     def load(self) -> None:
-        self.known = self._schema()
+        self.table_names = self._schema()
         for name in self.tables:
             self._load_table(name)
         logs = [(path, items) for path, items in ((name, self._items(name)) for name in (_PREVIOUS, _LATEST)) if items]
@@ -128,7 +128,7 @@ class _Node:
         elif self.files.exists(below(self.directory, table)):
             for record in self._objects(table) or ():
                 self._put(name, record, name=table, offset=None)
-        elif self.known is None or name in self.known:
+        elif self.table_names is None or name in self.table_names:
             self._damage("missing table", dump, None, "the schema has it, and there is no file of it")
         for offset, change in self._items(changes):
             self._apply(change, changes, offset)
@@ -182,15 +182,15 @@ class _Node:
             case ((str(table), _), _, _):
                 if table in self.tables:
                     self._damage("unreadable change", name, offset, f"{change!r:.100}")
-                elif self.known is not None and table not in self.known:
+                elif self.table_names is not None and table not in self.table_names:
                     self._damage("unreadable change", name, offset, f"of a table {table!r:.100}, which does not exist")
             case ("op", "rec", _, inner):
                 self._apply(inner, name, offset)
             case ("op", "clear_table" | "delete_table", [*properties]):
                 for table in _named(properties):
                     self.tables.get(table, {}).clear()
-            case ("op", "create_table", [*properties]) if self.known is not None:
-                self.known.update(_named(properties))
+            case ("op", "create_table", [*properties]) if self.table_names is not None:
+                self.table_names.update(_named(properties))
             case ("op", *_) | ("log_header", *_):
                 pass  # a table's properties
             case _:

@@ -69,9 +69,9 @@ class BatchQueue:
     def units(self, queue_offset: int) -> Iterator[Units]:
         """The units from the one on that has the message with this number, many at a time."""
         for units in _units(self._files, self.directory, self._log):
-            wanted = units[units["queue_offset"] + units["count"] > queue_offset]
-            if len(wanted):
-                yield wanted
+            rest = units[units["queue_offset"] + units["count"] > queue_offset]
+            if len(rest):
+                yield rest
 
     def offset_at(self, timestamp_ms: int) -> int:
         """The number of the first message that was stored then or later, or of the one to come."""
