@@ -135,8 +135,8 @@ def _are_strings(values: Iterable[object]) -> bool:
 
 
 def as_texts(values: Iterable[str], name: str) -> list[str]:
-    """Return the strings of an iterable that was checked with the other arguments of a call, but for the elements of an
-    iterator. Raises :class:`InvalidValueError` if one of these is no string."""
+    """Return the strings of an iterable. The check of the call covers all but an iterator's elements, which are checked
+    here. Raises :class:`InvalidValueError` if an element is no string."""
     texts = list(values)
     if not isinstance(values, Collection) and not _are_strings(texts):
         wrong = next(text for text in texts if not isinstance(text, str))

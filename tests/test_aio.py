@@ -126,7 +126,7 @@ KINDS = pytest.mark.parametrize("kind", ["queue", "topic"])
 
 
 def place_of(hand: HandNode, kind: str) -> Place:
-    """A handle on a new queue or topic of a node that nobody drives."""
+    """A handle on a new queue or topic of a node whose turns nothing runs."""
     if kind == "queue":
         return handle(hand.node)
     hand.node.topic("t", queues=1)

@@ -83,7 +83,7 @@ def test_offsets_of_levels_that_no_file_has_are_an_error(tmp_path: Path) -> None
 
 @attrs.frozen
 class Timer:
-    """A message in the timers' topic, due so many seconds after now; ``wheel_s``: its time on the wheel, if any."""
+    """A message in the timers' topic, due ``due_s`` seconds after now; ``wheel_s``: its time on the wheel, if any."""
 
     name: str
     due_s: int

@@ -127,7 +127,7 @@ while taken < rounds:
     except DirectoryLockedError:
         continue
     taken += 1
-    os.mkdir(place + ".held")  # fails where somebody else holds it, too
+    os.mkdir(place + ".held")  # fails if another process holds it, too
     os.rmdir(place + ".held")
     lock.remove()
 """

@@ -84,7 +84,7 @@ def test_a_number_that_no_file_can_have_is_a_finding(
             strange = path.with_name(str(number).rjust(len(stem), "0") + dot + suffix)
             shutil.copy(path, strange)
             of_logs = {"quorum", "coordination"} & set(strange.parts)  # whose numbers say nothing but the order
-            if number >= 1 << 62 and not of_logs and suffix != "index":  # of a stream: its segment is told
+            if number >= 1 << 62 and not of_logs and suffix != "index":  # of a stream: its segment is reported
                 impossible.append(strange)
     read_all(root)
     assert messages is None or export(str(root), Selection()) >= messages

@@ -1,4 +1,4 @@
-"""The config files of a RocketMQ's store: shown, and read from their backups where they are damaged."""
+"""The config files of a RocketMQ's store: shown, and read from their backups if they are damaged."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_a_get_of_no_number_of_messages_is_refused_and_the_queue_serves(count: o
 
 
 def test_a_queue_that_failed_just_now_is_deleted_with_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files stayed, and the next process made a queue of them that nobody had declared."""
+    """Its files stayed, and the next process opened them as a queue, although it was not declared."""
     scene = hand_node()
     queue = scene.node.queue("q", arguments={"x-max-length": 3})
     queue.publish(b"1").wait()

@@ -175,8 +175,8 @@ SETTLE_AGAIN: dict[str, tuple[Callable[[warren.Queue, Sequence[warren.Delivery]]
     "ack a list": (lambda queue, messages: queue.ack(list(messages)), (0, 3)),
     "ack up to": (lambda queue, messages: queue.ack_up_to(messages[0].delivery_tag), (1, 4)),
 }
-"""Ways to settle messages of which the first two are settled already, with the unacked messages and all messages that
-are left of 6."""
+"""Ways to settle messages after the first two are settled already, with the numbers of unacked messages and of all
+messages that are left of 6."""
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def bindings(document: Json) -> set[str]:
 
 
 def check_all(expected: Json, got: Json, kinds: tuple[str, ...] = ()) -> None:
-    """All of a node's definitions are there; queues of these kinds are classic ones."""
+    """All of a node's definitions are there; queues of the given kinds are classic ones."""
     for part, *fields in (
         ("users", "name"),
         ("permissions", "user", "vhost"),
@@ -149,7 +149,7 @@ def test_a_broker_gets_everything_by_its_http_api(tmp_path: Path) -> None:
         url = here.server.management.url.replace("http://", "http://guest:guest@")
         run = "--definitions", "--management", url, "--state", tmp_path / "state", "--vhost"
         shovel(CHANGED, here.url, *run, "vh/ö")
-        assert named(declared(here), "users", "name").keys() == {("guest",)}  # a vhost has none
+        assert named(declared(here), "users", "name").keys() == {("guest",)}  # a vhost's definitions lack users
         assert named(declared(here), "vhosts", "name").keys() == {("/",)}
         assert declared(here)["queues"]
         with served(tmp_path / "whole", settings) as other:

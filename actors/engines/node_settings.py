@@ -178,8 +178,8 @@ class NodeSettings:
     """A queue that had nothing to do for this time hibernates."""
 
     quorum_delivery_limit: int | None = attrs.field(default=None, validator=attrs.validators.optional(at_least(0)))
-    """The delivery limit of quorum queues that have none of their own; ``None``: no limit, as with RabbitMQ before 4.0,
-    whose default is 20."""
+    """The delivery limit of quorum queues that neither an argument nor a policy limits; ``None``: no limit, as before
+    RabbitMQ 4.0, whose default is 20."""
 
     sync_interval_ms: int = attrs.field(default=200, validator=at_least(0))
     """Commits without a waiter are synced together, at most this time after the first of them."""

@@ -155,7 +155,7 @@ class UniqueKeys:
         return present
 
     def holders(self, digests: Iterable[bytes]) -> dict[bytes, TakenKey]:
-        """Return those of these keys that are taken, with the messages that have them."""
+        """Return the keys that are taken, each with the message that has it."""
         now_us, digests = self._wall_clock(), set(digests)
         earlier = self._earlier_there(digests, now_us) if self._earlier else []
         taken = [key for digest in digests if (key := self._table.get(digest)) is not None]

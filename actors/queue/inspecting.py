@@ -105,7 +105,7 @@ def allocated_bytes(process: QueueProcess) -> int:
 
 
 def head_timestamp(process: QueueProcess) -> int | None:
-    """Return the timestamp of the message that is next; ``None`` if it has none, or is not in memory."""
+    """Return the next message's timestamp; ``None`` if it is missing, or the message is not in memory."""
     queue = process.backing.single
     if queue is None:
         number = process.backing.first_level()

@@ -178,7 +178,7 @@ class SegmentFiles:
         return runs + self._written_runs(segment, (facts * (selected & ~in_file)).tobytes()), high
 
     def _written_runs(self, segment: SegmentJournal, facts: bytes) -> list[Run]:
-        """The messages of the journal at the positions of which ``facts`` has any."""
+        """The journal's messages at the positions for which ``facts`` has facts."""
         first_seq_id = segment.number * self._segment_entry_count
         return [run for written in segment.written for run in written.runs(first_seq_id, facts)]
 

@@ -46,7 +46,7 @@ _FIRST_FACTS: Final = 256
 _IF_UNACKED: Final = bytes(fact if fact & (PUBLISHED | ACKED) == PUBLISHED else NOTHING for fact in range(256))
 _IF_NOT_PUBLISHED: Final = bytes(NOTHING if fact & PUBLISHED else fact for fact in range(256))
 _ALONE: Final = bytes(fact for fact in range(256) if PLUS.of(NOTHING, fact) != IMPOSSIBLE)
-"""What the journal can hold of a position of which the segment's file knows nothing."""
+"""What the journal can hold about a position that the segment's file lacks."""
 
 
 Records = ColumnRecords | list[bytes]
@@ -100,7 +100,7 @@ class Written:
         return matrix.segment_bytes(records, first, count, low, shorts)
 
     def runs(self, first_seq_id: int, facts: bytes) -> list[Run]:
-        """Return as runs the positions of which ``facts``, by rel_seq, has any."""
+        """Return as runs the positions for which ``facts``, by rel_seq, has facts."""
         facts = facts[self.rel_seq : self.end]
         runs: list[Run] = []
         for low, high in _stretches(facts):
@@ -217,11 +217,11 @@ class SegmentJournal:
         return np.frombuffer(self._bytes(0), np.uint8)
 
     def unacked_facts(self, low: int, high: int) -> bytes:
-        """The journal's facts by rel_seq, without those of acked positions and of those outside ``low … high-1``."""
+        """The journal's facts by rel_seq, for positions in ``low … high-1`` that are not acked."""
         return bytes(low) + self._bytes(0)[low:high].translate(_IF_UNACKED)
 
     def first_beside_no_file(self) -> int:
-        """Return the first position of which the journal holds what it cannot if the segment has no file, else -1."""
+        """Return the first position whose facts the journal cannot hold if the segment has no file, else -1."""
         facts = self._bytes(0)
         strange = facts.translate(None, _ALONE)
         return facts.index(strange[0]) if strange else -1

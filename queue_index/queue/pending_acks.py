@@ -109,7 +109,7 @@ class PendingAcks:
             yield from _held(run, seq_id, run.end)
 
     def remove(self, start: int, end: int, step: int = 1) -> list[Run]:
-        """Remove and return, in seq_id order, the held messages of ``start … end-1``, or every ``step``-th of these."""
+        """Remove and return, in seq_id order, the held messages of ``start … end-1``, or only every ``step``-th one."""
         removed: list[Run] = []
         run = self._before(start + 1)
         if run is not None and run.end > start:

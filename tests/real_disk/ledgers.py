@@ -136,7 +136,7 @@ TOLD: Final = {
     "roll": [("halves", "ending")],
     "rolled": [("halves", "ended")],
 }
-"""By the first word of a line: of which things it tells, and what becomes of them."""
+"""By the first word of a line: the things it tells about, and what becomes of them."""
 
 
 def key_of(body: bytes) -> str:

@@ -73,7 +73,7 @@ class Processes:
         return loop
 
     def noting_coroutines(self, run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """``run``, which has a loop's thread run a coroutine, and in the middle of which a process may die."""
+        """``run``, which has a loop's thread run a coroutine; a process may die in the middle of it."""
 
         def noted(thread: LoopThread, work: Coroutine[Any, Any, Any]) -> Any:
             self._coroutines.append(work)

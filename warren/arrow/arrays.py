@@ -59,7 +59,7 @@ def chosen(values: Sequence[str | None], which: npt.NDArray[np.integer[Any]]) ->
 
 
 def null_unless(values: pa.Array, is_present: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return the values, with nulls in place of those that are not present."""
+    """Return the values, with nulls instead of values that are not present."""
     return values if is_present.all() else pc.if_else(pa.array(is_present), values, pa.scalar(None, values.type))
 
 

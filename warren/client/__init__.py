@@ -6,5 +6,5 @@ From the socket up:
 - :mod:`~warren.client.channels` and :mod:`~warren.client.publishing` are channels: questions and answers, and messages
   that wait for their confirms, to be sent again over the next socket;
 - :mod:`~warren.client.link_queue`, :mod:`~warren.client.link_vhost` and :mod:`~warren.client.link_topic` are the hosts
-  that the handles' verbs (:mod:`warren.verbs`) have here, in place of those in the process of the node.
+  that the handles' verbs (:mod:`warren.verbs`) have here, instead of the hosts in the node's process.
 """

@@ -1,7 +1,7 @@
 """Topology: what a guest has declared that does not survive its host, to be declared again at the next one.
 
-Those are queues that are not durable, exclusive or deleted automatically, exchanges of these kinds, and the bindings of
-both. They are empty then, as after a restart of a broker.
+It consists of queues and exchanges that are not durable, exclusive or deleted automatically, and of their bindings.
+The queues are empty then, as after a restart of a broker.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ class RunningNode:
         return steps
 
     def move_at_fork(self, verbs: Any, new_host: Callable[[], Any]) -> None:
-        """Let ``new_host`` make the host of these verbs in a forked child, if the directory is shared."""
+        """Let ``new_host`` make the host of ``verbs`` in a forked child, if the directory is shared."""
         if self.moves is not None:
             self.moves[verbs] = new_host
 

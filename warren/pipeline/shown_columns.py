@@ -44,7 +44,7 @@ _TIMES: Final[Mapping[str, tuple[str, int]]] = {
 }
 """Columns of times: the names of timestamps, and microseconds in their units."""
 _OBJECTS: Final = frozenset({"properties", "headers", "arguments"})
-"""Columns that are JSON's objects as text, in tables where they are no maps."""
+"""Columns that are JSON objects as text, in tables that do not have them as maps."""
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _MAP: Final = KINDS["map<string,string>"]

@@ -48,7 +48,7 @@ class StreamTask:
 def cut(
     node: Node, view: View, ranges: list[OffsetRange], partition_bytes: int, least: int | None = None
 ) -> Iterator[StreamTask]:
-    """Yield tasks, each with a part of the CommitLog; ``least``: about so many, if the batch has that many bytes."""
+    """Yield tasks, each with a part of the CommitLog; ``least``: about this many, if there are as many bytes."""
     if not ranges:
         return
     starts = [place_of(view.queues[span.key], span.begin)[0] for span in ranges]

@@ -108,7 +108,7 @@ class ClientLink:
             self.flush_soon()
 
     def tell_unblocked(self) -> None:
-        """Tell the client that the alarm is over, if it was told of it."""
+        """Tell the client that the alarm is over, if it knows of the alarm."""
         if self.blocked_reason and not self.node.gate.reasons:
             self.blocked_reason = ""
             if self.engine.state is State.RUNNING:

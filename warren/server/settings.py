@@ -94,7 +94,7 @@ class ServerSettings:
     """Milliseconds for which a delivery may be unacked; then its channel is closed. Checked once a minute. ``None``:
     for ever."""
     announced_version: str = "3.10.8"
-    """RabbitMQ's version that clients are told, as some adapt to it; the answers stay those of 3.10.8."""
+    """RabbitMQ's version that is announced to clients, as some adapt to it; the answers stay those of 3.10.8."""
     loopback_users: tuple[str, ...] = ("guest",)
     """Users that may connect from this machine only."""
     directory: str | None = None

@@ -67,7 +67,7 @@ def headers_of(properties: bytes) -> Table:
 
 
 def priority_of(properties: bytes) -> int:
-    """The priority of a message; 0 if it has none, or if the properties cannot be read."""
+    """The priority of a message; 0 if it is missing, or if the properties cannot be read."""
     if not _flags(properties) & _PRIORITY:
         return 0
     try:

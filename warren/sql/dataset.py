@@ -45,7 +45,7 @@ class TableDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
     def scanner(
         self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **_: object
     ) -> TableScanner:
-        """Return a scanner of these columns, of the rows for which the filter is true. Its tasks are planned here."""
+        """Return a scanner of the columns, for rows that pass the filter. Its tasks are planned here."""
         names = tuple(self.schema.names if columns is None else columns)
         filter_columns = frozenset[str]() if filter is None else columns_of(filter)
         columns_read = frozenset(self.schema.names) if filter_columns is None else filter_columns.union(names)

@@ -29,7 +29,7 @@ class Scanning:
     """What the scans of a connection tell."""
 
     failed: BaseException | None = None
-    """The error of the last scan that failed, of which DuckDB passes on only the text."""
+    """The error of the last scan that failed; DuckDB passes on only its text."""
     watcher: Watcher | None = None
 
     def begun(self, table: str, tasks: int) -> Any:

@@ -40,7 +40,7 @@ from warren.tables.read_options import ReadOptions
 from warren.tables.table import Task
 
 _FEW_NAMES: Final = 64
-"""Directories are found by the hashes of up to so many names; each takes 257 of them, for the levels."""
+"""Up to this many names, directories are found by the names' hashes: 257 for each name, because of the levels."""
 
 NO_END: Final = sys.maxsize
 """After every segment."""

@@ -85,7 +85,7 @@ def _definitions(node: Node, damage: Damage) -> dict[tuple[str, str], dict[str, 
 
 
 def _head_timestamp(queue: QueueDirectory) -> int | None:
-    """The property ``timestamp`` of the first message; ``None`` if it has none, or cannot be read."""
+    """The property ``timestamp`` of the first message; ``None`` if it is missing or cannot be read."""
     message = next(_first_of_segments(queue), None) or next(queue.messages(), None)
     if not isinstance(message, StoredMessage):
         return None

@@ -106,7 +106,7 @@ class QueueHost(Protocol):
         """Return the message at the head, if it is available without a turn of the queue."""
 
     def channel_of_gets(self) -> Steps[SettlingChannel]:
-        """Return the channel of the gets, opening it if there is none."""
+        """Return the channel of the gets, opening it if it is missing."""
 
     def take_channel(self) -> SettlingChannel | None:
         """Return the channel of the gets, if there is one; the next get opens another."""

@@ -190,7 +190,7 @@ class VhostVerbs(Performer):
 
     @operation("vhost", encode=_fields_of_queues, decode=_queues_of)
     def find_queues(self, names: Iterable[str]) -> Steps[list[QueueEntry]]:
-        """Return the entries of these queues. Raises :class:`NotFoundError`, :class:`ResourceLockedError`."""
+        """Return the entries of the named queues. Raises :class:`NotFoundError`, :class:`ResourceLockedError`."""
         return answered([self.node.registry.find_queue(self.name, name, self._owner) for name in names])
 
     @operation("vhost")

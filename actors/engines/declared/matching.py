@@ -299,7 +299,7 @@ Choose = Callable[[Sequence[str], bytes, Sequence[Binding]], int]
 
 
 class ChoiceMatcher:
-    """Bindings of which a message gets one."""
+    """Bindings from which one is chosen for each message."""
 
     def __init__(self, choose: Choose, *, varies: bool) -> None:
         self.varies = varies

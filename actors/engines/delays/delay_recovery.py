@@ -100,7 +100,7 @@ def _sealed_file(  # noqa: PLR0917
 
 
 def _note(places: f.Removed, removed_offsets: _RemovedOf) -> None:
-    """Add the offsets of these places to those of each file."""
+    """Add the places' offsets to each file's removed offsets."""
     ordered = places[np.argsort(places["file"], kind="stable")]
     files, starts = np.unique(ordered["file"], return_index=True)
     for file, start, stop in zip(files.tolist(), starts.tolist(), [*starts[1:].tolist(), len(ordered)], strict=False):

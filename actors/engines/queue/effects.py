@@ -89,4 +89,4 @@ class Effects:
     cancelled: list[str] = attrs.Factory(list)
     """Tags of consumers that were cancelled because the queue was deleted."""
     lapsed: list[tuple[str, range]] = attrs.Factory(list)
-    """Tags of consumers that held messages for too long, and the delivery tags of these messages."""
+    """Tags of consumers that held messages for too long, with the messages' delivery tags."""

@@ -120,7 +120,7 @@ class QueueContext:
     tells_out: bool = attrs.field(default=True, kw_only=True)
     """Whether the files record which messages were out when the queue stopped."""
     quorum_delivery_limit: int | None = attrs.field(default=None, kw_only=True)
-    """The delivery limit of a quorum queue that has none of its own."""
+    """The delivery limit of a quorum queue whose arguments and policies set no limit."""
     crashed: bool = attrs.field(default=False, kw_only=True)
     """Whether the queue was recovered after a crash."""
     single_below_bytes: int = attrs.field(default=1 << 62, kw_only=True)

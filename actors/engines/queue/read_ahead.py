@@ -56,7 +56,7 @@ class ReadAhead:
         return delivered
 
     def ack(self, channel: str, tag: int) -> bool:
-        """Ack a delivered message; return whether it was one of these. The inbox's lock is held."""
+        """Ack a delivered message; return whether it was read ahead. The inbox's lock is held."""
         at = tag - self.first_tag
         if not 0 <= at < self.delivered or channel != self.channel or self._acked[at]:
             return False

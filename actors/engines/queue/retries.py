@@ -346,7 +346,7 @@ class Retries:
         return self.counts.of(level, seq_ids, 0)
 
     def _blamed(self, level: int, seq_ids: range, counts: Sequence[int], *, was_out: bool) -> int | None:
-        """The first of these messages that was out when the process crashed. Called only until one is blamed."""
+        """The first message that was out when the process crashed. Called only until a message is blamed."""
         for seq_id, count, out in zip(seq_ids, counts, self._out.of(level, seq_ids, 0), strict=True):
             if out or (was_out and count == _UNKNOWN):
                 self._blames, self._out = False, SeqIdMap()

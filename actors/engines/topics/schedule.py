@@ -77,8 +77,7 @@ def from_scheduled(record: Record) -> Batch:
 
 
 def deliveries(records: Iterable[Record]) -> tuple[list[Batch], list[RecordError]]:
-    """Return due messages, in order and in as few batches as possible, and the errors of those that cannot be
-    delivered."""
+    """Return due messages, in order and in the fewest batches, and an error for each that cannot be delivered."""
     batches, refused = [], []
     for record in records:
         try:

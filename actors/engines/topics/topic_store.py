@@ -298,7 +298,7 @@ class TopicStore:
         queue.put_many(queue_offsets, physical_offsets, sizes, tags_codes)
 
     def _has_only_expired(self, queue: ConsumeQueue) -> bool:
-        """Whether the CommitLog has none of the queue's messages. Only for warren's stores: RocketMQ does not check."""
+        """Whether the CommitLog has no message of the queue. Only for warren's stores: RocketMQ does not check."""
         is_own = self.settings.rebuild_after_crash
         return is_own and bool(queue.mapped.bases) and queue.max_physical_offset <= self.commit_log.min_offset
 

@@ -74,7 +74,7 @@ class TopicTable:
         return True
 
     def declare_all(self, queues: Iterable[QueueKey]) -> None:
-        """Declare the topics of these queues with as many as they need. Raises :class:`QueueRangeError`."""
+        """Declare the queues' topics, each with as many queues as needed. Raises :class:`QueueRangeError`."""
         for topic, queue_id in queues:
             self.declare(topic, queue_id + 1)
 

@@ -27,7 +27,7 @@ def delayed(
 ) -> None:
     """Write out the messages that wait for their time, of delay levels and of RocketMQ 5's timers, the earliest first.
 
-    One JSON object per line, with when and to where they are due. Exit code 1: some could not be read.
+    One JSON object per line, with its time and its destination. Exit code 1: some could not be read.
     """
     findings, written = Findings(), 0
     with opened_store(path, options.setting, start=start) as store, opened(None, path) as write:

@@ -1,4 +1,4 @@
-"""A RabbitMQ's records in Khepri's tree: where they are, and what goes with what is deleted.
+"""A RabbitMQ's records in Khepri's tree: their paths, and which are deleted together.
 
 ::
 

@@ -5,8 +5,8 @@ taken out of, and its variables are terms: records, names, paths, and functions 
 
     {horus_fun, 'horus__<module>__-<function>/<arity>-fun-<n>-__<hash>', Beam, Arity, Functions, Names, Variables, _}
 
-So a transaction is replayed by its name; all that RabbitMQ 4.0 to 4.3 have are here. Variables are told apart by their
-kind, because a compiler decides about their order. A function that checks whether a client may unbind is taken to
+So a transaction is replayed by its name; all that RabbitMQ 4.0 to 4.3 have are here. Variables are distinguished by
+their kind, because a compiler decides about their order. A function that checks whether a client may unbind is taken to
 allow it. Changes by a policy leave definitions as they are, and the versions of payloads unknown.
 """
 
@@ -69,7 +69,7 @@ class _Function:
         return self.first(value for value in self.variables if isinstance(value, kind) and value != "undefined")
 
     def first(self, values: Iterator[_Value]) -> _Value:
-        """The first of these variables."""
+        """Return the first value. Raises :class:`MessageError` if there is no value."""
         for value in values:
             return value
         raise MessageError(f"a transaction {self.module}:{self.name} without the expected variables")

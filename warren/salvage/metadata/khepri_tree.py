@@ -6,7 +6,7 @@ A node is created with its parents, and goes with its children; a parent without
     {if_name_matches, any, _}            ``*``, every child
     {if_path_matches, any, _}            ``**``, everything below
     {if_node_exists, Bool}  {if_has_payload, Bool}  {if_has_data, Bool}
-    {if_payload_version, Version}        the payload was written so many times
+    {if_payload_version, Version}        the payload was written ``Version`` times
     {if_data_matches, Pattern, [], _}    a term with ``'_'`` in it
     {if_all, [C]}  {if_any, [C]}
 
@@ -45,7 +45,7 @@ class TreeNode:
 
     @classmethod
     def from_term(cls, term: Term) -> TreeNode:
-        """The root of a snapshot's tree, or another node. Raises :class:`MessageError` if it is none."""
+        """The root of a snapshot's tree, or another node. Raises :class:`MessageError` for any other term."""
         match term:
             case ("tree", root, _, _):
                 return cls.from_term(root)

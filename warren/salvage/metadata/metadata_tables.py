@@ -37,7 +37,7 @@ def has_metadata(files: ReadOnlyFileSystem, directory: str) -> bool:
 
 
 def read_metadata(files: ReadOnlyFileSystem, directory: str, names: Collection[str], report: OnFinding) -> Metadata:
-    """The records of these tables in a node's data directory; ``report`` gets what could not be read."""
+    """The records of the named tables in a node's data directory; ``report`` gets what could not be read."""
     members = khepri_members(files, directory)
     of_mnesia, of_khepri = list[Finding](), list[Finding]()
     mnesia = read_tables(files, directory, {*names, _VHOSTS}, of_mnesia.append) if has_tables(files, directory) else {}

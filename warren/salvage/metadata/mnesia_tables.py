@@ -47,7 +47,7 @@ Records: TypeAlias = "dict[bytes, Term]"
 def read_tables(
     files: ReadOnlyFileSystem, directory: str, names: Iterable[str], report: OnFinding
 ) -> dict[str, list[tuple[Term, ...]]]:
-    """The records of these tables in a node's directory; every other table is passed over."""
+    """The records of the named tables in a node's directory; every other table is passed over."""
     node = _Node(files, directory, {name: {} for name in names}, report)
     node.load()
     return {
@@ -229,7 +229,7 @@ class _Node:
 
 
 def _key(term: Term) -> bytes:
-    """Its encoding; of a term that only damage can have made, and that has none, its text."""
+    """Its encoding, or its text if it cannot be encoded, which only damage can cause."""
     try:
         return encode(term)
     except TermError:

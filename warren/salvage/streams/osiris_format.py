@@ -48,7 +48,7 @@ INDEX_RECORD: Final = np.dtype(
     [("offset", ">u8"), ("timestamp_ms", ">i8"), ("epoch", ">u8"), ("position", ">u4"), ("type", "u1")]
 )
 Index = npt.NDArray[np.void]
-"""Rows of these."""
+"""Index records."""
 
 _OFFSETS: Final = 1 << 63
 """No offset is higher: columns could not hold it."""

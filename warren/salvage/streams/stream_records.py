@@ -6,7 +6,7 @@ message annotations, properties, application properties (each only if it has any
 ====================================  =================================================================================
 annotations ``x-exchange``,           exchange and routing key; without them, ``""`` and the stream's name
 ``x-routing-key``
-``x-basic-priority``,                 the properties of these names; all other annotations are dropped
+``x-basic-priority``,                 the properties with these names; all other annotations are dropped
 ``x-basic-delivery-mode``,
 ``x-basic-expiration``
 properties                            message_id, correlation_id, user_id, reply_to, content_type, content_encoding;

@@ -69,7 +69,7 @@ class ChannelGets:
             tag = unacked.give(OF_GET, delivered.tags, through) if required else unacked.pass_by(delivered.count)
             if channel.traffic is not None:
                 channel.traffic.get(no_ack=method.no_ack, redelivered=delivered.fetched.redelivered)
-            # a first delivery's count is told with a get, and not to a consumer, as by RabbitMQ
+            # as RabbitMQ does, a first delivery's count is sent with a get, but not to a consumer
             tells_zero = through.actor.declaration.is_quorum and not any(counts_of(delivered.fetched))
             for fetched in contents_for(self._channel, delivered.fetched):
                 content = with_count(fetched, 0) if tells_zero and fetched is not None else fetched

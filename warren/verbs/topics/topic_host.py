@@ -55,7 +55,7 @@ class TopicHost(Protocol):
     def append_here(
         self, verbs: Any, body: bytes, block: bool, timeout: float | None, arguments: Mapping[str, Any]
     ) -> AppendConfirm:
-        """The ``append`` of these verbs for a thread: the message joins those that wait, if there is room."""
+        """``verbs.append`` for a thread: the message joins those that wait, if there is room."""
 
     def append(self, message: AppendConfirm, block: bool, timeout: float | None) -> Steps[AppendConfirm]:
         """Append a message."""
@@ -75,7 +75,7 @@ class TopicHost(Protocol):
     def find_here(
         self, verbs: Any, key: str, *, begin: Moment | None, end: Moment | None, limit: int, exact: bool
     ) -> list[PackedRecords]:
-        """The ``find`` of these verbs for a thread, which reads the files itself if it can."""
+        """``verbs.find`` for a thread, which reads the files itself if it can."""
 
 
 class LocalTopic:

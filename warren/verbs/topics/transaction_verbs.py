@@ -28,7 +28,7 @@ class TransactionHost(Protocol):
 
     @property
     def place(self) -> HalfPlace:
-        """Where it is."""
+        """The message's place."""
 
     def record(self) -> Steps[Record]:
         """Return the message as it was prepared."""
