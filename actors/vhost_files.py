@@ -27,6 +27,7 @@ from typing import Final
 import attrs
 
 from warren.msg_store.rdq.message_store import MessageStore
+from warren.msg_store.rdq.recovery import refuse_typed_files
 from warren.queue_index.index import directory as names
 from warren.queue_index.index.recovery_terms import RecoveryTerms, encode_recovery_terms, read_recovery_terms
 from warren.queue_index.queue.body_store import StoreClient
@@ -78,6 +79,7 @@ class VhostFiles:
         reported safe survives a power loss. Raises :class:`DirectoryLockedError` if another process holds it, and
         :class:`DataError` if the directory is another vhost's or contains what no crash can have left.
         """
+        refuse_typed_files(files, f"{path}/{PERSISTENT_STORE}")
         files.make_directories(f"{path}/{names.QUEUES_DIRECTORY}")
         lock = lock_part(files, f"{path}/{LOCK_FILE}", owner)
         try:

@@ -383,16 +383,6 @@ def test_leftovers_are_no_damage(situation: str, queue: QueueOnDisk) -> None:
     }
 
 
-def test_a_store_file_of_a_later_version_is_named(queue: QueueOnDisk) -> None:
-    queue.vhost.append("msg_store_persistent/1.sqs", b"RSQS\2".ljust(64, b"\0"))
-    queue.bodyless(0, N, 4)
-    [missing, unread] = json.loads(warren("verify", queue.vhost.path, "--json").stdout)["findings"]
-    assert (unread["kind"], unread["severity"]) == ("store file not read", "unread")
-    assert unread["path"].endswith("msg_store_persistent/1.sqs")
-    assert missing["kind"] == "missing body"
-    assert "1.sqs" in warren("export", queue.vhost.path).stderr
-
-
 def test_a_compaction_that_crashed_is_no_damage(queue: QueueOnDisk) -> None:
     kept, moved, half = (bytes([number]) * 16 for number in (1, 2, 3))
     records = {msg_id: encode_record(msg_id, encoded_message(msg_id, b"body")) for msg_id in (kept, moved, half)}

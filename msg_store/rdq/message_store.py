@@ -37,7 +37,7 @@ from warren.msg_store.rdq.current_file import CurrentFile
 from warren.msg_store.rdq.file_summary import FileSummary
 from warren.msg_store.rdq.locations import Locations, pack_behind
 from warren.msg_store.rdq.rdq_format import OVERHEAD_BYTES, leftover_of, records_in_pieces
-from warren.msg_store.rdq.recovery import recover
+from warren.msg_store.rdq.recovery import recover, refuse_typed_files
 from warren.msg_store.rdq.write_buffer import WriteBuffer
 from warren.storage.errors import DataError, NoRoomError, StorageError
 from warren.storage.filesystem import FileSystem
@@ -129,8 +129,10 @@ class MessageStore:
 
         If nothing changed since the last clean stop and ``token`` is the one passed then, it is ready (``clean``).
         Otherwise it was scanned, and needs :meth:`set_references`. Damage does not stop it: see ``unreadable``.
+        Raises :class:`DataError` if the store has typed files.
         ``sync``: whether :meth:`sync` protects against a power loss too, or only against the end of the process.
         """
+        refuse_typed_files(files, directory)
         files.make_directories(directory)
         recovered = clean_stop.load(files, directory, token) if token is not None else None
         clean_stop.discard(files, directory)

@@ -1,5 +1,6 @@
 """The records of a store file by columns: what a scan of millions of them asks for,
-:func:`~warren.msg_store.rdq.rdq_format.scan` record by record.
+:func:`~warren.msg_store.rdq.rdq_format.scan` record by record. Files of both formats are read; of a typed one only the
+messages count, and :func:`~warren.msg_store.rdq.sqs_format.walk` finds them. What follows is about ``.rdq``.
 
 The file is walked in windows. In a window the records are found by their sizes alone, a run of equal ones in a few
 steps; then their columns are gathered. Both scans find the same records, good and bad, and stop at the same place for
@@ -21,13 +22,16 @@ from typing import Final
 import attrs
 import numpy as np
 
+from warren.msg_store.rdq import sqs_format
 from warren.msg_store.rdq.rdq_format import (
     END_MARKER,
     HEADER,
     MSG_ID_BYTES,
     OVERHEAD_BYTES,
     SIZE_BYTES,
+    TYPED_SUFFIX,
     UNCOUNTED_BYTES,
+    Record,
     ScanEnd,
     end_reason,
 )
@@ -64,6 +68,10 @@ class RdqColumns:
     data: bytes
     """The bytes of the file from :attr:`base` on, including all of the records; empty if they were not read."""
     base: int
+    header_bytes: int = HEADER.size
+    """The bytes of a record before its message."""
+    end_bytes: int = len(END_MARKER)
+    """The bytes of a record after its message."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -76,11 +84,16 @@ class RdqColumns:
     @property
     def message_starts(self) -> Longs:
         """Where in :attr:`data` each message begins."""
-        return self.offsets - self.base + HEADER.size
+        return self.offsets - self.base + self.header_bytes
 
     @property
     def message_sizes(self) -> Longs:
-        return self.sizes - OVERHEAD_BYTES
+        return self.sizes - self.header_bytes - self.end_bytes
+
+    def records(self) -> Iterator[Record]:
+        """The records one by one."""
+        ids = np.ascontiguousarray(self.msg_ids).view(f"V{MSG_ID_BYTES}").ravel().tolist()
+        return map(Record, self.offsets.tolist(), self.sizes.tolist(), ids, self.good.tolist())
 
 
 class ColumnScan(Iterator[RdqColumns]):
@@ -95,7 +108,8 @@ class ColumnScan(Iterator[RdqColumns]):
     def __init__(self, file: File, path: str, *, window_bytes: int = WINDOW_BYTES, with_messages: bool = False) -> None:
         self.path = path
         self.end: ScanEnd | None = None
-        self._columns = self._walk(file, max(window_bytes, HEADER.size), with_messages=with_messages)
+        walk = self._walk_typed if path.endswith(TYPED_SUFFIX) else self._walk
+        self._columns = walk(file, max(window_bytes, HEADER.size), with_messages=with_messages)
 
     def __iter__(self) -> Iterator[RdqColumns]:
         return self._columns
@@ -139,6 +153,26 @@ class ColumnScan(Iterator[RdqColumns]):
             are_long = not with_messages
         rest = file.pread(max(min(SIZE_BYTES, file_size - at), 0), at)
         self.end = ScanEnd(at, end_reason(rest), file_size)
+
+    def _walk_typed(self, file: File, window_bytes: int, *, with_messages: bool) -> Iterator[RdqColumns]:
+        batches = sqs_format.walk(file, window_bytes, MOST_RECORD_BYTES, with_messages=with_messages)
+        while True:
+            try:
+                records, data, base = next(batches)
+            except StopIteration as stop:
+                self.end = stop.value
+                return
+            offsets, sizes, msg_ids, good = zip(*records, strict=True)
+            yield RdqColumns(
+                offsets=np.array(offsets, np.int64),
+                sizes=np.array(sizes, np.int64),
+                msg_ids=np.frombuffer(b"".join(msg_ids), np.uint8).reshape(-1, MSG_ID_BYTES),
+                good=np.array(good),
+                data=data,
+                base=base,
+                header_bytes=sqs_format.HEADER.size,
+                end_bytes=0,
+            )
 
 
 def _find(data: bytes) -> tuple[Longs, int]:

@@ -7,7 +7,8 @@ and at a size below 16, which no record has; the bytes after that cannot be inte
 not 0xFF is *bad*: it was not written whole, and is skipped.
 
 A file's *number* says how old its messages are. A compaction that crashed leaves ``<n>.rdt``, records in the same
-format; it is numbered ``-1 - n`` here, so that one integer names any file of a store.
+format; it is numbered ``-1 - n`` here, so that one integer names any file of a store. A typed file ``<n>.sqs``
+(:mod:`warren.msg_store.rdq.sqs_format`) is numbered ``TYPED_FILES + n``.
 """
 
 from __future__ import annotations
@@ -36,9 +37,13 @@ OVERHEAD_BYTES = HEADER.size + len(END_MARKER)
 UNCOUNTED_BYTES = OVERHEAD_BYTES - MSG_ID_BYTES
 """The bytes of a record that ``size`` does not count: itself and the marker."""
 
-STORE_SUFFIXES = (".rdq", ".rdt")
-MAX_FILE_NUMBER = (1 << 31) - 2
-"""Tables of places keep a file's number in four bytes, that of an ``.rdt`` too."""
+TYPED_SUFFIX = ".sqs"
+STORE_SUFFIXES = (".rdq", ".rdt", TYPED_SUFFIX)
+TYPED_FILES = 1 << 30
+"""Typed files are numbered from here on: a broker that writes them writes no ``.rdq``, so they are the youngest."""
+
+MAX_FILE_NUMBER = TYPED_FILES - 1
+"""Tables of places keep a file's number in four bytes, that of an ``.rdt`` or ``.sqs`` too."""
 
 SCAN_CHUNK_BYTES = 128 * 1024
 """Memory that a scan holds; larger messages are skipped without being read."""
@@ -99,7 +104,11 @@ class EndReason(enum.Enum):
     CLEAN = "the end of the file"
     ZEROS = "zeros"
     PAST_END = "a record that runs past the end of the file"
-    TOO_SMALL = f"a size below {MSG_ID_BYTES}, which no record has"
+    TOO_SMALL = "a size that no record has"
+    SHORT_HEADER = "a header that is cut short"
+    NO_TYPE = "a type that no record has"
+    TWO_HOLES = "a hole after a hole"
+    LONG_RUN = "more than four holes of one byte"
 
 
 @attrs.frozen
@@ -114,6 +123,13 @@ class ScanEnd:
     def unread_bytes(self) -> int:
         """The number of bytes after the scan's end."""
         return self.file_size - self.offset
+
+    @property
+    def damage(self) -> str | None:
+        """The kind of damage that stopped the scan; ``None`` at the file's end and at zeros."""
+        if self.reason in (EndReason.CLEAN, EndReason.ZEROS):
+            return None
+        return "record out of bounds" if self.reason in (EndReason.PAST_END, EndReason.TOO_SMALL) else "broken record"
 
 
 class Scan(Iterator[Record]):
@@ -196,6 +212,8 @@ def leftover_of(number: int) -> int:
 
 def file_name(number: int) -> str:
     """The name of a file of a store by its number."""
+    if number >= TYPED_FILES:
+        return f"{number - TYPED_FILES}{TYPED_SUFFIX}"
     return f"{number}.rdq" if number >= 0 else f"{leftover_of(number)}.rdt"
 
 
@@ -209,12 +227,14 @@ def file_number(name: str) -> int | None:
     stem, _, extension = name.rpartition(".")
     if f".{extension}" not in STORE_SUFFIXES or not stem.isdecimal():
         return None
-    number = int(stem) if extension == "rdq" else leftover_of(int(stem))
-    return number if file_name(number) == name and abs(number) <= MAX_FILE_NUMBER else None
+    if (number := int(stem)) > MAX_FILE_NUMBER:
+        return None
+    number = {"rdq": number, "rdt": leftover_of(number)}.get(extension, TYPED_FILES + number)
+    return number if file_name(number) == name else None
 
 
 def in_age_order(names: list[str]) -> list[int]:
-    """The numbers of a store's files among ``names``: oldest first, each ``.rdt`` after its ``.rdq``.
+    """The numbers of a store's files among ``names``: oldest first, each ``.rdt`` after its ``.rdq``, ``.sqs`` last.
 
     If a message stands in several of them, the last place is the one to trust: a compaction leaves the originals in
     the ``.rdt``, or in the younger file, until the copy in the older one is synced.

@@ -20,6 +20,8 @@ A crash in here changes nothing: the ``.rdt`` goes only after its copy is synced
 What cannot be read is reported, not repaired, and nothing is deleted on its account. After a crash this may be torn
 ends that were never confirmed: the references show whether something is lost. Zeros at a file's end are not even
 reported. Reference counts are not on disk; what is found here is uncounted.
+
+A store with typed files (``<n>.sqs``) is not recovered, but refused.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ import attrs
 from warren.msg_store.rdq.file_summary import FileSummary
 from warren.msg_store.rdq.locations import Location, Locations, pack, unpack
 from warren.msg_store.rdq.rdq_format import (
-    EndReason,
+    TYPED_SUFFIX,
     Record,
     Scan,
     file_number,
@@ -77,6 +79,14 @@ def recover(files: FileSystem, directory: str) -> Recovered:
     return recovered
 
 
+def refuse_typed_files(files: FileSystem, directory: str) -> None:
+    """Raise :class:`DataError` if the store in ``directory`` has files of a format in which warren does not write."""
+    for name in files.list(directory) if files.is_directory(directory) else ():
+        if name.endswith(TYPED_SUFFIX):
+            reason = "a typed store file, which is only read; `warren shovel` or `warren export` copies the messages"
+            raise DataError(f"{directory}/{name}", None, reason)
+
+
 def report_unreadable(scanned: Scan | ColumnScan, bad_offsets: list[int], unreadable: list[DataError]) -> None:
     """Add what a scan, now at its end, met to ``unreadable``."""
     for offset in bad_offsets[:BAD_RECORDS_REPORTED]:
@@ -85,7 +95,7 @@ def report_unreadable(scanned: Scan | ColumnScan, bad_offsets: list[int], unread
         more = len(bad_offsets) - BAD_RECORDS_REPORTED
         unreadable.append(DataError(scanned.path, None, f"{more} more records do not end in 0xFF"))
     end = scanned.finish()
-    if end.reason in (EndReason.PAST_END, EndReason.TOO_SMALL):
+    if end.damage is not None:
         reason = f"{end.reason.value}; {end.unread_bytes} bytes cannot be read"
         unreadable.append(DataError(scanned.path, end.offset, reason))
 

@@ -4,12 +4,12 @@ All files are scanned once (``.rdt`` files too, each on its own) and a table of 
 bytes a message, so that ten gigabytes can be looked into within a small process. If a message is stored several times,
 the last place counts, as in :mod:`warren.msg_store.rdq.recovery`. Whether a message is referenced is not known here.
 
-A file is *broken* if its scan ended before its end, or met a bad record. A requested message that no scan reached is
-looked for everywhere in the broken files (:mod:`warren.msg_store.rdq.hole_search`): brokers from 3.13 on leave garbage
-between messages, and a scan may go astray in it and notice only later. If :meth:`StoreReader.open` was given
-``needed``, one search covers all needed ids; otherwise each request searches for its ids, each id once. Messages found
-this way count as if a scan had reached them. A message for which different records were found, in one file or in two,
-cannot be read: either may be part of another message's body.
+A ``.rdq`` file is *broken* if its scan ended before its end, or met a bad record. A requested message that no scan
+reached is looked for everywhere in the broken files (:mod:`warren.msg_store.rdq.hole_search`): brokers from 3.13 on
+leave garbage between messages, and a scan may go astray in it and notice only later. If :meth:`StoreReader.open` was
+given ``needed``, one search covers all needed ids; otherwise each request searches for its ids, each id once. Messages
+found this way count as if a scan had reached them. A message for which different records were found, in one file or in
+two, cannot be read: either may be part of another message's body.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from warren.msg_store.rdq.rdq_format import (
     HEADER,
     MSG_ID_BYTES,
     SCAN_CHUNK_BYTES,
+    TYPED_FILES,
     UNCOUNTED_BYTES,
     EndReason,
     Record,
     ScanEnd,
-    decode_record,
     file_name,
     in_age_order,
-    scan,
 )
 from warren.msg_store.rdq.recovery import report_unreadable
+from warren.msg_store.rdq.sqs_format import decode_stored
 from warren.storage.columns import distinct
 from warren.storage.errors import DataError, StorageError, UnknownMessageError, WarrenError
 from warren.storage.filesystem import File, FileSystem
@@ -132,7 +132,7 @@ class StoreReader:
                         last_start = int(sound[-1])
                     bad_offsets += columns.offsets[~good].tolist()
                 end = ends[file_name(number)] = scanned.finish()
-                if bad_offsets or end.reason is not EndReason.CLEAN:
+                if number < TYPED_FILES and (bad_offsets or end.reason is not EndReason.CLEAN):
                     broken[number] = last_start, min([end.offset, *bad_offsets])
                 report_unreadable(scanned, bad_offsets, unreadable)
             except StorageError as error:  # what came before it in the file is good
@@ -190,14 +190,14 @@ class StoreReader:
     def read_uniform(self, msg_ids: npt.NDArray[np.bytes_]) -> npt.NDArray[np.uint8] | None:
         """The bodies of many as the rows of a matrix.
 
-        Returns ``None`` if a body is missing or damaged, or if their lengths differ.
+        Returns ``None`` if a body is missing, damaged or in a typed file, or if their lengths differ.
         """
         if not self.contains_each(msg_ids).all() or self._ambiguous:
             return None
         rows = np.searchsorted(self._table.ids, msg_ids)
         files, offsets, sizes = self._table.files[rows], self._table.offsets[rows], self._table.sizes[rows]
         size = int(sizes[0])
-        if (sizes != size).any():
+        if (sizes != size).any() or (files >= TYPED_FILES).any():
             return None
         records = np.empty((len(rows), size), np.uint8)
         try:
@@ -230,8 +230,9 @@ class StoreReader:
             path = f"{self._handles.directory}/{name}"
             handle = self._files.open_read(path)
             try:
-                for record in scan(handle, path):
-                    yield name, record
+                for columns in ColumnScan(handle, path, window_bytes=SCAN_CHUNK_BYTES):
+                    for record in columns.records():
+                        yield name, record
             finally:
                 handle.close()
             for record in self.hidden(name):
@@ -368,7 +369,7 @@ class StoreReader:
     def _decode(self, record: bytes, msg_id: bytes, path: str, offset: int, size: int) -> bytes:
         if (error := self._ambiguous.get(msg_id)) is not None:
             raise DataError(error.path, error.offset, error.reason)
-        return decode_record(record, msg_id, path, offset, size)
+        return decode_stored(record, msg_id, path, offset, size)
 
 
 def _numbers(files: FileSystem, directory: str, refused: dict[str, StorageError] | None) -> list[int]:

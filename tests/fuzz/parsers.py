@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tests.fuzz import seeds
 from tests.fuzz.target import Target
+from tests.support.sqs_writer import hole, sqs, stored
 from tests.support.topic_tools import RECORD
 from warren.actors.engines.topics.checkpoint_format import read_checkpoint
 from warren.actors.engines.topics.topic_table import TopicTable
@@ -23,6 +24,7 @@ from warren.msg_store.commit_log.record_bodies import sent_records
 from warren.msg_store.commit_log.record_scan import read_columns
 from warren.msg_store.rdq.rdq_columns import ColumnScan
 from warren.msg_store.rdq.rdq_format import scan
+from warren.msg_store.rdq.sqs_format import decode_stored
 from warren.queue_index.index import directory
 from warren.queue_index.index import index_v2_format as v2
 from warren.queue_index.index.dets_format import read_table, surviving_terms
@@ -197,6 +199,18 @@ def _rdq(data: bytes) -> None:
     by_columns = ColumnScan(handle, PATH)
     columns = [span for part in by_columns for span in zip(part.offsets.tolist(), part.sizes.tolist(), strict=True)]
     assert (spans, found.end) == (columns, by_columns.end)
+
+
+def _sqs(data: bytes) -> None:
+    """A scan in small windows, without the messages, finds what one of the whole file finds."""
+    handle, found = in_memory(data).open_read(PATH), []
+    for window_bytes, with_messages in ((1, False), (len(data), True)):
+        scan = ColumnScan(handle, "0.sqs", window_bytes=window_bytes, with_messages=with_messages)
+        found.append(([record for columns in scan for record in columns.records()], scan.end))
+    assert found[0] == found[1]
+    for record in found[0][0]:
+        data = handle.pread(record.size, record.offset)
+        assert decode_stored(data, record.msg_id, "0.sqs", record.offset, record.size) == data[21:]
 
 
 def _dets(data: bytes) -> None:
@@ -377,6 +391,9 @@ BROKERS: tuple[Target, ...] = (
     Target("segment", _segment, seeds.files(seeds.V1, "*.idx")),
     Target("segment-v2", _segment_v2, seeds.files(seeds.V2, "*.q[is]")),
     Target("rdq", _rdq, seeds.files(seeds.V1, "*.rdq")),
+    Target(
+        "sqs", _sqs, lambda: [sqs(*(stored(bytes(16), data) + hole(size) for data in _messages() for size in (3, 9)))]
+    ),
     Target("dets", _dets, seeds.files(seeds.V1, "*.dets")),
     Target("dets-quorum", _dets_of_quorum, seeds.files(seeds.QUORUM, "*.dets")),
     Target("mnesia", _mnesia, seeds.files(seeds.QUORUM, "*.LOG", size=1 << 20)),

@@ -4,7 +4,7 @@
 
     {"kind", "vhosts": [{"name", "dir", "segment_entry_count", "queues": [queue], "stores": {directory: store}}]}
     queue  {"name", "dir", "kind", "type", "version" (of a classic queue), "ready", "bytes", … what its format has}
-    store  {"files": [{"number", "size", "messages", "valid_bytes"}]}
+    store  {"files": [{"number", "format": "sqs" (of a typed file), "size", "messages", "valid_bytes"}]}
 
 ``ready`` and ``bytes`` (of the payloads) count what export gives, as far as index and store can tell without reading
 the messages. The other fields depend on the format:
@@ -42,7 +42,7 @@ from __future__ import annotations
 import posixpath
 from typing import Any
 
-from warren.msg_store.rdq.rdq_format import file_number
+from warren.msg_store.rdq.rdq_format import TYPED_FILES, file_number
 from warren.salvage.classic.needed import NeededBodies
 from warren.salvage.names import to_text
 from warren.salvage.queue_directory import OnFinding
@@ -94,7 +94,7 @@ def _store(vhost: Vhost, name: str) -> Report:
     return {
         "files": [
             {
-                "number": number,
+                **({"number": number} if number < TYPED_FILES else {"number": number - TYPED_FILES, "format": "sqs"}),
                 "size": store.ends[file].file_size,
                 "messages": tally.messages,
                 "valid_bytes": tally.valid_bytes,

@@ -207,7 +207,7 @@ def _stores(stores: Report) -> Table:
     for name, store in stores.items():
         rows = [
             [
-                f"{file['number']}.rdq",
+                f"{file['number']}.{file.get('format', 'rdq')}",
                 decimal(file["size"]),
                 f"{file['messages']:,}",
                 decimal(file["valid_bytes"]),

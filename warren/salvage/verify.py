@@ -6,8 +6,8 @@ says nothing about its state.
 
 In a store, only what is needed can be missing, and that is reported for the index that needs it. Here:
 
-* damage: a record that runs past the file's end, one with a size that no record has, one that does not end in 0xFF, a
-  broken message, or another one than its record names;
+* damage: a record that runs past the file's end, one with a size or type that no record has, one that does not end in
+  0xFF, holes that no broker leaves, a broken message, or another one than its record names;
 * leftovers: zeros at a file's end, whatever follows them, unreferenced bodies, ``.rdt`` files with all that is in them.
   A crash may cut off what a compaction was copying: that is no damage if a good copy is found. Bytes between messages
   are left over, too, if a broker from 3.13 on compacted inside a file: it did if messages were found in that file which
@@ -116,16 +116,14 @@ def garbage_end(path: str, end: ScanEnd) -> Finding:
 
 def file_end(files: ReadOnlyFileSystem, path: str, end: ScanEnd) -> Iterator[Finding]:
     """What follows the last record of a store's file."""
-    if end.reason is EndReason.CLEAN:
-        return
     detail = f"{end.unread_bytes} bytes after the last record"
     if end.reason is EndReason.ZEROS:
         kind = "leftover bytes behind zeros" if _has_bytes_behind(files, path, end.offset) else "leftover zeros"
         yield Finding(kind, "leftover", path, end.offset, detail)
-    elif path.endswith(".rdt"):
+    elif end.damage is not None and path.endswith(".rdt"):
         yield Finding("leftover of a copy", "leftover", path, end.offset, detail)
-    else:
-        yield Finding("record out of bounds", "damage", path, end.offset, f"{end.reason.value}; {detail}")
+    elif end.damage is not None:
+        yield Finding(end.damage, "damage", path, end.offset, f"{end.reason.value}; {detail}")
 
 
 def _has_bytes_behind(files: ReadOnlyFileSystem, path: str, offset: int) -> bool:

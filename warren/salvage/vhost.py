@@ -40,7 +40,6 @@ TRANSIENT_STORE: Final = "msg_store_transient"
 STORES: Final = (PERSISTENT_STORE, TRANSIENT_STORE)
 CLEAN_STOP: Final = "clean.dot"
 """A broker writes it into each store as it stops, and deletes it as it starts."""
-_LATER_SUFFIX: Final = ".sqs"
 
 
 @attrs.frozen
@@ -145,13 +144,10 @@ class Vhost:
         self._report("unreadable store" if path == store else UNREADABLE_FILE, path, error)
 
     def _strange_files(self, path: str) -> None:
-        """Report files in a store's directory that have similar names, or are a later version's."""
+        """Report files in a store's directory that have similar names."""
         for name in self.files.list(path):
             if name.endswith(STORE_SUFFIXES) and file_number(name) is None:
                 self._add("leftover file", below(path, name), "no store has a file of that name")
-            elif name.endswith(_LATER_SUFFIX):
-                reason = "its format is in no released version of RabbitMQ"
-                self.problems.append(Finding("store file not read", "unread", below(path, name), None, reason))
 
     def needed(self, store: str, *, all_or_none: bool = False) -> MsgIds:
         """What the queues need of a store, as far as their files can be read.

@@ -143,8 +143,8 @@ def _read_run(handle: File, run: list[Record], *, with_messages: bool) -> RdqCol
 
 
 def _look_at_end(damage: Damage, file: StoreFile, end: ScanEnd) -> None:
-    if not file.is_sound_without and end.reason in (EndReason.PAST_END, EndReason.TOO_SMALL):
-        reason = f"record out of bounds: {end.reason.value}; {end.unread_bytes} bytes after the last record"
+    if end.damage is not None and not file.is_sound_without:
+        reason = f"{end.damage}: {end.reason.value}; {end.unread_bytes} bytes after the last record"
         damage.report(file.path, end.offset, reason)
 
 

@@ -4,7 +4,8 @@ Which part of a file is needed is not on disk: Spark finds it by joining what al
 records of its stores. A message that stands several times counts once, at its last place. Then the engine's own
 rule (:class:`warren.msg_store.rdq.file_summary.FileSummary`) is asked for pairs until it has no more: there must be
 garbage enough in the store, and the valid bytes of two neighbours must fit into a file. Files with nothing valid are
-deleted. The file with the highest number is the one that a broker goes on writing, and stays.
+deleted. The file with the highest number is the one that a broker goes on writing, and stays. Typed files (``.sqs``)
+are left out: they are compacted each on its own.
 
 If a queue of the vhost cannot be read, it is not known what is needed, and nothing is proposed.
 """
@@ -27,7 +28,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from warren.arrow.arrays import Columns, as_batch, schema_of
 from warren.msg_store.rdq.file_summary import FileSummary
 from warren.msg_store.rdq.rdq_columns import ColumnScan
-from warren.msg_store.rdq.rdq_format import EndReason, file_number
+from warren.msg_store.rdq.rdq_format import MAX_FILE_NUMBER, EndReason, file_number
 from warren.pipeline.jobs.parallel import Batches, Numbered, Work, planned
 from warren.pipeline.jobs.running import running
 from warren.pipeline.jobs.vhost_parts import Queues, StoreFiles, node_number, place_number, plan_vhost
@@ -155,7 +156,8 @@ def proposals(files: DataFrame, limits: Settings) -> DataFrame:
 
 def propose(files: Iterable[Mapping[str, Any]], limits: Settings) -> Report:
     """What a broker would do with a store's files, oldest first: name, size, messages, valid_bytes, known."""
-    numbered = [(number, file) for file in files if (number := file_number(file["name"])) is not None and number >= 0]
+    every = ((file_number(file["name"]), file) for file in files)
+    numbered = [(number, file) for number, file in every if number is not None and 0 <= number <= MAX_FILE_NUMBER]
     numbered.sort(key=lambda pair: pair[0])
     is_known = all(file["known"] for _, file in numbered)
     columns = ("size", "messages", "valid_bytes")

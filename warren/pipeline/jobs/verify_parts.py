@@ -13,11 +13,11 @@ from itertools import islice
 from typing import Any, Final
 
 import attrs
-import numpy as np
 
 from warren.arrow.arrays import Columns, as_batch, schema_of
 from warren.msg_store.rdq.rdq_columns import ColumnScan, RdqColumns
-from warren.msg_store.rdq.rdq_format import EndReason, Record, decode_record
+from warren.msg_store.rdq.rdq_format import EndReason, Record
+from warren.msg_store.rdq.sqs_format import decode_stored
 from warren.pipeline.jobs.parallel import Batches, Numbered, Work
 from warren.pipeline.jobs.vhost_parts import Queues, StoreFiles, place_number, plan_vhost
 from warren.salvage.classic.needed_body import Contents, Reference, bad_record, contents_of, garbage, in_store
@@ -165,18 +165,16 @@ def _store_file_rows(files: ReadOnlyFileSystem, node: Node, work: StoreFiles) ->
 
 def _rows_of(columns: RdqColumns) -> Iterator[tuple[Record, bytes | None]]:
     """Each record, and its message if that was read."""
-    ids = np.ascontiguousarray(columns.msg_ids).view(f"V{columns.msg_ids.shape[1]}").ravel().tolist()
-    rows = zip(columns.offsets.tolist(), columns.sizes.tolist(), ids, columns.good.tolist(), strict=True)
     spans = zip(columns.message_starts.tolist(), columns.message_sizes.tolist(), strict=True)
-    for row, (start, size) in zip(rows, spans, strict=True):
-        yield Record(*row), columns.data[start : start + size] if columns.has_messages else None
+    for record, (start, size) in zip(columns.records(), spans, strict=True):
+        yield record, columns.data[start : start + size] if columns.has_messages else None
 
 
 def _contents(handle: File, work: StoreFiles, path: str, record: Record) -> Contents | None:
     if not work.is_persistent or not record.good:
         return None
     data = handle.pread(record.size, record.offset)
-    return contents_of(decode_record(data, record.msg_id, path, record.offset, record.size))
+    return contents_of(decode_stored(data, record.msg_id, path, record.offset, record.size))
 
 
 def _record_columns(work: StoreFiles, rows: list[_StoredRecord]) -> _Columns:
