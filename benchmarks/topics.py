@@ -2,7 +2,7 @@
 
 Bodies differ, hosts and properties are shared, as one producer's are. What is appended has been handed to the
 operating system when the call returns. Reading goes through the log as dispatch and rebuild do it (by columns, with
-keys and tags) and as a scan of the bodies does; the bare counterpart reads the same bytes in the same windows.
+keys and tags), and by entries as a queue's readers do; the bare counterpart reads the same bytes in the same windows.
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ import os
 from collections.abc import Callable, Sequence
 
 import attrs
+import numpy as np
 
 from benchmarks.bodies import bodies_of_sizes, mixed_sizes
 from benchmarks.figures import Bar, Figure
 from benchmarks.measure import Phase, Tick, in_turn
 from benchmarks.scenarios import BATCH
-from warren.msg_store.commit_log.commit_log import Batch, CommitLog
+from warren.actors.engines.topics.reading import read_packed
+from warren.msg_store.commit_log.commit_log import Appended, Batch, CommitLog
 from warren.msg_store.commit_log.commit_log_format import Host
 from warren.msg_store.commit_log.record_columns import RecordColumns
+from warren.queue_index.topics.consume_queue_format import ENTRY
 from warren.storage.filesystem import FileSystem
 from warren.storage.topic_settings import TopicSettings
 
 APPEND = "append"
 COLUMNS = "read by columns"
-BODIES = "read the bodies"
+MESSAGES = "read the messages"
 PROPERTIES = b"KEYS\x01order-1001\x02TAGS\x01created"
 
 Shared = bytes | Callable[[int], bytes]
@@ -40,6 +43,7 @@ class AppendAndRead:
     settings: TopicSettings = attrs.field(factory=TopicSettings)
     batches: list[Batch] = attrs.field(init=False)
     log: CommitLog = attrs.field(init=False)
+    appended: list[Appended] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.batches = [self._batch(low) for low in range(0, len(self.bodies), BATCH)]
@@ -61,15 +65,16 @@ class AppendAndRead:
         self.log = CommitLog.load(files, os.path.join(path, "commitlog"), self.settings)
 
     def phases(self) -> Sequence[tuple[str, Phase]]:
-        return (APPEND, self._append), (COLUMNS, self._read_columns), (BODIES, self._read_bodies)
+        return (APPEND, self._append), (COLUMNS, self._read_columns), (MESSAGES, self._read_messages)
 
     def close(self) -> None:
         self.log.close()
 
     def _append(self) -> int:
-        log, done = self.log, 0
+        self.appended, done = [], 0
         for batch in self.batches:
-            done += len(log.append(batch, done, batch.born_timestamp).sizes)
+            self.appended.append(self.log.append(batch, done, batch.born_timestamp))
+            done += len(batch.bodies)
         self._must_be_all(done)
         return done
 
@@ -78,9 +83,13 @@ class AppendAndRead:
         self._must_be_all(done)
         return done
 
-    def _read_bodies(self) -> int:
-        """Every body as an object of its own."""
-        done = sum(map(len, self.log.bodies(0)))
+    def _read_messages(self) -> int:
+        """Every body as an object of its own, and checked."""
+        done = 0
+        for batch in self.appended:
+            entries = np.zeros(len(batch.sizes), ENTRY)
+            entries["physical_offset"], entries["size"] = batch.physical_offsets, batch.sizes
+            done += sum(map(len, read_packed(self.log, entries)))
         self._must_be_all(done)
         return done
 
@@ -137,7 +146,7 @@ def append_and_read(directory: str, *, scale: float, repeats: int, tick: Tick) -
             for phase, bare_name, bar in (
                 (APPEND, "bare write", plan.append_bar),
                 (COLUMNS, "bare read", None),
-                (BODIES, "bare read", plan.read_bar),
+                (MESSAGES, "bare read", plan.read_bar),
             )
         ]
     return figures

@@ -205,11 +205,6 @@ class CommitLogMachine(RuleBasedStateMachine):
         positions = [at for part in found if isinstance(part, RecordColumns) for at in part.positions.tolist()]
         assert positions == [record.physical_offset for record in self.records]
 
-    @invariant()
-    def bodies_agree(self) -> None:
-        bodies = [body for some in self.log.bodies(self.log.min_offset) for body in some]
-        assert bodies == [record.body for record in self.records]
-
     @precondition(lambda self: self.log.mapped.bases)
     @invariant()
     def no_file_is_missing(self) -> None:

@@ -57,7 +57,7 @@ from warren.msg_store.commit_log.packed_records import PackedRecords, pack_unche
 from warren.msg_store.commit_log.record_check import Failure
 from warren.msg_store.commit_log.record_columns import ColumnRequest, RecordColumns
 from warren.msg_store.commit_log.record_encoding import AppendPosition, RecordEncoder, begins
-from warren.msg_store.commit_log.record_scan import scan_bodies, scan_columns, scan_records
+from warren.msg_store.commit_log.record_scan import scan_columns, scan_records
 from warren.storage.errors import DataError, StorageError
 from warren.storage.filesystem import FileSystem
 from warren.storage.mapped_files import MappedFiles
@@ -312,10 +312,6 @@ class CommitLog:
             check_crc=check_crc, delay_levels_ms=delay_levels_ms, with_keys=with_keys, with_codes=with_codes
         )
         return scan_columns(self.mapped, start, stop, request)
-
-    def bodies(self, start: int, stop: int | None = None) -> Iterator[list[bytes]]:
-        """The bodies alone, many at a time, in physical order. Raises :class:`DataError` at the first failure."""
-        return scan_bodies(self.mapped, start, self.end if stop is None else stop)
 
     # The disk
 

@@ -1,6 +1,6 @@
 """Walking a CommitLog file (or the part of it that the log fills) from record to record, in windows.
 
-Neighbouring good records come as one item: by columns, as records, or as their bodies. Between them stand the
+Neighbouring good records come as one item: by columns, or as records. Between them stand the
 :class:`Blank` at the end of a file and every :class:`Failure`. In a window the records are found by their sizes
 (:func:`warren.msg_store.commit_log.record_spans.record_starts`). If the next one is not good,
 :mod:`warren.msg_store.commit_log.record_check` finds what it is, and where RocketMQ's dispatch goes on after it.
@@ -22,13 +22,12 @@ from warren.msg_store.commit_log.record_check import Failure, Read, RecordHeader
 from warren.msg_store.commit_log.record_columns import ColumnRequest, RecordColumns, columns_of
 from warren.msg_store.commit_log.record_spans import RecordSpans, record_starts
 from warren.storage.columns import Longs
-from warren.storage.errors import DataError
 from warren.storage.mapped_files import MappedFiles
 
 WINDOW_BYTES: Final = 4 << 20
 """Bytes read at once; a record that is longer is read as a whole."""
 _OBJECTS_WINDOW_BYTES: Final = 1 << 20
-"""The same if every record, or every body, becomes an object of its own."""
+"""The same if every record becomes an object of its own."""
 
 _REACH_BEHIND_FAILURE_BYTES: Final = 4096
 """Read after a failure, and doubled after each good read: among failures little is read in vain."""
@@ -83,17 +82,6 @@ def scan_records(mapped: MappedFiles, start: int, stop: int) -> Iterator[Record 
                 yield from item
             else:
                 yield item
-
-
-def scan_bodies(mapped: MappedFiles, start: int, stop: int) -> Iterator[list[bytes]]:
-    """The bodies alone, many at a time. Raises :class:`DataError` at bytes that are no record."""
-    for first, end in _parts(mapped, start, stop):
-        for item in _walk(mapped.read, first, end, _make_bodies, window_bytes=_OBJECTS_WINDOW_BYTES):
-            if isinstance(item, list):
-                yield item
-            elif isinstance(item, Failure):
-                base = mapped.holding(item.physical_offset) or 0
-                raise DataError(mapped.path(base), item.physical_offset - base, item.reason)
 
 
 def _parts(mapped: MappedFiles, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -168,18 +156,8 @@ def _make_columns(
 
 
 def _make_records(data: bytes, base: int, starts: Longs, stop: int) -> tuple[list[Record], int] | None:
-    spans = _good_spans(data, base, starts, stop)
-    return ([decode(data, at) for at in spans.starts.tolist()], spans.stop) if len(spans) else None
-
-
-def _make_bodies(data: bytes, base: int, starts: Longs, stop: int) -> tuple[list[bytes], int] | None:
-    spans = _good_spans(data, base, starts, stop)
-    return (spans.bodies(), spans.stop) if len(spans) else None
-
-
-def _good_spans(data: bytes, base: int, starts: Longs, stop: int) -> RecordSpans:
     spans = RecordSpans.locate(data, base, starts, stop)
-    if not spans.may_be_scheduled():
-        return spans
-    columns = columns_of(data, base, starts, stop, ColumnRequest(with_keys=False))  # looks at delay levels too
-    return spans.take(slice(0 if columns is None else len(columns)))
+    if spans.may_be_scheduled():
+        columns = columns_of(data, base, starts, stop, ColumnRequest(with_keys=False))  # looks at delay levels too
+        spans = spans.take(slice(0 if columns is None else len(columns)))
+    return ([decode(data, at) for at in spans.starts.tolist()], spans.stop) if len(spans) else None
