@@ -167,6 +167,8 @@ def test_what_a_broker_would_discard_is_named(situation: str, typed: TypedVhost)
 def test_unreferenced_and_broken_messages_are_found(typed: TypedVhost) -> None:
     (typed.store / "3.sqs").write_bytes(sqs(stored(ORPHAN, message(1, b"x")), stored(b"p" * 16, b"no term")))
     second = 64 + len(stored(ORPHAN, message(1, b"x")))
+    orphans = command("export", typed.place, "--orphans").stdout.splitlines()
+    assert len(orphans) == COUNT + 1
     assert findings_at(typed.place) == {
         ("orphan body", "leftover", "3.sqs", 64),
         ("wrong message", "damage", "3.sqs", 64),
