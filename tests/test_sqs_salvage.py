@@ -16,6 +16,7 @@ from tests.support.classic_tools import V2QueueOnDisk, bodies_at, findings_at, m
 from tests.support.cli_tools import warren as command
 from tests.support.pipeline_tools import Row, check_messages, read_rows
 from tests.support.sqs_writer import hole, sqs, stored
+from warren.actors.node.node_errors import VhostDownError
 from warren.actors.vhost_files import VhostFiles
 from warren.msg_store.rdq.message_store import MessageStore
 from warren.msg_store.rdq.rdq_format import encode_record
@@ -202,6 +203,9 @@ def test_a_node_refuses_the_vhost_and_changes_nothing(typed: TypedVhost) -> None
     with pytest.raises(DataError, match=expected):
         MessageStore.open(files, str(typed.store), Settings())
     assert digests(typed.place) == before
+    with warren.open(str(typed.place), adopt=True) as node, pytest.raises(VhostDownError, match=expected):
+        node.queue("q").get()
+    assert before.items() <= digests(typed.place).items()
 
 
 def test_an_archive_with_typed_files_is_read(typed: TypedVhost, tmp_path: Path) -> None:
