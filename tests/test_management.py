@@ -565,7 +565,7 @@ def test_samples_of_the_past_are_those_of_their_moments() -> None:
     for second in range(100, 6000, 5):
         rates.note("q", float(second), {"n": second, "m": 7})
     assert rates.samples("q", "n", [5999.0, 5990.0, 5600.5]) == [5995, 5990, 5600]
-    assert rates.samples("q", "n", [5000.0, 4000.0]) == [4975, 3955]  # older than ten minutes: one a minute
+    assert rates.samples("q", "n", [5000.0, 4000.0]) == [5000, 4000]  # older than ten minutes: between those of minutes
     assert rates.samples("q", "n", [50.0, 0.0]) == [2335, 2335]  # of an hour and a little more
     assert rates.samples("q", "other", [999.0]) == [0]
     rates.note("new", 990.0, {"n": 5})

@@ -19,6 +19,7 @@ from warren.actors.engines.queue.consumers import Consumer
 from warren.actors.queue import inspecting
 from warren.hosting import queue_rows
 from warren.logs import log_files
+from warren.management.rates import Rates
 from warren.management.samples import CAPACITY_HALF_LIFE_S, Samples
 from warren.top.snapshots import Snapshots
 
@@ -188,3 +189,11 @@ def test_log_files_are_those_that_warren_writes_to(tmp_path: Path) -> None:
         for logger, handler in zip(loggers, handlers, strict=True):
             logger.removeHandler(handler)
             handler.close()
+
+
+def test_a_counter_grows_evenly_between_samples_that_are_far_apart() -> None:
+    rates = Rates()
+    for now_s, published in ((0.0, 0), (5.0, 500), (55.0, 5500), (60.0, 6000)):
+        rates.note("jobs", now_s, {"publish": published})
+    moments_s = [60.0, 57.0, 55.0, 50.0, 30.0, 7.0, 5.0, 3.0, 0.0, -5.0]
+    assert rates.samples("jobs", "publish", moments_s) == [6000, 5500, 5500, 5000, 3000, 700, 500, 0, 0, 0]

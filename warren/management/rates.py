@@ -97,19 +97,21 @@ class Rates:
         return max(_FOR_A_RATE, MAX_SAMPLES // len(self._series))
 
     def samples(self, key: Hashable, name: str, moments_s: Iterable[float]) -> list[float]:
-        """A counter at moments, the newest one first; 0 before the first sample."""
+        """A counter at moments, the newest one first; 0 before the first sample.
+
+        Between samples that are further apart than usual, as on a machine that is too busy for more, it grows evenly.
+        """
         series = self._series.get(key)
         if series is None or name not in series.names:
             return [0 for _ in moments_s]
         column, values = series.names.index(name), list[float]()
         samples = [*series.older, *series.samples]  # a copy: others may take samples meanwhile
         newest_first, first = reversed(samples), samples[0] if series.is_cut else None
-        sample = next(newest_first, first)
+        later, sample = None, next(newest_first, first)
         for moment_s in moments_s:
             while sample is not None and sample is not first and sample[0] > moment_s:
-                sample = next(newest_first, first)
-            value = 0.0 if sample is None else sample[1][column]
-            values.append(int(value) if value.is_integer() else value)
+                later, sample = sample, next(newest_first, first)
+            values.append(_between(sample, later, moment_s, column))
         return values
 
     def keep(self, keys: Iterable[Hashable]) -> None:
@@ -120,6 +122,17 @@ class Rates:
 
     def __len__(self) -> int:
         return len(self._series)
+
+
+def _between(sample: Sample | None, later: Sample | None, moment_s: float, column: int) -> float:
+    """A counter at a moment after ``sample`` and before ``later``, the next one."""
+    if sample is None:
+        return 0
+    value = sample[1][column]
+    if later is not None and moment_s > sample[0] and later[0] - sample[0] > 2 * APART_S:
+        share = (moment_s - sample[0]) / (later[0] - sample[0])
+        value = round(value + share * (later[1][column] - value))
+    return int(value) if float(value).is_integer() else value
 
 
 def rates_of(counters: Counters, rates: Mapping[str, float]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import { change, get, may, path } from "./api.js";
 import { badge, button, listed, make, panel, plain, tell, viewOf } from "./dom.js";
-import { number } from "./draw.js";
+import { counted, number } from "./draw.js";
 import { ask } from "./forms.js";
 import { listPanel, paged, vhostField, whole } from "./tables.js";
 
@@ -174,7 +174,7 @@ function definitions() {
     async load() {
       const document = await get("definitions");
       counts.textContent = Object.entries(document).filter(([, rows]) => Array.isArray(rows))
-        .map(([name, rows]) => `${number(rows.length)} ${name.replaceAll("_", " ")}`).join(" · ");
+        .map(([name, rows]) => counted(rows.length, name.replaceAll("_", " "))).join(" · ");
     },
     update: () => "",
   };

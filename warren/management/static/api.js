@@ -6,21 +6,32 @@ export const current = () => session;
 /** Whether the user has one of these tags. Administrators may do everything. */
 export const may = (...tags) => Boolean(session?.tags.some((tag) => tag === "administrator" || tags.includes(tag)));
 
-export class Refused extends Error {
-  constructor(status, message) {
-    super(message);
-    this.status = status;
-  }
-}
+/** What the API's shortest reasons mean. */
+const WORDS = {
+  "Access refused.": "Access refused: the user has no permission for it, or the name is reserved (amq.…).",
+  "Login failed": "The session has ended: log in again.",
+  "Not management user": "This user has none of the tags management, policymaker, monitoring and administrator.",
+  "Not Found": "This does not exist (any more).",
+  vhost_or_user_not_found: "There is no such user or vhost.",
+};
 
-/** The reason in an answer that is an error. */
+/** The reason in an answer that is an error. RabbitMQ's own texts may be escaped as HTML, and quote Erlang's binaries. */
 export function reasonOf(status, body) {
-  const reason = Array.isArray(body?.reason) ? body.reason.join(" ") : body?.reason;
-  return status === 404 && (!reason || reason === "Not Found") ? "This no longer exists."
-    : reason || `The server answers with ${status}.`;
+  const reason = Array.isArray(body?.reason) ? body.reason.join(" ") : body?.reason || (status === 404 && "Not Found");
+  if (!reason) return `The server answers with ${status}.`;
+  return Object.hasOwn(WORDS, reason) ? WORDS[reason]
+    : reason.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&").replace(/<<("[^"]*")>>/g, "$1");
 }
 
 export const isLoggedOut = (status, body) => status === 401 && body?.reason === "Login failed";
+
+export class Refused extends Error {
+  constructor(status, body) {
+    super(status ? reasonOf(status, body) : "The server does not answer.");
+    this.status = status;
+    this.isLoggedOut = isLoggedOut(status, body);
+  }
+}
 
 /** One request. A `File` goes out as it is, anything else as JSON. */
 async function send(path, method = "GET", body, more = {}) {
@@ -33,13 +44,14 @@ async function send(path, method = "GET", body, more = {}) {
       method, headers, body: body === undefined || body instanceof Blob ? body : JSON.stringify(body),
       credentials: "same-origin", cache: "no-store", redirect: "error",
     });
-  } catch { throw new Refused(0, "The server does not answer."); }
+  } catch { throw new Refused(0); }
   const text = await answer.text();
   let document = null;
   try { document = text ? JSON.parse(text) : null; } catch { /* not from the API */ }
   if (answer.ok) return document;
-  if (isLoggedOut(answer.status, document)) session = null;
-  throw new Refused(answer.status, reasonOf(answer.status, document));
+  const refusal = new Refused(answer.status, document);
+  if (refusal.isLoggedOut) session = null;
+  throw refusal;
 }
 
 export const get = (path) => send(`/api/${path}`);

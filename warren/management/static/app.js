@@ -81,7 +81,9 @@ async function show() {
   }
   view = create(...parts);
   document.title = `${view.title} · warren`;
+  const hasFocus = main.contains(document.activeElement);
   main.replaceChildren(view.element);
+  if (hasFocus) main.focus();
   await keepCurrent(mine);
 }
 
@@ -132,7 +134,7 @@ function login() {
       await logIn(name.value, word.value);
       await show();
     } catch (problem) {
-      setText(error, isLoggedOut(problem.status, { reason: problem.message }) ? "No user has this name and password." : problem.message);
+      setText(error, problem.isLoggedOut ? "No user has this name and password." : problem.message);
       word.select();
       word.focus();
     }

@@ -2,7 +2,7 @@
 
 import { address, change, path } from "./api.js";
 import { badge, button, fillFacts, listed, make, panel, viewOf } from "./dom.js";
-import { bytes, number, rate } from "./draw.js";
+import { bytes, counted, number, rate } from "./draw.js";
 import { listPanel, openRemoval, paged, Table } from "./tables.js";
 
 /** How fast a count of messages grows. */
@@ -40,7 +40,7 @@ const CONNECTIONS = {
   done: "closed",
   status(answer) {
     const held = answer.items.filter((row) => row.state === "blocked").length;
-    return held ? `${number(held)} connections are held back` : "";
+    return held ? counted(held, "connections are held back") : "";
   },
 };
 

@@ -18,6 +18,11 @@ export function shape(name, attributes = {}, ...children) {
 
 export const number = (value) => Math.round(value).toLocaleString("en");
 
+/** A text about several things, after a number of them: in the singular after 1. */
+export const after = (count, what) => (count !== "1" ? what : what.replace(/ies\b/, "y").replace(/([a-z])s\b/, "$1")
+  .replace(" were ", " was ").replace(" are ", " is ").replace(" wait ", " waits "));
+export const counted = (value, what) => `${number(value)} ${after(number(value), what)}`;
+
 /** A rate a second; a dot: it is not known yet. */
 export function rate(value) {
   if (value === null || value === undefined) return "·";

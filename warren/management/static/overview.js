@@ -2,7 +2,7 @@
 
 import { may } from "./api.js";
 import { badge, fillFacts, make, panel, viewOf } from "./dom.js";
-import { bytes, Gauge, MESSAGES, number, Past, rate, RATES } from "./draw.js";
+import { after, bytes, counted, Gauge, MESSAGES, number, Past, rate, RATES } from "./draw.js";
 import { Table } from "./tables.js";
 
 /** Memory against its limit. */
@@ -26,7 +26,7 @@ function memoryLine() {
 
 /** A list of numbers: [number as text, what it counts, where it leads]. */
 export function fillNumbers(list, entries) {
-  const items = entries.map(([count, what, href]) => [make("b", {}, count), href ? make("a", { href }, what) : what]);
+  const items = entries.map(([count, what, href]) => [make("b", {}, count), href ? make("a", { href }, after(count, what)) : after(count, what)]);
   const text = JSON.stringify(entries);
   if (list.dataset.shown !== text) list.replaceChildren(...items.map(([count, what]) => make("li", {}, count, " ", what)));
   list.dataset.shown = text;
@@ -35,8 +35,8 @@ export function fillNumbers(list, entries) {
 /** Alarms and blocked publishers as a line for the status. */
 export function heldBack(held) {
   const lines = held.alarms.map((alarm) => `${alarm} alarm: publishers are blocked`);
-  if (held.connections) lines.push(`${number(held.connections)} connections are blocked`);
-  if (held.publishers) lines.push(`${number(held.publishers)} publishers wait for room`);
+  if (held.connections) lines.push(counted(held.connections, "connections are blocked"));
+  if (held.publishers) lines.push(counted(held.publishers, "publishers wait for room"));
   return lines.join(" · ");
 }
 
@@ -77,7 +77,10 @@ function machine() {
     { label: "protocol", value: (row) => row.protocol }, { label: "address", value: (row) => row.ip_address },
     { label: "port", kind: "number", value: (row) => String(row.port) },
   ], (row) => [row.protocol, row.ip_address, row.port]);
-  const days = (ms) => `${Math.floor(ms / 86_400_000)} d ${new Date(ms % 86_400_000).toISOString().slice(11, 16)} h`;
+  const spent = (ms) => {
+    const minutes = Math.floor(ms / 60_000), hours = Math.floor(minutes / 60), days = Math.floor(hours / 24);
+    return days ? `${days} d ${hours % 24} h` : hours ? `${hours} h ${minutes % 60} min` : `${minutes} min`;
+  };
   return {
     element: panel("Node", [], alarms, facts, make("h3", {}, "Listeners"), addresses.element,
       make("h3", {}, "Since the start"), churn),
@@ -86,7 +89,7 @@ function machine() {
       const set = [here.mem_alarm && "memory alarm", here.disk_free_alarm && "disk alarm"].filter(Boolean);
       alarms.replaceChildren(...(set.length ? set.map((name) => badge(name, "bad")) : [badge("no alarms")]));
       fillFacts(facts, [["name", here.name], ["cluster", overview.cluster_name], ["speaks as RabbitMQ", overview.product_version],
-        ["Python", overview.erlang_full_version], ["up", days(here.uptime)], ["process", `${here.os_pid}, ${here.proc_used} threads`],
+        ["Python", overview.erlang_full_version], ["up", spent(here.uptime)], ["process", `${here.os_pid}, ${here.proc_used} threads`],
         ["memory", `${bytes(here.mem_used)} of ${bytes(here.mem_limit)} (${here.mem_calculation_strategy})`],
         ["free on disk", `${bytes(here.disk_free)}, alarm below ${bytes(here.disk_free_limit)}`],
         ["file descriptors", `${number(here.fd_used)} of ${number(here.fd_total)}`], ["sockets", number(here.sockets_used)],

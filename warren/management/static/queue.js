@@ -2,7 +2,7 @@
 
 import { change, get, path } from "./api.js";
 import { badge, button, fillFacts, listed, make, pairsOf, panel, setText, tell, viewOf } from "./dom.js";
-import { bytes, legend, LISTS, ListsBar, MESSAGES, NAMES, number, Past, rate, RATES } from "./draw.js";
+import { bytes, counted, legend, LISTS, ListsBar, MESSAGES, NAMES, number, Past, rate, RATES } from "./draw.js";
 import { CONSUMER_COLUMNS } from "./clients.js";
 import { bindings, features, openPublish } from "./exchanges.js";
 import { ask } from "./forms.js";
@@ -109,21 +109,21 @@ function messages(vhost, name) {
     ] }, "POST", "get", (values) => ({ ...values, encoding: "auto", truncate: 50000 }), (answer) => {
       list.replaceChildren(...answer.map((message, index) => entry(message, `got ${index + 1}`)));
       more.hidden = true;
-      return answer.length ? `${number(answer.length)} messages were got.` : "There was no message.";
+      return answer.length ? counted(answer.length, "messages were got.") : "There was no message.";
     }), ofQueue),
     button("Publish…", () => openPublish(vhost, "", name)),
     button("Move…", () => act({ title: `Move messages from ${name}`, verb: "Move", fields: [
       { name: "to", label: "To the queue", required: true }, condition(where.value),
       { name: "count", label: "How many, from the head", type: "number", min: 1, max: 1000000, value: 100, required: true },
     ] }, "POST", "move", (values) => ({ to: values.to, count: values.count, ...chosen(values) }),
-    ({ moved }, { to }) => `${number(moved)} messages were moved to ${to}.`), ofQueue),
+    ({ moved }, { to }) => `${counted(moved, "messages were moved")} to ${to}.`), ofQueue),
     button("Requeue…", () => act({ title: `Send dead letters of ${name} back?`, verb: "Send back", fields: [condition(where.value)],
       text: "Each goes back to the queue in which it died. Other messages stay." }, "POST", "requeue", chosen,
-    ({ requeued, stayed }) => `${number(requeued)} dead letters were sent back.`
+    ({ requeued, stayed }) => counted(requeued, "dead letters were sent back.")
       + (stayed ? ` ${number(stayed)} stayed: where they came from no longer exists.` : "")), ofQueue),
     button("Remove…", () => act({ title: `Remove messages from ${name}?`, verb: "Delete these messages", danger: true,
       fields: [condition(where.value, true)], text: "They are deleted, permanently, wherever they stand. Unacked ones stay." },
-    "POST", "remove", chosen, ({ removed }) => `${number(removed)} messages were deleted.`), { class: "danger of-queue" }),
+    "POST", "remove", chosen, ({ removed }) => counted(removed, "messages were deleted.")), { class: "danger of-queue" }),
     button("Purge…", () => act({ title: `Purge ${name}?`, verb: "Delete all ready messages", danger: true,
       text: "All ready messages are deleted, permanently. Unacked ones stay." }, "DELETE", "contents", () => undefined, () => {
       list.replaceChildren();
