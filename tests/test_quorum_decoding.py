@@ -306,7 +306,7 @@ def test_what_the_queue_looks_at_in_a_message(message: Term, expected: tuple[int
     assert (ts, found.pid, found.seq) == (TS, MY_KEY, 5)
     start, end, *rest, delivery_time_ms = found.body
     assert tuple(rest) == expected
-    assert delivery_time_ms is None
+    assert delivery_time_ms == 0
     assert b"\x83" + entry[start:end] == encode(message)
 
 

@@ -309,14 +309,27 @@ def test_a_token_without_a_time_is_kept_up_to_version_8(version: int, has_token:
 def test_from_version_9_a_message_may_be_published_for_later(version: int, waits: bool) -> None:
     queue = Driven(version)
     queue.apply(subscribed(A, 5))
-    queue.apply(Enqueue(None, None, body()._replace(delivery_time_ms=1001)))
+    later = body()._replace(delivery_time_ms=1001)
+    queue.apply(Enqueue(pid(1), 1, later))
     assert bool(queue.machine.ready_count) is waits
     assert bool(queue.out()) is not waits
+    queue.apply(Enqueue(None, None, later))
+    assert len(queue.out()[A]) == 2 - waits, "a dead-lettered message does not wait"
     queue.now_ms = 1001
+    queue.apply(TICK, Enqueue(pid(1), 2, later))
+    assert len(queue.out()[A]) == 3, "its time has come"
+
+
+def test_of_messages_with_one_time_the_first_delayed_is_ready_first_then_they_go_by_index() -> None:
+    queue = Driven(8)
+    queue.apply(subscribed(A, 4))
+    one, two, three, four = queue.publish(4)
+    for msg_id in (2, 3, 0, 1):
+        put_aside(queue, b"x", msg_id)
+    queue.apply(Cancel(A))
+    queue.now_ms = 5000
     queue.apply(TICK)
-    assert len(queue.out()[A]) == 1
-    queue.apply(Enqueue(None, None, body()._replace(delivery_time_ms=1001)))
-    assert len(queue.out()[A]) == 2, "its time has come"
+    assert queue.ready() == [three, one, two, four]
 
 
 def test_what_came_back_is_under_its_token_no_longer() -> None:
@@ -416,7 +429,8 @@ def test_a_state_of_version_9_is_read_with_all_messages_of_a_token() -> None:
     state = state_of_4_3()
     nil, later = Atom("nil"), ImproperList((900,), 10)
     tree = (ImproperList((900,), 9), ImproperList((9,), 6), nil, (later, ImproperList((10,), 7), nil, nil))
-    delayed = (Atom("delayed"), (2, tree), Atom("undefined"), {b"t": [ImproperList((900,), 9), later]})
+    tokens: dict[Term, Term] = {b"t": [ImproperList((900,), 9), later]}
+    delayed = (Atom("delayed"), (2, tree), Atom("undefined"), tokens)
     machine = QuorumMachine.from_snapshot((*state[:17], delayed, {Atom(NODE): 1000}), {}, 9)
     machine.check_invariants()
     machine.apply(20, 500, Checkout(consumer("b"), "auto", False, 9, "simple_prefetch", 0, True, timeout_ms=50))
@@ -466,13 +480,14 @@ FLAGS = st.booleans()
 ANNOTATIONS = st.sampled_from([{}, {b"x-opt-delivery-time": 1030, b"x-opt-deferral-token": b"t"}])
 COMMANDS: st.SearchStrategy[Command] = st.one_of(
     st.builds(
-        lambda size, ttl, priority, time: Enqueue(
-            None, None, body(size, ttl, priority)._replace(delivery_time_ms=time)
+        lambda number, size, ttl, priority, time: Enqueue(
+            number and pid(1), number, body(size, ttl, priority)._replace(delivery_time_ms=time)
         ),
+        st.none() | st.integers(1, 60),
         st.integers(0, 3),
         st.none() | st.integers(0, 30),
         st.none() | st.integers(0, 40),
-        st.none() | st.integers(1000, 1100),
+        st.integers(1000, 1100),
     ),
     st.builds(
         lambda consumer_id, life, credit, mode, priority: Checkout(

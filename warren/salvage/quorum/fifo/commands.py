@@ -31,8 +31,8 @@ class Body(NamedTuple):
     """From 4.0 on a dead-lettered message has it as an annotation of its container."""
     metadata_size: int = 0
     """What 4.x adds to the payload's size, an estimate: encoded properties, or 100 for each header."""
-    delivery_time_ms: int | None = None
-    """When it becomes ready, in milliseconds since 1970; read from version 9 on."""
+    delivery_time_ms: int = 0
+    """When it becomes ready, in milliseconds since 1970; from version 9 on, and not if it was dead-lettered."""
 
 
 class Enqueue(NamedTuple):

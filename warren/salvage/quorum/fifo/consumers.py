@@ -99,7 +99,7 @@ class Consumer:
 
     def suspect(self) -> None:
         """Its node is away, in 4.3. The broker forgets the inner status if this happens twice."""
-        if self.status == SUSPECTED:
+        if self.status == SUSPECTED and self.inner is not None:
             self.inner = None
         else:
             self.inner = self.status if self.inner is None else self.inner

@@ -109,7 +109,7 @@ def measure(message: Term, start: int, end: int) -> Body:
                 _natural(annotations, "p"),
                 _natural(annotations, "delivery_count") or 0,
                 metadata_size,
-                _natural(annotations, "dt"),
+                _natural(annotations, "dt") or 0,
             )
         case bytes():
             return Body(start, end, len(message), None, None)

@@ -1,13 +1,14 @@
 """Messages that wait for a time before they become ready (4.3's delayed retry, and an AMQP 1.0 annotation).
 
-They become ready in the order of their times, then of the log. A consumer may have put one aside under a token of its
-own, from version 9 on several under one token, and ask for them by that token before their time.
+They become ready in the order of their times, then of the log; but of several with the lowest time, the one that was
+delayed first becomes ready first. A consumer may have put one aside under a token of its own, from version 9 on several
+under one token, and ask for them by that token before their time.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import attrs
@@ -36,6 +37,10 @@ class _Waiting(NamedTuple):
     message: QueuedMessage
 
 
+def _by_time(waiting: _Waiting) -> tuple[int, int]:
+    return waiting.ready_ms, waiting.message.index
+
+
 @attrs.define(eq=False, repr=False)
 class Delayed:
     """Delayed messages, in the order in which they become ready."""
@@ -43,6 +48,25 @@ class Delayed:
     _messages: list[_Waiting] = attrs.Factory(list)
     _tokens: dict[bytes, list[_Waiting]] = attrs.Factory(dict)
     """Each token's messages, in the order in which they were put aside."""
+
+    @classmethod
+    def of(
+        cls,
+        messages: Iterable[tuple[int, QueuedMessage]],
+        first: int | None,
+        tokens: Mapping[bytes, Sequence[int]],
+    ) -> Delayed:
+        """Of a snapshot: the messages with their times, and the index of the one that becomes ready first.
+
+        ``tokens``: the indexes of each token's messages, in the order in which they were put aside.
+        """
+        waiting = sorted((_Waiting(*pair) for pair in messages), key=_by_time)
+        waiting.sort(key=lambda entry: entry.message.index != first)
+        by_index = {entry.message.index: entry for entry in waiting}
+        named = {
+            token: [by_index[index] for index in indexes if index in by_index] for token, indexes in tokens.items()
+        }
+        return cls(waiting, {token: entries for token, entries in named.items() if entries})
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -52,16 +76,12 @@ class Delayed:
 
     def add(self, ready_ms: int, message: QueuedMessage, token: bytes | None = None, *, shared: bool = False) -> None:
         """Delay a message; a token that is not ``shared`` no longer stands for other messages."""
-        waiting = _Waiting(ready_ms, message)
-        insort(self._messages, waiting, key=lambda entry: (entry.ready_ms, entry.message.index))
+        messages, waiting = self._messages, _Waiting(ready_ms, message)
         if token is not None:
             self._tokens[token] = [*(self._tokens.get(token, ()) if shared else ()), waiting]
-
-    def set_token(self, token: bytes, indexes: Sequence[int]) -> None:
-        """Let ``token`` stand for the messages with these indexes, as far as they are delayed."""
-        by_index = {waiting.message.index: waiting for waiting in self._messages}
-        if named := [by_index[index] for index in indexes if index in by_index]:
-            self._tokens[token] = named
+        if messages and ready_ms < messages[0].ready_ms:
+            messages[0], waiting = waiting, messages[0]
+        insort(messages, waiting, lo=min(len(messages), 1), key=_by_time)
 
     def take_due(self, ts_ms: int) -> list[QueuedMessage]:
         """Remove and return the messages whose time has come."""
@@ -69,12 +89,20 @@ class Delayed:
             (position for position, waiting in enumerate(self._messages) if waiting.ready_ms > ts_ms),
             len(self._messages),
         )
-        return self.take_first(count)
+        return self._take(count)
 
     def take_first(self, limit: int | None) -> list[QueuedMessage]:
-        """Remove and return the first ``limit`` messages, or (``None``) all."""
-        taken = self._messages[:limit]
-        del self._messages[:limit]
+        """Remove and return the first ``limit`` messages by time and index, or (``None``) all."""
+        if limit == 0:
+            return []
+        self._messages.sort(key=_by_time)
+        return self._take(limit)
+
+    def _take(self, count: int | None) -> list[QueuedMessage]:
+        taken = self._messages[:count]
+        if not taken:
+            return []
+        self._messages = sorted(self._messages[len(taken) :], key=_by_time)
         if self._tokens:
             indexes = {waiting.message.index for waiting in taken}
             rest = (
@@ -93,11 +121,14 @@ class Delayed:
         taken = [waiting for token in dict.fromkeys(tokens) for waiting in self._tokens.pop(token, ())]
         for waiting in taken:
             self._messages.remove(waiting)
+        if taken:
+            self._messages.sort(key=_by_time)
         return [waiting.message for waiting in taken]
 
     def check_invariants(self) -> None:
         """Raises :class:`RuntimeError` if an invariant does not hold."""
-        if self._messages != sorted(self._messages, key=lambda waiting: (waiting.ready_ms, waiting.message.index)):
+        first, later = self._messages[:1], self._messages[1:]
+        if later != sorted(later, key=_by_time) or any(later[0].ready_ms < entry.ready_ms for entry in first if later):
             raise RuntimeError("delayed messages are out of order")
         if not all(named and all(waiting in self._messages for waiting in named) for named in self._tokens.values()):
             raise RuntimeError("a token stands for no message, or for one that does not wait")

@@ -163,9 +163,9 @@ class QuorumMachine:
         expiry_ms = None if ttl_ms is None else self.messages.now_ms + (ttl_ms or 1)
         size = body.size + body.metadata_size if self._rules.has_timeouts else body.size
         count = body.delivery_count if self._rules.has_keys else 0
-        message, ready_ms = QueuedMessage(index, size, expiry_ms, count), body.delivery_time_ms
-        if self._rules.has_delivery_times and ready_ms is not None and ready_ms > self.messages.now_ms:
-            self.messages.add_later(message, ready_ms)
+        message = QueuedMessage(index, size, expiry_ms, count)
+        if self._rules.has_delivery_times and pid is not None and body.delivery_time_ms > self.messages.now_ms:
+            self.messages.add_later(message, body.delivery_time_ms)
         else:
             self.messages.add(message, body.priority)
         self._deliveries.checkout()

@@ -188,20 +188,19 @@ def _many_queues(term: Term) -> ReadyQueue:
 
 
 def _delayed(term: Term) -> Delayed:
-    _, tree, _, tokens = record(term, "delayed", 4)
-    delayed = Delayed()
-    match tree:
-        case (_, node):
-            for ready_ms, message in _nodes(node):
-                delayed.add(ready_ms, message)
+    match record(term, "delayed", 4):
+        case (_, (_, node), following, tokens):
+            first = natural(following[1]) if isinstance(following, tuple) and len(following) == 3 else None
         case _:
             raise TermError("something else in place of a tree")
-    for token, named in as_map(tokens).items():
-        keys = named if isinstance(named, list) else [named]
-        if isinstance(token, bytes):
-            indexes = [natural(key.tail) for key in keys if isinstance(key, ImproperList)]
-            delayed.set_token(token, indexes[::-1])
-    return delayed
+    indexes = {token: _indexes(keys) for token, keys in as_map(tokens).items() if isinstance(token, bytes)}
+    return Delayed.of(_nodes(node), first, indexes)
+
+
+def _indexes(keys: Term) -> list[int]:
+    """Of a token's messages, in the order in which they were put aside: version 9's list has the newest key first."""
+    ordered = keys[::-1] if isinstance(keys, list) else [keys]
+    return [natural(key.tail) for key in ordered if isinstance(key, ImproperList)]
 
 
 def _nodes(node: Term) -> Iterator[tuple[int, QueuedMessage]]:
