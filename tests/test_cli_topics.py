@@ -460,7 +460,7 @@ def test_what_recovery_cut_off_is_said(tmp_path: Path) -> None:
         said = warren(*command)
         assert said.code == 0
         assert "00000000000000131072, offset 21479: 488 bytes after the last good record are ignored" in said.err
-        assert "index file deleted" in said.err
+        assert "index file unused" in said.err
 
 
 # ── the index, and time ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -224,10 +224,15 @@ def test_a_conditional_change_of_an_older_version_changes_nothing(tmp_path: Path
     assert [item["tags"] for item in document["users"]] == [["d"]]
 
 
+def write_mnesia(directory: Path, vhosts: Sequence[Term]) -> None:
+    """Mnesia's files, beside Khepri's."""
+    for name, data in (("schema.DAT", encode_table([])), ("rabbit_vhost.DCD", log(vhosts)), ("LATEST.LOG", log([]))):
+        (directory / name).write_bytes(data)
+
+
 def test_a_node_that_stopped_while_it_moved_to_khepri_has_mnesias_definitions(tmp_path: Path) -> None:
     written(tmp_path, vhost(b"/"), vhost(b"from khepri"))
-    (tmp_path / "schema.DAT").write_bytes(encode_table([]))
-    (tmp_path / "rabbit_vhost.DCD").write_bytes(log([(Atom("vhost"), b"/", [])]))
+    write_mnesia(tmp_path, [(Atom("vhost"), b"/", [])])
     document, errors = definitions(tmp_path, exit_code=1)
     assert "unfinished migration: Mnesia has a vhost, too" in errors
     assert [item["name"] for item in document["vhosts"]] == ["/"]
@@ -235,22 +240,19 @@ def test_a_node_that_stopped_while_it_moved_to_khepri_has_mnesias_definitions(tm
 
 def test_a_node_that_has_moved_to_khepri_has_khepris_definitions(tmp_path: Path) -> None:
     written(tmp_path, vhost(b"from khepri"))
-    (tmp_path / "schema.DAT").write_bytes(encode_table([]))
-    (tmp_path / "rabbit_vhost.DCD").write_bytes(log([]))
+    write_mnesia(tmp_path, [])
     assert [item["name"] for item in definitions(tmp_path)[0]["vhosts"]] == ["from khepri"]
 
 
 def test_damage_in_khepri_is_reported_although_mnesias_empty_tables_are_sound(tmp_path: Path) -> None:
     written(tmp_path, (Atom("later"), vhost(b"/")))
-    (tmp_path / "schema.DAT").write_bytes(encode_table([]))
-    (tmp_path / "rabbit_vhost.DCD").write_bytes(log([]))
+    write_mnesia(tmp_path, [])
     assert "unreadable change" in definitions(tmp_path, exit_code=1)[1]
 
 
 def test_a_node_with_mnesia_has_an_unused_khepri_beside_it(tmp_path: Path) -> None:
     written(tmp_path)
-    (tmp_path / "schema.DAT").write_bytes(encode_table([]))
-    (tmp_path / "rabbit_vhost.DCD").write_bytes(log([(Atom("vhost"), b"/", [])]))
+    write_mnesia(tmp_path, [(Atom("vhost"), b"/", [])])
     assert [item["name"] for item in definitions(tmp_path)[0]["vhosts"]] == ["/"]
 
 

@@ -109,6 +109,13 @@ def test_a_missing_table_of_the_schema_is_reported(killed: Path) -> None:
     assert json.loads(result.stdout)["users"]  # the log has them
 
 
+def test_a_missing_log_is_reported(killed: Path) -> None:
+    (killed / "LATEST.LOG").unlink()
+    result = warren("definitions", killed, exit_code=1)
+    assert "LATEST.LOG: missing log" in result.stderr
+    assert json.loads(result.stdout)["users"] == []  # all of them were in it
+
+
 def test_places_without_definitions_are_refused(killed: Path) -> None:
     said = warren("definitions", killed / "msg_stores", exit_code=2).stderr
     assert "holds no RabbitMQ data directory with definitions" in said
@@ -135,7 +142,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], J
 def definitions_in_memory(contents: dict[str, bytes]) -> tuple[Json, list[Finding]]:
     files, findings = MemoryFileSystem(), list[Finding]()
     files.make_directories("node")
-    for name, data in contents.items():
+    for name, data in ({"LATEST.LOG": log([])} | contents).items():
         file = files.open_append(f"node/{name}")
         file.append(data)
         file.close()

@@ -75,7 +75,7 @@ def applied(table: dict[int, int], changes: Iterable[Change]) -> None:
 
 def read(contents: dict[str, bytes]) -> tuple[list[Row], list[Finding]]:
     files, findings = MemoryFileSystem(), list[Finding]()
-    for name, data in contents.items():
+    for name, data in ({"LATEST.LOG": log([])} | contents).items():
         files.make_directories("node")
         file = files.open_append(f"node/{name}")
         file.append(data)

@@ -40,7 +40,7 @@ def load_index(
         writable=writable,
     )
     deleted = sorted(before - set(files.list(directory)))
-    return index, [Cut(f"{directory}/{name}", None, "index file deleted: not known to be whole") for name in deleted]
+    return index, [Cut(f"{directory}/{name}", None, "index file unused: not known to be whole") for name in deleted]
 
 
 def _check_index_sizes(files: FileSystem, directory: str, settings: TopicSettings, *, may_be_short: bool) -> None:

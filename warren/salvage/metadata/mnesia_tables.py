@@ -75,6 +75,8 @@ class _Node:
         self.table_names = self._schema()
         for name in self.tables:
             self._load_table(name)
+        if not any(self.files.exists(below(self.directory, name)) for name in (_PREVIOUS, _LATEST)):
+            self._damage("missing log", _LATEST, None, "a node always has it; what was changed last is missing")
         logs = [(path, items) for path, items in ((name, self._items(name)) for name in (_PREVIOUS, _LATEST)) if items]
         for _, items in ((_DECISIONS, self._items(_DECISIONS)), *logs):
             self._note_decisions(item for _, item in items)
