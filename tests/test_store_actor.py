@@ -96,7 +96,9 @@ class Scene:
         listener = self.listener()
         self.clients += 1
         credit = GrantedCredit(*self.credit)
-        listener.remote = RemoteStore(self.actor, listener.actor_ref, self.store, self.clients, credit, self.gate)
+        listener.remote = RemoteStore(
+            self.actor, listener.actor_ref, self.store, self.clients, credit=credit, gate=self.gate
+        )
         return listener.remote, listener
 
     def advance(self, seconds: float) -> None:

@@ -97,11 +97,12 @@ class DelayIntake(Intake):
 class DelayActor(NodePart):
     """Owns the delayed messages of one vhost."""
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         context: NodeContext,
         directory: str,
         name: str,
+        *,
         dispatch: Dispatch,
         is_opening: Callable[[], bool],
         failed: Callable[[DelayActor, BaseException], None],
@@ -144,11 +145,13 @@ class DelayActor(NodePart):
     def on_start(self) -> None:
         limit = min(self._context.engine.msg_store_file_size_limit, 1 << 31)
         self._log = DelayLog.open(self._context.files, self._directory, file_size_limit_bytes=limit)
-        self._output = DelayOutput(self, self._context, self._name, self._log, self._dispatch, self._is_opening)
+        self._output = DelayOutput(
+            self, self._context, self._name, self._log, dispatch=self._dispatch, is_opening=self._is_opening
+        )
 
     def on_batch(self, entry: PendingBatch) -> None:
         if not isinstance(entry, PublishBatch):
-            raise RuntimeError(f"{self.describe()} cannot handle {entry!r}")  # noqa: TRY004
+            raise TypeError(f"{self.describe()} cannot handle {entry!r}")
         self.intake.turn_armed = False  # later messages are seen at the end of the turn, or arm it again
         items: list[Delayed] = entry.items
         self.actor_inbox.lighten(sum(len(item.bodies) for item in items))

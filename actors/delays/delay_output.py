@@ -134,12 +134,13 @@ MS_NS: Final = 1_000_000
 class DelayOutput:
     """Publishes the due messages of one vhost. All methods are called in the actor's turns."""
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         actor: NodePart,
         context: NodeContext,
         vhost: str,
         log: DelayLog,
+        *,
         dispatch: Dispatch,
         is_opening: Callable[[], bool],
     ) -> None:

@@ -86,7 +86,14 @@ class VhostDelays:
 
     def _start(self) -> DelayActor:
         self._error = None
-        ref = DelayActor.start(self._context, self.path, self._name, self._dispatch, self._is_opening, self._failed)
+        ref = DelayActor.start(
+            self._context,
+            self.path,
+            self._name,
+            dispatch=self._dispatch,
+            is_opening=self._is_opening,
+            failed=self._failed,
+        )
         self._actor = actor = actor_of_ref(ref, DelayActor)
         return actor
 

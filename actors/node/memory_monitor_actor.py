@@ -229,5 +229,5 @@ class MemoryMonitorActor(NodePart):
 
 def _address(queue: object) -> ActorRef[Any]:
     if not isinstance(queue, ActorRef):
-        raise RuntimeError(f"{queue!r} is no address")  # noqa: TRY004
+        raise TypeError(f"{queue!r} is no address")
     return queue

@@ -132,7 +132,14 @@ class QueueOpening:
         stores = ((self.persistent, directory.persistent_store), (self.transient, directory.transient_store))
         bound = context.engine.msg_store_credit_disc_bound
         return [
-            RemoteStore(ref, actor.actor_ref, store, next(context.numbers), GrantedCredit(*bound), context.gate)
+            RemoteStore(
+                ref,
+                actor.actor_ref,
+                store,
+                next(context.numbers),
+                credit=GrantedCredit(*bound),
+                gate=context.gate,
+            )
             for ref, store in stores
         ]
 

@@ -148,12 +148,13 @@ class RemoteStore(StoreTickets):
         "client",
     )
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         actor: ActorRef[Any],
         queue: ActorRef[Any],
         reading: MessageStore,
         client: int,
+        *,
         credit: GrantedCredit,
         gate: Gate,
     ) -> None:

@@ -103,7 +103,9 @@ class QueueArrivals:
         if keys is None:
             self._actor.queue_turn.publish(envelope, ids, bodies, expiration_ms, priority, confirm)
         else:
-            self.open_unique().publish(envelope, ids, bodies, keys, expiration_ms, priority, confirm)
+            self.open_unique().publish(
+                envelope, ids, bodies, keys, confirm, expiration_ms=expiration_ms, priority=priority
+            )
 
     def open_unique(self) -> UniquePublisher:
         """Return the keys of its messages, and open them on first use."""

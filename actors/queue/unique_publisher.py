@@ -144,15 +144,16 @@ class UniquePublisher:
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def publish(  # noqa: PLR0917
+    def publish(
         self,
         envelope: Envelope,
         msg_ids: bytes,
         bodies: Sequence[bytes],
         keys: Sequence[Key | None],
+        confirm: Future,
+        *,
         expiration_ms: int | None,
         priority: int,
-        confirm: Future,
     ) -> None:
         """Publish the messages whose keys are free. Raises if none of the messages can be taken."""
         if self._error is not None:
@@ -168,7 +169,8 @@ class UniquePublisher:
         for part in parts:
             taken = self._taken(level, part, msg_ids, keys, expiration_ms, safe_anyway=safe_anyway)
             ids = b"".join([msg_ids[16 * index : 16 * index + 16] for index in part])
-            if not self._put(level, envelope, ids, [bodies[index] for index in part], taken, expiration_ms, priority):
+            part_bodies = [bodies[index] for index in part]
+            if not self._put(envelope, ids, part_bodies, taken, expiration_ms=expiration_ms, priority=priority):
                 refused = refused or not process.expiry.discards
                 continue
             awaited += taken
@@ -223,18 +225,19 @@ class UniquePublisher:
         self.keys.take(taken)
         return taken
 
-    def _put(  # noqa: PLR0917
+    def _put(
         self,
-        level: int,
         envelope: Envelope,
         msg_ids: bytes,
         bodies: Sequence[bytes],
         taken: Sequence[TakenKey],
+        *,
         expiration_ms: int | None,
         priority: int,
     ) -> bool:
         """Publish messages; return whether the queue has taken them."""
         turn, backing = self._actor.queue_turn, self._actor.process.backing
+        level = backing.level_of(priority)
         before = backing.level(level).state.next_seq_id
         try:
             turn.publish(envelope, msg_ids, bodies, expiration_ms, priority, None)

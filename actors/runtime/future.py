@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 import pykka
-from pykka import Timeout as Timeout  # noqa: PLC0414 - for those who wait
+from pykka import Timeout
 
 from warren.actors.log_events import log_event, logger
 from warren.storage.call_arguments import check_timeout

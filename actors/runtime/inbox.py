@@ -283,7 +283,7 @@ class Inbox:
         """Take the next envelope, for Pykka; only called when something waits."""
         entry = self.take()
         if not isinstance(entry, Envelope):
-            raise RuntimeError("nothing that Pykka could handle waits")  # noqa: TRY004
+            raise TypeError("nothing that Pykka could handle waits")
         return entry
 
     def empty(self) -> bool:

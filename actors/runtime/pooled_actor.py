@@ -84,7 +84,7 @@ def actor_of_ref(ref: ActorRef[Any], kind: type[A]) -> A:
     turns = inbox.owner if isinstance(inbox, Inbox) else None
     actor = turns.actor if isinstance(turns, Turns) else None
     if not isinstance(actor, kind):
-        raise RuntimeError(f"{ref} is no {kind.__name__}")  # noqa: TRY004 - a mistake of ours
+        raise TypeError(f"{ref} is no {kind.__name__}")
     return actor
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from warren.actors.runtime.future import Timeout
+from pykka import Timeout
+
 from warren.actors.runtime.pool import ThreadPool
 from warren.actors.runtime.pooled_actor import Turns
 

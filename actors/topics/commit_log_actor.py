@@ -60,7 +60,7 @@ class CommitLogActor(TopicPart):
 
     def on_batch(self, entry: PendingBatch) -> None:
         if not isinstance(entry, PublishBatch) or not isinstance(entry.key, AppendKey):
-            raise RuntimeError(f"a CommitLog cannot handle {entry!r}")  # noqa: TRY004
+            raise TypeError(f"a CommitLog cannot handle {entry!r}")
         self.actor_inbox.lighten(len(entry.items))
         by_queue = _by_queue(entry.items)
         now_ms = self._context.clock.wall_us() // 1000
@@ -77,7 +77,7 @@ class CommitLogActor(TopicPart):
 
     def on_receive(self, message: object) -> object:
         if not isinstance(message, AppendBatches):
-            raise RuntimeError(f"a CommitLog cannot handle {message!r}")  # noqa: TRY004
+            raise TypeError(f"a CommitLog cannot handle {message!r}")
         self.actor_inbox.lighten(sum(len(batch.bodies) for batch in message.batches))
         now_ms = self._context.clock.wall_us() // 1000
         try:

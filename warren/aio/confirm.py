@@ -60,8 +60,9 @@ class Confirm(AppendConfirm[None]):
     @property
     def message_id(self) -> str:
         """The id of a delayed message (``delay``, ``at``), for :meth:`Queue.cancel_delayed`."""
-        if not isinstance(message_id := getattr(self._future, "message_id", None), str):
-            raise AttributeError("only of messages that come later the id is known")  # noqa: TRY004
+        message_id: str | None = getattr(self._future, "message_id", None)
+        if message_id is None:
+            raise AttributeError("only of messages that come later the id is known")
         return message_id
 
     @property

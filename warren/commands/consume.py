@@ -124,7 +124,9 @@ def tail(
     # Raise what is wrong with the format before anything is opened.
     line_forms = topic_lines(line_format, raw_bodies=raw_bodies), queue_lines(line_format, options.vhost, name)
     with opened_node(path, adopt=options.adopt, share=follow) as node:
-        messages, test, lines = _messages_of(node, options.vhost, name, count, line_forms, where, follow=follow)
+        messages, test, lines = _messages_of(
+            node, options.vhost, name, line_forms, count=count, where=where, follow=follow
+        )
         with opened_output(lines, watches=follow) as output:
             try:
                 output.write_all(filter(test, messages), 1 if follow else MANY)
@@ -132,8 +134,8 @@ def tail(
                 messages.close()
 
 
-def _messages_of(  # noqa: PLR0917
-    node: Node, vhost: str, name: str, count: int, line_forms: tuple[Lines, Lines], where: str | None, *, follow: bool
+def _messages_of(
+    node: Node, vhost: str, name: str, line_forms: tuple[Lines, Lines], *, count: int, where: str | None, follow: bool
 ) -> tuple[Any, Test, Lines]:
     """The messages, as an iterator that waits for more or does not; which of them are meant; how they are written."""
     timeout = None if follow else 0.0

@@ -114,14 +114,13 @@ def queue_lines(format_name: str, vhost: str, queue: str) -> Lines:
     """For messages of a queue, delivered or browsed. Raises :class:`UsageError`."""
     if format_name == JSON:
         return _queue_json(vhost, queue)
-    key: Letter = lambda message: _encoded(message.routing_key)  # noqa: E731 - beside the others
     return template_lines(
         format_name,
         {
             "s": lambda message: message.body,
             "S": lambda message: b"%d" % len(message.body),
-            "k": key,
-            "K": lambda message: b"%d" % len(key(message)),
+            "k": lambda message: _encoded(message.routing_key),
+            "K": lambda message: b"%d" % len(_encoded(message.routing_key)),
             "t": lambda _: _encoded(queue),
             "p": lambda _: b"0",
             "o": lambda message: b"%d" % _stored(message).seq_id,
@@ -179,18 +178,19 @@ def topic_lines(format_name: str, *, raw_bodies: bool = False) -> Lines:
 
     ``raw_bodies``: of handles, bodies as they are stored. Raises :class:`UsageError`.
     """
-    if format_name == JSON:
-        from warren.salvage.rocketmq.record_lines import record_line
-
-        lines: Lines = lambda record: (record_line(record),)  # noqa: E731 - beside the template's
-    else:
-        lines = template_lines(format_name, _RECORD_LETTERS)
+    lines = _record_json() if format_name == JSON else template_lines(format_name, _RECORD_LETTERS)
 
     def of_message(message: Any) -> Iterable[bytes]:
         for record in (message,) if isinstance(message, Record) else _records(message.record, raw_bodies):
             yield from lines(record)
 
     return of_message
+
+
+def _record_json() -> Lines:
+    from warren.salvage.rocketmq.record_lines import record_line
+
+    return lambda record: (record_line(record),)
 
 
 def _records(record: Record, raw_bodies: bool) -> Sequence[Record]:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -149,7 +150,7 @@ def _read_stdin() -> str:
 def _prompt(statements: Statements, form: Format, rows: int) -> None:
     """Ask for statements, and answer each, until the input ends."""
     with suppress(ImportError):  # with readline, lines can be edited and recalled
-        import readline  # noqa: F401
+        import_module("readline")
 
     print("SQL, each statement up to its semicolon; .tables says what there is, Ctrl-D ends.")
     text = ""

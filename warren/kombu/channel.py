@@ -83,7 +83,7 @@ class Channel(base.StdChannel):
 
     # ── exchanges ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def exchange_declare(  # noqa: PLR0917 - AMQP's
+    def exchange_declare(
         self,
         exchange: str,
         type: str = "direct",
@@ -107,7 +107,7 @@ class Channel(base.StdChannel):
         with as_amqp("Exchange.delete"):
             self._open_connection.vhost.delete_exchange(exchange, if_unused=if_unused)
 
-    def _exchange_binding(  # noqa: PLR0917 - AMQP's
+    def _exchange_binding(
         self,
         change: str,
         destination: str,
@@ -137,7 +137,7 @@ class Channel(base.StdChannel):
         prepared: Mapping[str, Any] = base.to_rabbitmq_queue_arguments(arguments or {}, **kwargs)
         return prepared
 
-    def queue_declare(  # noqa: PLR0917 - AMQP's
+    def queue_declare(
         self,
         queue: str = "",
         passive: bool = False,
@@ -161,7 +161,7 @@ class Channel(base.StdChannel):
             )
         return queue_declare_ok_t(handle.name, len(handle), handle.stats()["consumers"])
 
-    def _queue_binding(  # noqa: PLR0917 - AMQP's
+    def _queue_binding(
         self,
         change: str,
         queue: str,
@@ -210,7 +210,7 @@ class Channel(base.StdChannel):
 
     # ── publishing ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def prepare_message(  # noqa: PLR0917 - AMQP's
+    def prepare_message(
         self,
         body: Any,
         priority: int | None = None,
@@ -222,7 +222,7 @@ class Channel(base.StdChannel):
         """Return a message for :meth:`basic_publish`."""
         return outgoing(body, priority, content_type, content_encoding, headers, properties)
 
-    def basic_publish(  # noqa: PLR0917 - AMQP's
+    def basic_publish(
         self,
         message: Outgoing,
         exchange: str = "",
@@ -281,7 +281,7 @@ class Channel(base.StdChannel):
             subscription.set_prefetch(self.prefetch_count)
         connection.wake.set()
 
-    def basic_consume(  # noqa: PLR0917 - AMQP's
+    def basic_consume(
         self,
         queue: str = "",
         consumer_tag: str = "",

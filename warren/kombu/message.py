@@ -30,7 +30,7 @@ class Outgoing:
     arguments: PublishArguments
 
 
-def outgoing(  # noqa: PLR0917 - as Kombu calls Channel.prepare_message
+def outgoing(
     body: Any,
     priority: int | None,
     content_type: str | None,

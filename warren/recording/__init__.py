@@ -19,6 +19,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -54,10 +55,8 @@ class RecordFile:
 
     def check(self) -> None:
         """Raise :class:`SettingsError` if the record cannot be begun."""
-        try:
-            import pyarrow.parquet  # noqa: F401
-        except ImportError:
-            raise SettingsError('record needs pyarrow: pip install "warrenmq[sim]"') from None
+        if find_spec("pyarrow") is None:
+            raise SettingsError('record needs pyarrow: pip install "warrenmq[sim]"')
         try:
             for path in (self.path, node_path(self.path)):
                 check_free(self._files, path)

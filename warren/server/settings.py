@@ -122,7 +122,7 @@ class ServerSettings:
             raise SettingsError(f"announced_version is a version such as 4.1.0, not {self.announced_version!r:.100}")
         if self.consumer_timeout is not None and self.consumer_timeout < 1:
             raise SettingsError("consumer_timeout is at least 1 ms, or None for no limit")
-        self.plain_addresses, self.tls_addresses  # noqa: B018 - raise what is wrong with them
+        _ = self.plain_addresses, self.tls_addresses  # which raise what is wrong with them
 
     @property
     def announces_stream_filters(self) -> bool:

@@ -32,7 +32,7 @@ from warren.storage.filesystem import File
 from warren.tables.intervals import runs
 
 if TYPE_CHECKING:
-    import pyarrow.fs  # noqa: TC004 - what is used where it runs is pyarrow itself
+    from pyarrow import fs
 
 BLOCK_BYTES: Final = 1 << 20
 CACHED_BLOCKS: Final = 32
@@ -77,7 +77,7 @@ def moved(secret: str, shown: str) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _connected(secret: str) -> tuple[pyarrow.fs.FileSystem, str]:
+def _connected(secret: str) -> tuple[fs.FileSystem, str]:
     """The system that holds a bucket (or whatever stands between ``://`` and ``/``), and what pyarrow calls the bucket.
 
     It is opened only when needed: a process that was forked from one that had it open would hang.
@@ -312,7 +312,7 @@ def has_magic(path: str) -> bool:
     return re.search(r"[*\[]", path) is not None
 
 
-def _info_of(info: pyarrow.fs.FileInfo) -> _Info:
+def _info_of(info: fs.FileInfo) -> _Info:
     import pyarrow.fs
 
     modified_ns = info.mtime_ns

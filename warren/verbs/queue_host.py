@@ -210,7 +210,7 @@ class LocalQueue:
         for key, given in list(self.keys.parts(messages.bodies, messages.rest)):
             keys = messages.keys[sum(sizes) : sum(sizes) + len(given)]
             confirm: Confirm = yield publishing_unique(
-                lambda: self.intake, key, given, keys, block, timeout, passes_alarms=passes_alarms
+                lambda: self.intake, key, given, keys, block=block, timeout=timeout, passes_alarms=passes_alarms
             )
             confirms.append(confirm)
             sizes.append(len(given))

@@ -19,9 +19,10 @@ from collections.abc import Callable, Generator
 from typing import Any, ClassVar, Concatenate, Final, Generic, NoReturn, ParamSpec, Protocol, TypeVar, overload
 
 import attrs
+from pykka import Timeout
 
 from warren.actors.node.admission import Admission
-from warren.actors.runtime.future import Future, Timeout
+from warren.actors.runtime.future import Future
 from warren.actors.runtime.inbox import Call
 from warren.actors.runtime.pooled_actor import Asked, PooledActor, WrongProcessError
 from warren.storage.call_arguments import signature
@@ -136,7 +137,7 @@ def ask(actor: PooledActor, message: object) -> Future:
     """Send a message to an actor; return a future for the answer."""
     future = actor.actor_ref.ask(message, block=False)
     if not isinstance(future, Future):
-        raise RuntimeError(f"{actor.describe()} answers with a strange future")  # noqa: TRY004
+        raise TypeError(f"{actor.describe()} answers with a strange future")
     return future
 
 

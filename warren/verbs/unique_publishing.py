@@ -95,14 +95,14 @@ def _period_us(period: object) -> int:
     return max(round(period * 1_000_000), 1)
 
 
-def publishing_unique(  # noqa: PLR0917
+def publishing_unique(
     find: Callable[[], QueueIntake],
     key: PublishKey,
     bodies: list[bytes],
     keys: Sequence[Key | None],
+    *,
     block: bool,
     timeout: float | None,
-    *,
     passes_alarms: bool = False,
 ) -> Admission:
     """Give messages to a queue. The answer is their confirm."""

@@ -331,7 +331,7 @@ class VhostVerbs(Performer):
         ``definition``: queue arguments without their ``x-``, and ``alternate-exchange``. ``apply_to``: "queues",
         "exchanges" or "all". Raises :class:`ArgumentsError` for an invalid policy.
         """
-        yield from self._set_policy("policy", name, pattern, definition, priority, apply_to)
+        yield from self._set_policy("policy", name, pattern, definition, priority=priority, apply_to=apply_to)
 
     @operation("vhost")
     def clear_policy(self, name: str) -> Steps[None]:
@@ -354,7 +354,7 @@ class VhostVerbs(Performer):
         apply_to: ApplyTo = "all",
     ) -> Steps[None]:
         """As :meth:`set_policy`, for numbers and times that bound those of users' policies and arguments."""
-        yield from self._set_policy("operator_policy", name, pattern, definition, priority, apply_to)
+        yield from self._set_policy("operator_policy", name, pattern, definition, priority=priority, apply_to=apply_to)
 
     @operation("vhost")
     def clear_operator_policy(self, name: str) -> Steps[None]:
@@ -366,12 +366,13 @@ class VhostVerbs(Performer):
         """As :meth:`policies`."""
         return (yield from self.node.change(lambda registry: registry.policies("operator_policy", self.name)))
 
-    def _set_policy(  # noqa: PLR0917
+    def _set_policy(
         self,
         kind: PolicyKind,
         name: str,
         pattern: str,
         definition: Mapping[str, Any],
+        *,
         priority: int,
         apply_to: ApplyTo,
     ) -> Steps[None]:

@@ -204,7 +204,7 @@ def read_rows(files: FileSystem, path: str, count: int, first: int, number: int)
     try:
         rows = np.empty(min(number, count - first), ENTRY)
         for name, _ in _COLUMNS:
-            rows[name] = _read_column(file, path, name, count, first, len(rows))
+            rows[name] = _read_column(file, path, name, count, range(first, first + len(rows)))
         return rows
     finally:
         file.close()
@@ -214,19 +214,19 @@ def read_column(files: FileSystem, path: str, count: int, name: str) -> npt.NDAr
     """A whole column of an index with ``count`` messages. Raises :class:`DataError`."""
     file = files.open_read(path)
     try:
-        return _read_column(file, path, name, count, 0, count)
+        return _read_column(file, path, name, count, range(count))
     finally:
         file.close()
 
 
-def _read_column(file: File, path: str, name: str, count: int, first: int, number: int) -> npt.NDArray[Any]:  # noqa: PLR0917
+def _read_column(file: File, path: str, name: str, count: int, rows: range) -> npt.NDArray[Any]:
     start = len(LINE) + _INDEX_HEAD.size
     for column, kind in _COLUMNS:
         width = np.dtype(kind).itemsize
         if column == name:
-            at = start + first * width
-            data = file.pread(number * width, at)
-            if len(data) != number * width:
+            at = start + rows.start * width
+            data = file.pread(len(rows) * width, at)
+            if len(data) != len(rows) * width:
                 raise DataError(path, at, "cut short")
             return np.frombuffer(data, kind)
         start += count * width

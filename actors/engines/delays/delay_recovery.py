@@ -53,7 +53,7 @@ def recover(files: FileSystem, directory: str) -> Recovered:
         if number == recovered.last_number and not files.exists(path):
             recovered.open = _open_file(number, log, removed_offsets, recovered)
         else:
-            recovered.sealed[number] = _sealed_file(number, files, log, path, removed_offsets, recovered)
+            recovered.sealed[number] = _sealed_file(number, log, path, removed_offsets, recovered, files=files)
     return recovered
 
 
@@ -70,13 +70,8 @@ def _open_file(number: int, log: RecordLog, removed_offsets: _RemovedOf, recover
     return file
 
 
-def _sealed_file(  # noqa: PLR0917
-    number: int,
-    files: FileSystem,
-    log: RecordLog,
-    path: str,
-    removed_offsets: _RemovedOf,
-    recovered: Recovered,
+def _sealed_file(
+    number: int, log: RecordLog, path: str, removed_offsets: _RemovedOf, recovered: Recovered, *, files: FileSystem
 ) -> SealedFile:
     entries, places, damaged = index_of(files, log, path, recovered.damage)
     _note(places, removed_offsets)

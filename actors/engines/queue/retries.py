@@ -248,18 +248,19 @@ class Retries:
                 if wait_ms is None and policy is None:
                     result.ready.append((level, part))
                 else:
-                    self._let_wait(level, part, count, now_us, policy, wait_ms, result)
+                    self._let_wait(level, part, count, result, now_us=now_us, policy=policy, wait_ms=wait_ms)
         return result
 
-    def _let_wait(  # noqa: PLR0917
+    def _let_wait(
         self,
         level: int,
         part: range,
         count: int,
+        result: CameBack,
+        *,
         now_us: int,
         policy: RetryPolicy | None,
         wait_ms: int | None,
-        result: CameBack,
     ) -> None:
         jittered = wait_ms is None and policy is not None and policy.jitter_percent
         for piece in [range(seq_id, seq_id + 1) for seq_id in part] if jittered else [part]:

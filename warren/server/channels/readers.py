@@ -92,7 +92,8 @@ class ChannelReader:
         """Return the messages up to one that cannot be read or to the size limit; hand the rest back."""
         sent, error, size = [], None, 0
         remaining = iter(self._in_turn(places))
-        for topic, taken in remaining:
+        for topic, place in remaining:
+            taken = place
             records: list[bytes] = []
             try:
                 batches = membership.records_of(topic, taken)
@@ -101,7 +102,7 @@ class ChannelReader:
                     size += len(records[-1])
                     if size >= TAKEN_BYTES:
                         reached = packed_records.queue_offsets[row] + 1
-                        taken = self._taken_back(membership, topic, taken, reached)  # noqa: PLW2901
+                        taken = self._taken_back(membership, topic, taken, reached)
                         break
             except WarrenError as raised:
                 error = raised

@@ -197,8 +197,9 @@ def _joined(raw_spans: Sequence[Span], close_s: float) -> list[Span]:
     for span in raw_spans:
         if joined and span.start_s - joined[-1].end_s < close_s:
             last = joined.pop()
-            span = attrs.evolve(span, start_s=last.start_s, times=last.times + 1)  # noqa: PLW2901
-        joined.append(span)
+            joined.append(attrs.evolve(span, start_s=last.start_s, times=last.times + 1))
+        else:
+            joined.append(span)
     return joined
 
 
