@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Any, Protocol
 
 import pykka
-from pykka import Timeout
 
 from warren.actors.log_events import log_event, logger
 from warren.storage.call_arguments import check_timeout
@@ -27,6 +26,8 @@ _LOCK = threading.Lock()  # held for a few instructions only; one for all future
 os.register_at_fork(after_in_child=_LOCK._at_fork_reinit)  # type: ignore[attr-defined]  # its holder is gone
 _PENDING, _VALUE, _ERROR = 0, 1, 2
 
+Timeout = pykka.Timeout
+"""No answer came in time."""
 ExcInfo = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
 
 

@@ -19,10 +19,9 @@ from collections.abc import Callable, Generator
 from typing import Any, ClassVar, Concatenate, Final, Generic, NoReturn, ParamSpec, Protocol, TypeVar, overload
 
 import attrs
-from pykka import Timeout
 
 from warren.actors.node.admission import Admission
-from warren.actors.runtime.future import Future
+from warren.actors.runtime.future import Future, Timeout
 from warren.actors.runtime.inbox import Call
 from warren.actors.runtime.pooled_actor import Asked, PooledActor, WrongProcessError
 from warren.storage.call_arguments import signature
