@@ -158,9 +158,6 @@ class _RecordedFile:
     def appendv(self, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
         return self.append(b"".join(pieces))
 
-    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
-        self.pwrite(b"".join(pieces), offset)
-
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         self._file.pwrite(data, offset)
         self._recorder.note(Operation("write", handle=self._handle, data=bytes(data), number=offset))

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import warren
-from warren.actors.engines.topics.names import group_of, is_system_topic
+from warren.actors.engines.topics.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from warren.msg_store.commit_log.commit_log_format import Record, decode_properties
 from warren.salvage.queue_directory import Finding
 from warren.salvage.rocketmq.rocketmq_store import RocketmqStore, open_rocketmq
@@ -55,7 +55,7 @@ def main(path: str, directory: str) -> None:
         for note in store.notes:  # what recovery cut off, and what was guessed
             print(note, file=sys.stderr)
         for topic, queue_id in store.store.queues:
-            if is_system_topic(topic) or group_of(topic) is not None:
+            if is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
                 left[topic] += sum(1 for _ in messages(store, topic, queue_id))
                 continue
             target = node.topic(topic, queues=queue_id + 1)

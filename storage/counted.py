@@ -90,9 +90,6 @@ class CountedFile:
     def appendv(self, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
         return self.append(b"".join(pieces))
 
-    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
-        self.pwrite(b"".join(pieces), offset)
-
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         self._check(offset >= 0 and self._writable, "write")
         content, before = self._content, self._content.size

@@ -282,13 +282,13 @@ class BoundedFile(RealFile):
         finally:
             self._cache.give_back(self)
 
-    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
+    def _pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
         self._cache.borrow(self)
         try:
             if self._failure is not None:
                 self._refuse_after_failure()
             self.unsynced = True
-            RealFile.pwritev(self, pieces, offset)
+            RealFile._pwritev(self, pieces, offset)
         finally:
             self._cache.give_back(self)
 

@@ -58,9 +58,6 @@ class File(Protocol):
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write ``data`` at ``offset``, extending the file (with zeros) where needed."""
 
-    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
-        """:meth:`pwrite` of many pieces, as :meth:`appendv`."""
-
     def pread(self, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
 

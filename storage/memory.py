@@ -62,9 +62,6 @@ class MemoryFile:
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         self._write("pwrite", bytes(data), offset)
 
-    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
-        self.pwrite(b"".join(pieces), offset)
-
     def _write(self, kind: str, chunk: bytes, offset: int) -> None:
         if not self._writable or offset < 0:
             self._refuse(kind)

@@ -84,9 +84,6 @@ class _OverlayFile:
     def appendv(self, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
         return self.append(b"".join(pieces))
 
-    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
-        self.pwrite(b"".join(pieces), offset)
-
     def truncate(self, size: int) -> None:
         self.is_changed = True
         if size < self.end:

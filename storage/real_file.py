@@ -98,10 +98,10 @@ class RealFile:
         if len(pieces) == 1:
             self.pwrite(pieces[0], start)
         else:
-            self.pwritev(pieces, start)
+            self._pwritev(pieces, start)
         return start
 
-    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
+    def _pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
         size = sum(map(len, pieces))
         if size < LARGE_PIECE_BYTES * len(pieces) // 2:  # a large one comes with a small one
             self.pwrite(b"".join(pieces), offset)

@@ -88,11 +88,8 @@ def piece_of(number: int, size: int) -> bytes | bytearray | memoryview:
 
 
 @settings(max_examples=times(20))
-@given(
-    st.lists(st.lists(st.sampled_from([0, 1, 30, 4095, 4096, 70_000]), max_size=6), max_size=4),
-    st.integers(min_value=0, max_value=5000),
-)
-def test_pieces_are_written_as_if_they_were_one(appends: list[list[int]], overwritten: int) -> None:
+@given(st.lists(st.lists(st.sampled_from([0, 1, 30, 4095, 4096, 70_000]), max_size=6), max_size=4))
+def test_pieces_are_written_as_if_they_were_one(appends: list[list[int]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         for number, system in enumerate(every_file_system()):
             path = f"{directory}/{number}"
@@ -103,10 +100,6 @@ def test_pieces_are_written_as_if_they_were_one(appends: list[list[int]], overwr
                 assert handle.appendv(pieces) == len(expected)
                 expected += b"".join(pieces)
                 assert handle.size() == len(expected)
-            pieces = [b"<", bytearray(5000), b">"]
-            handle.pwritev(pieces, overwritten)
-            gap = bytes(max(overwritten - len(expected), 0))
-            expected = (expected[:overwritten] + gap) + b"".join(pieces) + expected[overwritten + 5002 :]
             assert handle.append(b"end") == len(expected)
             handle.close()
             assert system.read(path) == expected + b"end"

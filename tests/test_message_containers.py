@@ -22,7 +22,8 @@ from warren.queue_index.index.terms import bodies_of
 from warren.queue_index.message import amqp10
 from warren.queue_index.message.amqp10 import NULL, encode_section
 from warren.queue_index.message.amqp_tables import LongInteger, LongString, Timestamp
-from warren.queue_index.message.message_format import Message, decode_message, properties_size
+from warren.queue_index.message.message_format import Message, decode_message
+from warren.queue_index.message.message_sizes import container_sizes
 from warren.queue_index.properties import Properties, decode_properties, encode_properties
 from warren.queue_index.queue.run import IN_RAM, Batch, Run
 from warren.salvage.classic.classic_directory import UNCOUNTED
@@ -32,7 +33,7 @@ from warren.salvage.export import Selection, export_source
 from warren.salvage.source import open_source
 from warren.salvage.verify import verify_source
 from warren.shovel.letter import from_term
-from warren.storage.erlang_terms import Atom, encode
+from warren.storage.erlang_terms import Atom, decode, encode
 from warren.storage.errors import MessageError
 
 Term = Any
@@ -59,6 +60,12 @@ def of_amqpl(properties: Properties, annotations: Term | None = None) -> Message
     return decode_message(container("mc_amqpl", content(properties), annotations))
 
 
+def sizes_of(term: bytes) -> tuple[int, int]:
+    """What the broker counts for metadata and payload."""
+    parts: Any = decode(term)
+    return container_sizes(parts[1], parts[2])
+
+
 # ── what a broker's modules made ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -74,7 +81,7 @@ def test_a_container_is_read_as_the_broker_would_deliver_it(made: dict[str, Any]
     assert (found.exchange, found.routing_keys) == (b"orders", (b"new", b"copy"))
     assert found.msg_id == b"0123456789abcdef"
     assert contents_of(term).payload_bytes == made["payload_bytes"]
-    assert properties_size(term) + len(found.body) == made["metadata_bytes"] + made["payload_bytes"]
+    assert sizes_of(term) == (made["metadata_bytes"], made["payload_bytes"])
 
 
 # ── AMQP 0-9-1 ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,7 +112,7 @@ def test_decoded_properties_and_several_fragments() -> None:
     assert (found.body, found.persistent) == (b"abcd", False)
     assert found.properties == Properties(content_type="text/plain", headers={"n": 7}, delivery_mode=1)
     assert found.encoded_properties is None
-    assert properties_size(term) == 100
+    assert sizes_of(term) == (100, 4)
 
 
 def test_without_an_id_and_an_address() -> None:
@@ -530,12 +537,12 @@ def test_a_payload_is_counted_as_the_broker_counts_it() -> None:
     annotated = v1(data(b"body"), amqp10.DATA, annotations=[(symbol("x-a"), True)])
     term = container("mc_amqp", annotated)
     assert contents_of(term).payload_bytes == len(annotated[2])
-    assert properties_size(term) + len(b"body") == 100 + len(annotated[2])
+    assert sizes_of(term) == (100, len(annotated[2]))
     assert contents_of(container("mc_amqp", msg([(Atom("v1_0.data"), b"body")]))).payload_bytes == 4
     assert contents_of(container("mc_amqp", msg((Atom("v1_0.amqp_value"), True)))).payload_bytes == 0
     assert contents_of(container("mc_amqpl", SOUND)).payload_bytes == 4
     props = {Atom("User-Property"): [(b"kk", b"v")], Atom("Content-Type"): b"text"}
-    assert properties_size(container("mc_mqtt", mqtt(1, props))) == len("a/bkkvtext")
+    assert sizes_of(container("mc_mqtt", mqtt(1, props)))[0] == len("a/bkkvtext")
 
 
 def test_a_queue_of_containers_is_exported_and_sound(tmp_path: Path) -> None:

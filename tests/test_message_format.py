@@ -27,8 +27,9 @@ from warren.queue_index.message.message_format import (
     encode_many,
     encode_message,
     locate_body,
-    properties_size,
+    locate_parts,
 )
+from warren.queue_index.message.message_sizes import content_sizes
 from warren.queue_index.properties import Properties, decode_properties, encode_properties, to_json
 from warren.storage.erlang_terms import Atom, Term, decode, encode
 from warren.storage.errors import MessageError
@@ -96,13 +97,17 @@ def test_a_clients_properties_are_written_again_byte_for_byte() -> None:
 
 
 def test_encoded_properties_count_by_their_bytes_and_decoded_ones_by_their_headers() -> None:
-    assert properties_size(golden("published, one property")) == 3
+    def metadata_bytes(what: str) -> int:
+        parts: Any = decode(golden(what))
+        return content_sizes(parts[3])[0]
+
+    assert metadata_bytes("published, one property") == 3
     with_cc = envelope_of(golden("published with CC"))
     assert with_cc is not None
-    assert properties_size(golden("published with CC")) == len(with_cc.properties)
+    assert metadata_bytes("published with CC") == len(with_cc.properties)
     dead = decode_message(golden("dead twice")).properties.headers
     assert dead is not None
-    assert properties_size(golden("dead twice")) == 100 * len(dead)
+    assert metadata_bytes("dead twice") == 100 * len(dead)
 
 
 # ── writing and locating ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -265,4 +270,5 @@ def test_a_message_with_changed_bytes_is_read_or_refused(term: str, data: st.Dat
         return
     assert len(message.msg_id) == 16
     json.dumps(to_json(message.properties), allow_nan=False)
-    assert locate_body(bytes(changed)) is None or properties_size(bytes(changed)) >= 2
+    parts = locate_parts(bytes(changed))
+    assert parts is None or parts.properties_bytes >= 2

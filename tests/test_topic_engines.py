@@ -46,11 +46,9 @@ def test_the_longest_group_has_a_retry_topic_that_a_record_can_name() -> None:
         names.check_group_name("g" * 121)
 
 
-def test_a_retry_topic_knows_its_group() -> None:
+def test_a_groups_topics_bear_its_name() -> None:
     assert names.retry_topic("billing") == "%RETRY%billing"
     assert names.dead_letter_topic("billing") == "%DLQ%billing"
-    assert names.group_of("%RETRY%billing") == names.group_of("%DLQ%billing") == "billing"
-    assert names.group_of("billing") is None
 
 
 # ── routing ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -51,10 +51,6 @@ class GrantedCredit:
         if self.credit > 0:
             self.blocked = False
 
-    def receive_grant(self) -> bool:
-        """Grants arrive by :meth:`take_back` alone."""
-        return False
-
 
 @attrs.define(eq=False, repr=False)
 class StoreTickets:

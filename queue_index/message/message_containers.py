@@ -71,8 +71,6 @@ class Container:
     persistent: bool
     payload_bytes: int
     """The body's size according to the broker, in an index too: with AMQP 1.0 not the body's length."""
-    metadata_bytes: int
-    """What is added to that when deciding whether a message is small."""
     encoded_properties: bytes | None
     """As they stand in it, if the annotations do not change them."""
 
@@ -115,7 +113,7 @@ def read_container(protocol: str, data: Term, annotations: Mapping[Term, Term]) 
     if not routing_keys:
         raise MessageError("a container without a routing key")
     properties = _annotated(content, annotations, persistent=persistent)
-    metadata_bytes, payload_bytes = container_sizes(protocol, data)
+    _, payload_bytes = container_sizes(protocol, data)
     return Container(
         msg_id=msg_id,
         exchange=exchange,
@@ -124,7 +122,6 @@ def read_container(protocol: str, data: Term, annotations: Mapping[Term, Term]) 
         body=content.body,
         persistent=persistent,
         payload_bytes=payload_bytes,
-        metadata_bytes=metadata_bytes,
         encoded_properties=content.encoded if properties == content.published else None,
     )
 

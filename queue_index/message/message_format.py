@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import attrs
 
-from warren.queue_index.message.message_sizes import properties_bytes
 from warren.queue_index.properties import Properties, decode_properties, encode_properties, properties_from_term
 from warren.storage.erlang_terms import Atom, Term, decode, encode
 from warren.storage.errors import MessageError, TermError
@@ -466,17 +465,6 @@ def message_facts(term: bytes) -> tuple[bytes, bool]:
     return message.msg_id, message.persistent
 
 
-def properties_size(term: bytes) -> int:
-    """What the broker adds to the body's size (bytes) where it decides whether a message fits into the index.
-
-    That is the size of encoded properties, and an estimate for decoded ones. Raises :class:`MessageError`.
-    """
-    plain = _locate(term)
-    if plain is not None:
-        return plain.properties_end - plain.properties
-    return _General.of(term).properties_size()
-
-
 def _locate(term: bytes) -> _Plain | None:
     """The parts of ``term``, or ``None`` if it is not of the plain shape.
 
@@ -604,11 +592,6 @@ class _General:
             self.msg_id, self.vhost, self.exchange, self.routing_keys, properties, body, self.persistent, counted_bytes,
             encoded_properties,
         )  # fmt: skip
-
-    def properties_size(self) -> int:
-        if self.container is not None:
-            return self.container.metadata_bytes + self.container.payload_bytes - len(self.container.body)
-        return properties_bytes(self.decoded, self.encoded)
 
 
 def _binaries(elements: list[Term], what: str) -> list[bytes]:

@@ -56,9 +56,6 @@ class Credit(Protocol):
     def spend(self, count: int) -> None:
         """Spend credit for ``count`` messages."""
 
-    def receive_grant(self) -> bool:
-        """Deliver one grant, if there is one; return whether there was."""
-
 
 @attrs.define
 class CreditFlow:
@@ -113,9 +110,6 @@ class UnlimitedCredit:
 
     def spend(self, count: int) -> None:
         pass
-
-    def receive_grant(self) -> bool:
-        return False
 
 
 _UNLIMITED: Final = UnlimitedCredit()  # it has no state

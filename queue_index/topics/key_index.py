@@ -175,10 +175,6 @@ class KeyIndex:
 
     # ── to the disk ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def has_unflushed(self) -> bool:
-        return self._unsynced_names or any(file.has_unflushed for file in self.index_files)
-
     def write(self) -> None:
         """Write what is only in memory to the files, for concurrent readers or copies; nothing is synced."""
         for file in self.index_files:

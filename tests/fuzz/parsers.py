@@ -41,7 +41,6 @@ from warren.queue_index.message.message_format import (
     locate_body,
     locate_parts,
     message_facts,
-    properties_size,
 )
 from warren.queue_index.properties import Properties, decode_properties, encode_properties, from_json, names_in, to_json
 from warren.queue_index.topics import consumer_offsets_format
@@ -98,7 +97,7 @@ def _message(data: bytes) -> None:
     locate_parts(data), locate_addresses(data), locate_body(data)
     message = decode_message(data)
     to_json(message.properties)
-    message_facts(data), properties_size(data)
+    message_facts(data)
     with contextlib.suppress(MessageError):
         given_in(data)
 

@@ -27,7 +27,6 @@ from warren.hosting.running_node import RunningNode
 from warren.storage.call_arguments import checked
 from warren.storage.errors import DirectoryLockedError, InvalidValueError, shown
 from warren.storage.filesystem import make_data_directory
-from warren.storage.lock_file import LOCK_FILE, SHARED, lock_holder
 from warren.values.messages import delayed_messages
 from warren.verbs.exchange_verbs import ExchangeHandle, ExchangeVerbs
 from warren.verbs.steps import blocking, run
@@ -281,11 +280,6 @@ def _open_shared(opening: open_nodes.Opening, path: str, config: Config, adopt: 
     if not directory.hosts:
         import warren.server.channels.guest_calls  # noqa: F401 - it may be the next host
     return directory
-
-
-def is_shared(path: str | os.PathLike[str]) -> bool:
-    """Whether a process has the directory open and lets others in."""
-    return (lock_holder(os.path.join(path, LOCK_FILE)) or "").endswith(SHARED)
 
 
 def _start(path: str, config: Config, adopt: bool, *, shared: bool = False) -> RunningNode:

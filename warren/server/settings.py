@@ -130,11 +130,6 @@ class ServerSettings:
         return tuple(map(int, self.announced_version.split("."))) >= (3, 13)
 
     @property
-    def listens(self) -> bool:
-        """Whether it listens anywhere."""
-        return bool(self.plain_addresses or self.tls_addresses or self.directory is not None)
-
-    @property
     def plain_addresses(self) -> list[tuple[str, int]]:
         """Where to listen for plain connections."""
         return self._addresses("listeners_tcp", self.port)

@@ -271,9 +271,6 @@ class ArrowFile:
     def appendv(self, pieces: Sequence[bytes | bytearray | memoryview]) -> NoReturn:
         refuse(self.path)
 
-    def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> NoReturn:
-        refuse(self.path)
-
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> NoReturn:
         refuse(self.path)
 

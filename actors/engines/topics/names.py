@@ -112,14 +112,6 @@ def stream_topic(stream: str, suffix: bytes) -> str:
     return STREAM_PREFIX + readable[: commit_log_format.MAX_TOPIC_BYTES - len(STREAM_PREFIX) - len(tail)] + tail
 
 
-def group_of(topic: str) -> str | None:
-    """The group whose retry or dead-letter topic this is."""
-    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
-        if topic.startswith(prefix):
-            return topic.removeprefix(prefix)
-    return None
-
-
 def _check(kind: str, name: str, limit: int) -> None:
     if not has_topic_characters(name):
         raise TopicNameError(f"a {kind} cannot be called {name!r:.200}: letters, digits, %, |, _ and - are allowed")
