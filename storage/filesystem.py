@@ -323,11 +323,8 @@ class RealFileSystem:
         return RealFile(path, flags) if self.descriptors is None else self.descriptors.open(path, flags)
 
     def read(self, path: str) -> bytes:
-        handle = self.open_read(path)
-        try:
+        with contextlib.closing(self.open_read(path)) as handle:
             return handle.pread(handle.end, 0)
-        finally:
-            handle.close()
 
     def rename(self, source: str, target: str) -> None:
         if self.descriptors is not None:
@@ -354,11 +351,9 @@ class RealFileSystem:
             os.rmdir(path)
 
     def list(self, path: str) -> list[str]:
-        with _system_errors(path):
-            try:
-                return sorted(os.listdir(path))
-            except FileNotFoundError:
-                return []
+        with _system_errors(path), contextlib.suppress(FileNotFoundError):
+            return sorted(os.listdir(path))
+        return []
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

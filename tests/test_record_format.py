@@ -41,6 +41,11 @@ from warren.queue_index.index.record_format import (
 from warren.storage.filesystem import File
 from warren.storage.memory import MemoryFileSystem
 
+
+def record_count(columns: record_format.Columns) -> int:
+    return len(columns.publish_numbers) + len(columns.delivers) + len(columns.acks)
+
+
 # Writing
 
 
@@ -84,7 +89,7 @@ def test_a_journal_is_read_in_columns() -> None:
     assert found.body_at.tolist() == [8, len(first) + 8]
     assert found.embedded_sizes.tolist() == [TERM_BYTES, 0]
     assert (found.delivers.tolist(), found.acks.tolist()) == ([3], [3])
-    assert (found.record_count, found.reason) == (4, "complete")
+    assert (record_count(found), found.reason) == (4, "complete")
 
 
 def test_deliver_and_ack_look_the_same_in_a_segment() -> None:
@@ -96,7 +101,7 @@ def test_deliver_and_ack_look_the_same_in_a_segment() -> None:
 @pytest.mark.parametrize("layout", [JOURNAL, SEGMENT], ids=["journal", "segment"])
 def test_an_empty_file_is_complete(layout: Layout) -> None:
     found = parse(layout, b"")
-    assert (found.record_count, found.end, found.reason) == (0, 0, "complete")
+    assert (record_count(found), found.end, found.reason) == (0, 0, "complete")
 
 
 # Where a file ends
@@ -106,17 +111,17 @@ GOOD = journal_publish(1) + journal_deliver(1)
 
 def test_journal_ends_at_forty_zero_bytes() -> None:
     found = parse(JOURNAL, GOOD + bytes(40))
-    assert (found.end, found.reason, found.record_count) == (len(GOOD), "zeros", 2)
+    assert (found.end, found.reason, record_count(found)) == (len(GOOD), "zeros", 2)
 
 
 def test_what_stands_behind_forty_zero_bytes_is_not_read() -> None:
     found = parse(JOURNAL, GOOD + bytes(40) + journal_publish(2))
-    assert (found.end, found.reason, found.record_count) == (len(GOOD), "zeros", 2)
+    assert (found.end, found.reason, record_count(found)) == (len(GOOD), "zeros", 2)
 
 
 def test_thirty_nine_zero_bytes_are_a_torn_record() -> None:
     found = parse(JOURNAL, GOOD + bytes(39))
-    assert (found.end, found.reason, found.record_count) == (len(GOOD), "torn", 2)
+    assert (found.end, found.reason, record_count(found)) == (len(GOOD), "torn", 2)
 
 
 @pytest.mark.parametrize("place", [8, 24, 32, 39], ids=["msg_id", "expiry", "size", "embedded_size"])
@@ -131,14 +136,14 @@ def test_the_first_message_is_no_zero_record_where_one_byte_is_set(place: int) -
 def test_zeros_end_a_long_stretch_too() -> None:
     stretch = b"".join(journal_publish(n, embedded=b"") for n in range(1, 50))
     found = parse(JOURNAL, stretch + bytes(400))
-    assert (found.record_count, found.end, found.reason) == (49, len(stretch), "zeros")
+    assert (record_count(found), found.end, found.reason) == (49, len(stretch), "zeros")
 
 
 @pytest.mark.parametrize("behind", [bytes(2), b"\x3f\xff", bytes(500)], ids=["one", "other bits set", "many"])
 def test_a_segment_ends_at_a_record_whose_top_bits_are_00(behind: bytes) -> None:
     good = segment_publish(1) + segment_short(1)
     found = parse(SEGMENT, good + behind + segment_publish(2))
-    assert (found.end, found.reason, found.record_count) == (len(good), "not a record", 2)
+    assert (found.end, found.reason, record_count(found)) == (len(good), "not a record", 2)
 
 
 @given(st.data())
@@ -149,7 +154,7 @@ def test_a_file_that_ends_within_a_record_gives_those_before_it(data: st.DataObj
     whole = b"".join(records[:-1])
     kept = data.draw(st.integers(1, len(records[-1]) - 1))
     found = parse(layout, whole + records[-1][:kept])
-    assert (found.end, found.reason, found.record_count) == (len(whole), "torn", len(records) - 1)
+    assert (found.end, found.reason, record_count(found)) == (len(whole), "torn", len(records) - 1)
 
 
 # Columns against one record at a time

@@ -18,7 +18,7 @@ from warren.actors.engines.queue.queue_log import EVENTS, Event, SeenMessage
 from warren.actors.node.node_actor import Probes
 from warren.actors.node.node_context import NodeContext, memory_files, shared_files
 from warren.actors.queue.message_log import MessageLog
-from warren.actors.runtime.settling_pool import SettlingPool
+from warren.actors.runtime.pool import SettlingPool
 from warren.config import Config, SettingKeywords
 from warren.handles.node import Node
 from warren.hosting.memory_node import config_in_memory

@@ -106,15 +106,14 @@ class RunningVhost:
             for kind, store in (("persistent", directory.persistent_store), ("transient", directory.transient_store))
         )
         opening = QueueOpening(context, directory, side_path, persistent, transient)
-        vhost = cls(definitions.name, definitions, directory, persistent, transient, opening, context)
         for error in directory.damage:
             _LOG.warning(
                 "vhost '%s': an unreadable part is skipped: %s",
-                vhost.name,
+                definitions.name,
                 error,
-                extra=log_event("vhost_damaged", error, vhost=vhost.name),
+                extra=log_event("vhost_damaged", error, vhost=definitions.name),
             )
-        return vhost
+        return cls(definitions.name, definitions, directory, persistent, transient, opening, context)
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -139,17 +138,14 @@ class RunningVhost:
         started = list(declarations)
         self.queue_opening.forget_sides(started)
         directories = {self.directory.entry(name) for declaration in started for name in stored_names(declaration)}
-        if not self.directory.persistent_store.clean:
+        down = self.directory.down  # the needs of a queue that is down are unknown: then nothing is ever deleted
+        if not (self.directory.persistent_store.clean or down):
             expected = frozenset(directories & set(self.directory.queue_directories.values()))
-            if not self.directory.down:  # the needs of a queue that is down are unknown: then nothing is ever deleted
-                tell(self.persistent, m.ExpectReferences(expected))
+            tell(self.persistent, m.ExpectReferences(expected))
         for declaration in started:
             entry = self.queues[declaration.name] = QueueEntry(declaration)
-            directories_of = map(self.directory.entry, stored_names(declaration))
-            reasons = [
-                self.directory.down[directory] for directory in directories_of if directory in self.directory.down
-            ]
-            if reasons:
+            own_directories = map(self.directory.entry, stored_names(declaration))
+            if reasons := [down[directory] for directory in own_directories if directory in down]:
                 entry.go_down(reasons[0])
             else:
                 self.start_queue(entry)
@@ -168,8 +164,7 @@ class RunningVhost:
 
     def is_empty(self, name: str) -> bool:
         """Whether a completely recovered queue has no message."""
-        actor = self.queues[name].running
-        if actor is None:
+        if (actor := self.queues[name].running) is None:
             return False
         try:
             stats = actor.turns.ask(actor.stats)
@@ -318,28 +313,27 @@ class RunningVhost:
         If the destination is down or the disk is full, the queue that keeps the dead letters gets them back.
         """
         for _ in range(_DEAD_LETTER_ROUNDS):
-            actors = [actor for entry in self.queues.values() if (actor := entry.running) is not None]
-            senders = [actor for actor in actors if actor.arguments.dead_letter_exchange is not None]
+            senders = [actor for actor in self._actors() if actor.arguments.dead_letter_exchange is not None]
             if not any(actor.turns.ask(actor.has_dead_letters_under_way, first=True) for actor in senders):
                 return
-            for actor in actors:
-                with contextlib.suppress(WarrenError):
-                    actor.turns.ask(actor.catch_up, first=True)
+            self._catch_up()
 
-    def _make_room(self) -> None:
-        """Let the stores delete consumed messages, so that the queues' acks have room on a full disk."""
-        for entry in self.queues.values():
-            if (actor := entry.running) is not None:
-                with contextlib.suppress(WarrenError):
-                    actor.turns.ask(actor.catch_up, first=True)
-        self.wait_for_stores()
+    def _actors(self) -> list[QueueActor]:
+        """Return the actors of the queues that are up."""
+        return [actor for entry in self.queues.values() if (actor := entry.running) is not None]
+
+    def _catch_up(self) -> None:
+        for actor in self._actors():
+            with contextlib.suppress(WarrenError):
+                actor.turns.ask(actor.catch_up, first=True)
 
     def _close(self, confirms: list[Future]) -> list[Exception]:
         """Close queues and stores; return the errors of queues that could not be closed."""
         terms: dict[str, RecoveryTerms] = {}
         failures: list[Exception] = []
-        if "disk" in self._context.gate.reasons:
-            self._make_room()
+        if "disk" in self._context.gate.reasons:  # the stores delete consumed messages: the queues' acks need room
+            self._catch_up()
+            self.wait_for_stores()
         for entry in self.queues.values():
             actor = entry.running
             if actor is None:
@@ -358,14 +352,12 @@ class RunningVhost:
             terms |= {self.directory.entry(stored): level_terms for stored, level_terms in queue_terms.items()}
             confirms += waiting
         data = self.directory.terms_data(terms)
-        token = None if failures or self._any_down() else self.directory.token(data)
+        any_down = any(entry.error is not None for entry in self.queues.values())
+        token = None if failures or any_down else self.directory.token(data)
         for store in (self.persistent, self.transient):
             store.ask(m.CloseStore(token if store is self.persistent else None))
         self.directory.leave(data)
         return failures
-
-    def _any_down(self) -> bool:
-        return any(entry.error is not None for entry in self.queues.values())
 
     def abandon(self) -> None:
         """Give everything up as a crash would."""
@@ -377,9 +369,8 @@ class RunningVhost:
             self.delays.forget(error)
         for ref in (self.persistent, self.transient):
             ref.actor_stopped.set()
-        for entry in self.queues.values():
-            if (actor := entry.running) is not None:
-                actor.forget(error)
+        for actor in self._actors():
+            actor.forget(error)
 
     def give_up(self, error: BaseException) -> None:
         """Stop everything as a crash would, to reopen the vhost after a store has failed, or to delete it."""
@@ -402,8 +393,7 @@ class RunningVhost:
             if opened is None:
                 entry.deleted = True
                 continue
-            actor = opened.running
-            if actor is None:
+            if (actor := opened.running) is None:
                 entry.go_down(opened.down_error())
             else:
                 entry.start(actor)

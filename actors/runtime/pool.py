@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from _queue import SimpleQueue  # the C module: a user's own queue.py does not stand in front of it
 from collections import deque
-from typing import Protocol
+from typing import Final, Protocol
 
 from pykka import Timeout
 
@@ -13,6 +13,9 @@ from warren.actors.runtime.future import Future
 from warren.actors.runtime.interrupts import uninterrupted
 from warren.actors.runtime.pooled_actor import Line, Turns
 from warren.storage.errors import SettingsError, WarrenError
+
+_PATIENCE_S: Final = 30.0
+"""Turns that go on for this long are taken to be endless."""
 
 
 class Pool(Line, Protocol):
@@ -139,6 +142,36 @@ class ThreadPool:
 
     def forget(self, error: WarrenError) -> None:
         self._line, self._error = SimpleQueue(), error
+
+
+class SettlingPool(ThreadPool):
+    """A thread pool with :meth:`settle`, for a manual clock. Turns run by a user's own thread are not counted."""
+
+    def __init__(self, threads: int, name: str = "warren") -> None:
+        self._waiting = 0
+        self._changed = threading.Condition()
+        super().__init__(threads, name)
+
+    def submit(self, turns: Turns) -> None:
+        if self._holding.held is None:
+            with self._changed:
+                self._waiting += 1
+        super().submit(turns)
+
+    def _run_turn(self, turns: Turns) -> None:
+        try:
+            super()._run_turn(turns)
+        finally:
+            with self._changed:
+                self._waiting -= 1
+                if not self._waiting:
+                    self._changed.notify_all()
+
+    def settle(self) -> None:
+        """Wait until no turn is left. Raises :class:`Timeout` if turns cause further turns endlessly."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._waiting, _PATIENCE_S):
+                raise Timeout(f"turns go on for {_PATIENCE_S:.0f} seconds")
 
 
 class HandPool:

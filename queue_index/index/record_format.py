@@ -33,7 +33,7 @@ of one message carries nothing beyond publish < deliver < ack, so what comes out
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import attrs
@@ -121,10 +121,6 @@ class Columns:
     """File offset after the last good record."""
     reason: EndReason
 
-    @property
-    def record_count(self) -> int:
-        return len(self.publish_numbers) + len(self.delivers) + len(self.acks)
-
 
 class PublishBody(NamedTuple):
     """A publish's body, without the embedded message after it."""
@@ -198,17 +194,11 @@ class _Collector:
 
         from warren.storage.columns import is_rising
 
-        for kind in self.shorts:
-            self.shorts[kind].append(
-                np.array([number for record_kind, number in self.single_shorts if record_kind == kind], np.int64)
-            )
+        for kind, parts in self.shorts.items():
+            singles = [number for record_kind, number in self.single_shorts if record_kind == kind]
+            parts.append(np.array(singles, np.int64))
         empty = np.empty(0, np.int64)
-        joined = [np.concatenate(column) for column in zip(*self.publishes, strict=True)] or [
-            empty,
-            empty.astype(np.bool_),
-            empty,
-            empty,
-        ]
+        joined = [np.concatenate(column) for column in zip(*self.publishes, strict=True)] or [empty] * 4
         if not is_rising(joined[2]):
             in_file_order = np.argsort(joined[2], kind="stable")  # fast if they nearly are in order
             joined = [column[in_file_order] for column in joined]
@@ -297,10 +287,7 @@ class Parser:
         return position
 
     def _try_stretch(self, data: bytes, position: int, record_size: int, needed: int) -> tuple[int, int]:
-        """Take a run of publishes as :meth:`_stretch_of_publishes` does, if the first is whole.
-
-        Returns its bytes, and how many publishes of one size the next attempt ``needed``.
-        """
+        """Take a run of publishes if the first is whole; return its bytes, and how many alike the next try needs."""
         stretch = self._stretch_of_publishes(data, position, record_size) if position + record_size <= len(data) else 0
         is_long = stretch > _LONG_STRETCH * record_size
         return stretch, _SAME_BEFORE_MATRIX if is_long else min(2 * needed, _LONG_STRETCH)
@@ -398,20 +385,13 @@ def parse(layout: Layout, data: bytes) -> Columns:
 
 def parse_file(layout: Layout, file: File) -> Columns:
     """The records of a file of any size, read in windows: the bodies do not stay in memory."""
-    parser = Parser(layout)
-    for data, final in _windows(parser, file):
-        parser.feed(data, final=final)
-    return parser.columns()
-
-
-def _windows(parser: Parser, file: File) -> Iterator[tuple[bytes, bool]]:
-    size, window = file.size(), READ_WINDOW_BYTES
-    while not parser.finished:
-        start = parser._base
+    parser, size, window = Parser(layout), file.size(), READ_WINDOW_BYTES
+    start, final = 0, False
+    while not (final or parser.finished):
         data = file.pread(window, start)
         final = start + len(data) >= size
-        yield data, final
-        if final:
-            return
-        if parser._base == start:  # one record is larger than the window
+        consumed = parser.feed(data, final=final)
+        start += consumed
+        if not consumed:  # one record is larger than the window
             window *= 2
+    return parser.columns()

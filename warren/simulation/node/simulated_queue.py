@@ -173,8 +173,7 @@ class SimulatedQueue:
             work(*arguments)
         hurry, self._hurry = self._hurry, False
         effects = self._turns.make_safe(hurry=hurry)
-        for delivered in effects.deliveries:
-            self.counters.delivered += delivered.count
+        self.counters.delivered += sum(delivered.count for delivered in effects.deliveries)
         return effects
 
     def _end_turn(self, effects: Effects) -> None:
@@ -195,13 +194,8 @@ class SimulatedQueue:
     def dropped(self) -> int:
         """The messages that are gone and were not acked: expired, dropped by a limit, purged, or safe dead letters."""
         counters = self.counters
-        return (
-            self._messages_at_start
-            + counters.published
-            - counters.refused
-            - counters.acked
-            - self.process.backing.depth
-        )
+        entered = self._messages_at_start + counters.published - counters.refused
+        return entered - counters.acked - self.process.backing.depth
 
     # ── what it can be told ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -286,8 +280,7 @@ class SimulatedQueue:
     def has_more(self) -> bool:
         return bool(self._control or self._inbox)
 
-    def has_work(self) -> bool:
-        return self.has_more()
+    has_work = has_more
 
     def call_soon(self, work: Callable[[], object]) -> None:
         self.tell(work)
