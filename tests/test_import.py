@@ -129,6 +129,36 @@ def test_into_a_node_of_this_program(exported: Path, source: tuple[Path, list[Le
     assert found_in(tmp_path / "node") == source[1]
 
 
+@pytest.mark.parametrize("is_guest", [False, True])
+def test_into_a_stream(source: tuple[Path, list[Letter]], tmp_path: Path, is_guest: bool) -> None:
+    out = tmp_path / "messages.jsonl"
+    assert warren("export", source[0], "--out", out).exit_code == 0
+    stream = {"vhost": "/", "durable": True, "auto_delete": False, "arguments": {"x-queue-type": "stream"}}
+    with warren_package.open(tmp_path / "node", share=True) as node:
+        node.import_definitions({"queues": [stream | {"name": "q"}]})
+        if is_guest:
+            command: list[str | Path] = [sys.executable, "-m", "warren", "import", out, tmp_path / "node"]
+            ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
+            assert (ran.returncode, ran.stderr) == (0, "")
+        else:
+            assert warren_package.import_messages(out, node).messages == len(PROPERTIES)
+        entry = node._running.registry.streams.find("/", "q")
+        assert entry is not None
+        wait_until(lambda: len(entry.bounds()) == len(PROPERTIES), "all are in the stream")
+        messages: list[Any] = []
+        while part := entry.read(len(messages), 1000):
+            messages += part
+    assert [
+        (
+            message.exchange.encode(errors="surrogateescape"),
+            message.routing_key.encode(errors="surrogateescape"),
+            message.properties,
+            message.body,
+        )
+        for message in messages
+    ] == [(letter.exchange, letter.routing_keys[0], letter.properties, letter.body) for letter in source[1]]
+
+
 SHORT = st.binary(max_size=6)
 VALUES: st.SearchStrategy[bytes] = st.recursive(
     st.one_of(

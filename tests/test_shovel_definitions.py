@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from tests.support.broker import Broker, requires_broker
 from tests.support.cli_tools import warren
-from tests.support.rabbitmq_golden import DEFINITIONS, QUORUM, archives
+from tests.support.rabbitmq_golden import DEFINITIONS, QUORUM, STREAMS, archives, manifest_of, name_of
 from tests.support.server_tools import Served, served
 from tests.support.shovel_tools import complaint, shovel
 from warren import open as open_node
@@ -41,26 +42,12 @@ def named(document: Json, part: str, *fields: str) -> dict[Key, Json]:
     return {tuple(item[field] for field in fields): item for item in document[part]}
 
 
-def as_classic(queues: dict[Key, Json], kinds: tuple[str, ...]) -> dict[Key, Json]:
-    """Their arguments have no others that a classic queue has not."""
-    return {
-        name: queue
-        if queue["type"] not in kinds
-        else queue
-        | {
-            "type": "classic",
-            "arguments": {key: value for key, value in queue["arguments"].items() if key != "x-queue-type"},
-        }
-        for name, queue in queues.items()
-    }
-
-
 def bindings(document: Json) -> set[str]:
     return {json.dumps(binding, sort_keys=True) for binding in document["bindings"]}
 
 
-def check_all(expected: Json, got: Json, kinds: tuple[str, ...] = ()) -> None:
-    """All of a node's definitions are there; queues of the given kinds are classic ones."""
+def check_all(expected: Json, got: Json) -> None:
+    """All of a node's definitions are there."""
     for part, *fields in (
         ("users", "name"),
         ("permissions", "user", "vhost"),
@@ -68,15 +55,12 @@ def check_all(expected: Json, got: Json, kinds: tuple[str, ...] = ()) -> None:
         ("policies", "vhost", "name"),
         ("exchanges", "vhost", "name"),
         ("vhosts", "name"),
+        ("queues", "vhost", "name"),
     ):
         wanted, there = named(expected, part, *fields), named(got, part, *fields)
         assert wanted.keys() <= there.keys()
         if part != "vhosts":
             assert {key: there[key] for key in wanted} == wanted
-    assert (
-        as_classic(named(expected, "queues", "vhost", "name"), kinds).items()
-        <= named(got, "queues", "vhost", "name").items()
-    )
     assert bindings(expected) <= bindings(got)
     for key, parameter in named(expected, "parameters", "vhost", "component", "name").items():
         assert named(got, "parameters", "vhost", "component", "name")[key] == parameter
@@ -84,12 +68,12 @@ def check_all(expected: Json, got: Json, kinds: tuple[str, ...] = ()) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("archive", [KILLED, CHANGED, UNUSED], ids=lambda path: path.name[:2])
-def test_a_directory_gets_everything_with_classic_queues_for_streams(tmp_path: Path, archive: Path) -> None:
+def test_a_directory_gets_everything(tmp_path: Path, archive: Path) -> None:
     summary = shovel(archive, tmp_path / "data", "--definitions", "--state", tmp_path / "state")
     document = for_import(archive)
     assert summary["definitions"] == {part: len(document[part]) for part in summary["definitions"]}
     with open_node(tmp_path / "data") as node:
-        check_all(document, node.definitions(), ("stream",))
+        check_all(document, node.definitions())
     again = shovel(archive, tmp_path / "data", "--definitions", "--state", tmp_path / "state")
     assert again["definitions"] == summary["definitions"]
 
@@ -102,6 +86,53 @@ def test_messages_come_into_the_restored_queues(tmp_path: Path) -> None:
     with open_node(tmp_path / "data") as node:
         assert node.queue("jobs", passive=True).arguments == {"x-max-length": 7}
         assert [message.body for message in node.queue("jobs", passive=True).get_many(5)] == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        pytest.param(path, marks=() if path.name.startswith("01-") else pytest.mark.slow, id=name_of(path))
+        for path in archives(STREAMS)
+    ],
+)
+def test_streams_are_restored_as_streams(tmp_path: Path, archive: Path) -> None:
+    expected = manifest_of(archive)["after_restart"]
+    summary = shovel(archive, tmp_path / "data", "--definitions", "--state", tmp_path / "state")
+    assert {queue["queue"]: queue["messages"] for queue in summary["queues"]} == {
+        name: len(rows) for name, rows in expected.items()
+    }
+    again = shovel(archive, tmp_path / "data", "--definitions", "--state", tmp_path / "state")
+    assert (again["messages"], sum(queue["already"] for queue in again["queues"])) == (0, summary["messages"])
+    with served(tmp_path / "data") as here, here.channel() as channel:
+        for name, rows in expected.items():
+            arguments = {"x-queue-type": "stream"} | manifest_of(archive)["arguments"].get(name, {})
+            channel.queue_declare(name, durable=True, arguments=arguments)
+            channel.basic_qos(prefetch_count=1000)
+            delivered = []
+            for method, properties, body in (
+                channel.consume(name, arguments={"x-stream-offset": "first"}) if rows else ()
+            ):
+                delivered.append([len(body), sha256(body).hexdigest()[:16], method.exchange, method.routing_key])
+                assert properties.headers["x-stream-offset"] == len(delivered) - 1
+                channel.basic_ack(method.delivery_tag)
+                if len(delivered) == len(rows):
+                    break
+            assert delivered == [row[1:5] for row in rows]
+            channel.cancel()
+
+
+def test_streams_and_queues_are_filled_in_turns(tmp_path: Path) -> None:
+    with open_node(tmp_path / "node") as node:
+        for name in "abcd":
+            node.queue(name).publish_many([name.encode()] * 3).wait()
+    with open_node(tmp_path / "data") as node:
+        stream = {"vhost": "/", "durable": True, "auto_delete": False, "arguments": {"x-queue-type": "stream"}}
+        node.import_definitions({"queues": [stream | {"name": name} for name in "ac"]})
+    assert shovel(tmp_path / "node", tmp_path / "data")["messages"] == 12
+    with open_node(tmp_path / "data") as node:
+        assert {name: len(node.queue(name)) for name in "bd"} == {"b": 3, "d": 3}
+        streams = node.stats()["vhosts"]["/"]["streams"]
+        assert {name: streams[name]["messages"] for name in streams} == {"a": 3, "c": 3}
 
 
 def test_one_vhost_is_restored_alone(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ class Stream(InFront):
 
     def publish(self, key: PublishKey, body: bytes, reserved_bytes: int = 0, *, here: bool = True) -> Confirm:
         """Hand over one message; return its confirm, which messages that came together share."""
-        log, (around, ahead) = self._log_for(reserved_bytes), _around(key.envelope)
+        log, (around, ahead) = self._log_for(reserved_bytes), around_body(key.envelope)
         if not self._fits(body, around, ahead):
             self.gate.leave(reserved_bytes, unused_bytes=reserved_bytes)
             return self._too_large()
@@ -150,7 +150,7 @@ class Stream(InFront):
         here: bool = True,
     ) -> Confirm:
         """Hand over messages in one batch. A message that is too large fails their confirm; the others are appended."""
-        log, (around, ahead) = self._log_for(reserved_bytes), _around(key.envelope)
+        log, (around, ahead) = self._log_for(reserved_bytes), around_body(key.envelope)
         fitting = [ahead + body if ahead else body for body in bodies if self._fits(body, around, ahead)]
         confirm = Confirm(log)
         batch = Batch(
@@ -259,7 +259,7 @@ class Stream(InFront):
 # ── what stands around a body ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _around(envelope: Envelope) -> tuple[bytes, bytes]:
+def around_body(envelope: Envelope) -> tuple[bytes, bytes]:
     """Return a record's properties for messages with this envelope, and the bytes to put ahead of their bodies."""
     fields = {}
     if envelope.exchange:

@@ -215,15 +215,16 @@ def _printable(account: Account, *, finished: bool) -> Iterator[RenderableType]:
         shown = ", ".join(f"{count:,} {part.replace('_', ' ')}" for part, count in account.definitions.items())
         yield Text(f"Definitions: {shown}.")
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for name in ("queue", "to"):
+    with_vhost = len({moved.vhost for moved in account.queues}) > 1
+    for name in (*(["vhost"] if with_vhost else []), "queue", "to"):
         table.add_column(name)
     for name in ("messages", "payload", "there before", "expired", "other exchange"):
         table.add_column(name, justify="right")
     for moved in account.queues:
         counts = moved.messages, moved.payload_bytes, moved.already, moved.expired, moved.renamed_exchanges
+        names = *([moved.vhost] if with_vhost else []), moved.queue, moved.to
         table.add_row(
-            Text(printable(moved.queue)),
-            Text(printable(moved.to)),
+            *(Text(printable(name)) for name in names),
             *(f"{count:,}" if count else "–" for count in counts),
         )
     yield table

@@ -3,7 +3,7 @@
 ======================  ==========================================================================================
 the destination is      it gets
 ======================  ==========================================================================================
-a warren directory      everything; streams become durable classic queues, which hold messages of any kind of queue
+a warren directory      everything
 a broker, by its HTTP   everything, as the broker imports definitions
 API
 a broker, by AMQP only  exchanges, queues and bindings of one vhost, in the vhost of the URL
@@ -26,7 +26,7 @@ from urllib.parse import quote, unquote, urlsplit
 from pamqp import commands as c
 
 from warren.commands.opening import opened_node
-from warren.salvage.metadata.broker_definitions import of_vhost, without_streams
+from warren.salvage.metadata.broker_definitions import of_vhost
 from warren.shovel.connection import Connection
 from warren.shovel.errors import ChannelRefusedError, ShovelError
 
@@ -57,7 +57,7 @@ def into_directory(path: str, document: Json, vhost: str | None, notify: Callabl
         if vhost is not None:
             document = of_vhost(document, vhost)
             node.vhost(vhost)  # creates it
-        imported = node.import_definitions(without_streams(document), vhost)
+        imported = node.import_definitions(document, vhost)
     for sentence in imported.skipped:
         notify(f"skipped: {sentence}")
     return counts(document)

@@ -21,6 +21,7 @@ import attrs
 from warren.actors.engines.declared.arguments import QueueDeclaration
 from warren.actors.engines.declared.definitions import Definitions
 from warren.actors.vhost import Vhost
+from warren.commands.opening import opened_node
 from warren.engine import open_vhost, vhost_path
 from warren.hosting.data_directory import Kind, is_a_brokers, refuse_part
 from warren.queue_index.index.directory import level_name
@@ -37,6 +38,7 @@ from warren.salvage.vhost import Vhost as OpenVhost
 from warren.shovel.copying import chosen_vhosts
 from warren.shovel.errors import ShovelError
 from warren.shovel.letter import Letter, Position, from_term, priority_of
+from warren.shovel.node_destination import NodeDestination
 from warren.shovel.places import HELD, HELD_BYTES, HeldLetters, Intake, SourceQueue
 from warren.storage.data_version import stamp
 from warren.storage.errors import DirectoryLockedError, MessageError, StorageError, WarrenError
@@ -197,6 +199,8 @@ class DirectoryDestination:
     _declares: bool = False
     _definitions: Definitions | None = None
     _vhosts: dict[bytes, Vhost] = attrs.field(factory=dict)
+    _node: NodeDestination | None = None
+    """While streams are filled, which only a node does; it has the directory in place of the others."""
 
     @classmethod
     @contextmanager
@@ -214,40 +218,37 @@ class DirectoryDestination:
             yield cls(os.path.abspath(path), opened, settings, declares and refuse_part(path) is not Kind.BROKERS)
 
     def intake(self, vhost: bytes, source_name: bytes, name: bytes) -> Intake:
+        if self._node is not None and self._node.topic_of(vhost, name) is None:
+            self._close()
+        if self._node is None:
+            home = self._home(vhost)
+            declaration = self._declare(to_text(vhost), name) if self._declares else None
+            if declaration is None or not declaration.is_stream:
+                top = None if declaration is None else declaration.max_priority
+                return _queue_intake(home, vhost, source_name, name, top)
+            self._close()
+            self._node = NodeDestination(self._opened.enter_context(opened_node(self._directory)))
+        return self._node.intake(vhost, source_name, name)
+
+    def _close(self) -> None:
+        """Close everything in the directory."""
+        self._opened.close()
+        self._vhosts.clear()
+        self._definitions = self._node = None
+
+    def _home(self, vhost: bytes) -> Vhost:
         if vhost not in self._vhosts:
             try:
                 vhost_name = vhost.decode()
             except UnicodeDecodeError:
                 raise ShovelError(f"a vhost's name that is not UTF-8 has no directory here: {vhost!r}") from None
             self._vhosts[vhost] = self._opened.enter_context(_opened(self._directory, vhost_name, self._settings))
-        home = self._vhosts[vhost]
-        top = self._declare(to_text(vhost), name) if self._declares else None
-        levels = [name] if top is None else [level_name(name, level) for level in range(top + 1)]
-        queues = [home.queue(level) for level in levels]
-        for queue in queues:
-            queue.set_mode("lazy")  # nothing of the backlog stays in memory
+        return self._vhosts[vhost]
 
-        def address(letter: Letter) -> tuple[int, Envelope]:
-            level = min(priority_of(letter.properties), len(queues) - 1) if top else 0
-            keys = letter.keys_at(source_name, name)
-            return level, Envelope(vhost, letter.exchange, keys, letter.properties, True)
-
-        def publish(letters: Sequence[Letter]) -> list[None]:
-            for (level, envelope), group in groupby(letters, key=address):
-                batch = list(group)
-                msg_ids, bodies = home.msg_ids.many(len(batch)), [letter.body for letter in batch]
-                expiries_us = [letter.expiry_us for letter in batch]
-                queues[level].publish_many(envelope, msg_ids, bodies, expiries_us=expiries_us)
-            home.sync()
-            return [None] * len(letters)
-
-        return HeldLetters(publish)
-
-    def _declare(self, vhost: str, name: bytes) -> int | None:
+    def _declare(self, vhost: str, name: bytes) -> QueueDeclaration | None:
         """Declare the queue for nodes that open the directory; one that cannot be declared they find on their own.
 
-        Return the highest level of a priority queue, ``None`` for other queues. Raises :class:`ShovelError` if a stream
-        has the name.
+        Return its declaration; ``None`` for a level of a priority queue, and if there is none.
         """
         if self._definitions is None:
             files = RealFileSystem()
@@ -266,7 +267,28 @@ class DirectoryDestination:
         queues = self._definitions.vhost(vhost)
         if level is not None or not queues.has("queue", to_text(base)):
             return None
-        declaration = queues.queue(to_text(base))
-        if declaration.is_stream:
-            raise ShovelError(f"{declaration} is a stream in {self._directory}; --rename the queue")
-        return declaration.max_priority
+        return queues.queue(to_text(base))
+
+
+def _queue_intake(home: Vhost, vhost: bytes, source_name: bytes, name: bytes, top: int | None) -> Intake:
+    """``top``: the highest level of a priority queue."""
+    levels = [name] if top is None else [level_name(name, level) for level in range(top + 1)]
+    queues = [home.queue(level) for level in levels]
+    for queue in queues:
+        queue.set_mode("lazy")  # nothing of the backlog stays in memory
+
+    def address(letter: Letter) -> tuple[int, Envelope]:
+        level = min(priority_of(letter.properties), len(queues) - 1) if top else 0
+        keys = letter.keys_at(source_name, name)
+        return level, Envelope(vhost, letter.exchange, keys, letter.properties, True)
+
+    def publish(letters: Sequence[Letter]) -> list[None]:
+        for (level, envelope), group in groupby(letters, key=address):
+            batch = list(group)
+            msg_ids, bodies = home.msg_ids.many(len(batch)), [letter.body for letter in batch]
+            expiries_us = [letter.expiry_us for letter in batch]
+            queues[level].publish_many(envelope, msg_ids, bodies, expiries_us=expiries_us)
+        home.sync()
+        return [None] * len(letters)
+
+    return HeldLetters(publish)

@@ -53,7 +53,6 @@ _QUEUE_TYPES: Final = {
 }
 _TYPE_FIELD: Final = 19
 """Of a queue's record; records from before 3.8 lack it, and every queue was a classic one."""
-_NOT_OF_CLASSIC: Final = ("x-queue-type", "x-max-age", "x-stream-")
 """How the names of arguments begin that a classic queue may not have."""
 _OLD_HASHING: Final = "rabbit_password_hashing_md5"
 _INTERNAL_PREFIX: Final = "internal"
@@ -129,17 +128,6 @@ def of_vhost(document: Json, vhost: str) -> Json:
         for part in sorted(OWN_PARTS - NODE_PARTS)
     }
     return {"rabbit_version": document["rabbit_version"], **parts}
-
-
-def without_streams(document: Json) -> Json:
-    """Definitions with durable classic queues in place of streams."""
-    queues = [_as_classic(queue) if queue.get("type") == "stream" else queue for queue in document.get("queues", ())]
-    return document | {"queues": queues}
-
-
-def _as_classic(queue: Json) -> Json:
-    arguments = {name: value for name, value in queue["arguments"].items() if not name.startswith(_NOT_OF_CLASSIC)}
-    return queue | {"type": "classic", "arguments": arguments}
 
 
 # ── exchanges, queues, bindings ──────────────────────────────────────────────────────────────────────────────────────
