@@ -78,6 +78,16 @@ def test_a_directory_gets_everything(tmp_path: Path, archive: Path) -> None:
     assert again["definitions"] == summary["definitions"]
 
 
+def test_a_brokers_own_export_is_imported(tmp_path: Path) -> None:
+    own = json.loads(warren("definitions", KILLED).stdout)  # with an operator policy, whose settings are pairs
+    with open_node(tmp_path / "data") as node:
+        skipped = node.import_definitions(own).skipped
+        assert all("of exchange 'x.headers' to" in reason for reason in skipped)  # internal, and so not exported
+        expected = named(for_import(KILLED), "parameters", "vhost", "component", "name")
+        got = named(node.definitions(), "parameters", "vhost", "component", "name")
+        assert got.items() >= expected.items()
+
+
 def test_messages_come_into_the_restored_queues(tmp_path: Path) -> None:
     with open_node(tmp_path / "node") as node:
         node.queue("jobs", arguments={"x-max-length": 7}).publish_many([b"1", b"2", b"3"]).wait()

@@ -220,12 +220,19 @@ class Policy:
 
     @classmethod
     def from_parameter(cls, definition: Mapping[str, Any]) -> Policy:
-        """Parse what :meth:`to_parameter` or a broker wrote."""
+        """Parse what :meth:`to_parameter` or a broker wrote, which exports the settings as pairs."""
         value = definition.get("value")
         if not isinstance(value, Mapping):
             raise ArgumentsError(f"a policy cannot be {value!r:.100}")
-        identity = {key: definition[key] for key in ("vhost", "name") if key in definition}
-        return cls.from_json(cast(PolicyKind, definition["component"]), {**value, **identity})
+        fields = {**value, **{key: definition[key] for key in ("vhost", "name") if key in definition}}
+        settings = value.get("definition")
+        if isinstance(settings, list) and all(_is_pair(setting) for setting in settings):
+            fields["definition"] = dict(settings)
+        return cls.from_json(cast(PolicyKind, definition["component"]), fields)
+
+
+def _is_pair(setting: object) -> bool:
+    return isinstance(setting, list) and len(setting) == 2 and isinstance(setting[0], str)
 
 
 def _regex_error(error: re.error) -> str:
