@@ -14,7 +14,7 @@ A crash of the process or of this actor leaves a directory that recovery can rea
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -29,7 +29,6 @@ from warren.actors.node.node_errors import BrokenNodeError, ForeignDirectoryErro
 from warren.actors.node.node_part import NodePart
 from warren.actors.node.node_registry import VHOSTS_DIRECTORY, NodeRegistry
 from warren.actors.node.supervision import Supervision
-from warren.actors.queue.queue_actor import QueueActor
 from warren.actors.runtime.pooled_actor import ActorStoppedError
 from warren.actors.runtime.timer import tell
 from warren.queue_index.index import directory as names
@@ -125,14 +124,7 @@ class NodeActor(NodePart):
         if self._record is not None:
             from warren.actors.node.recorder_actor import RecorderActor
 
-            context.recorder = RecorderActor.start(context, self._record, self._queue_actors)
-
-    def _queue_actors(self) -> Iterator[QueueActor]:
-        """Yield the running queue actors; any thread may call it."""
-        for vhost in list(self.registry.vhosts.values()):
-            for entry in list(vhost.queues.values()):
-                if (actor := entry.running) is not None:
-                    yield actor
+            context.recorder = RecorderActor.start(context, self._record, self.registry.queue_actors)
 
     def _about(self) -> dict[str, Any]:
         """Return the header of a record of this node."""

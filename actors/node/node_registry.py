@@ -241,6 +241,10 @@ class NodeRegistry:
         """Create a topic if it does not exist."""
         return self.node_topics.declare(name, queues)
 
+    def queue_actors(self) -> list[QueueActor]:
+        """Return the actors of all queues that are up. From any thread."""
+        return [actor for vhost in list(self.vhosts.values()) for actor in vhost.actors()]
+
     # ── vhosts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def vhost(self, name: str) -> RunningVhost:

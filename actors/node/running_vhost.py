@@ -153,6 +153,10 @@ class RunningVhost:
         if self._context.files.is_directory(self.delays_path):
             _ = self.delayed().actor
 
+    def actors(self) -> list[QueueActor]:
+        """Return the actors of the queues that are up. From any thread."""
+        return [actor for entry in list(self.queues.values()) if (actor := entry.running) is not None]
+
     def remove_files(self, entry: QueueEntry) -> None:
         """Delete the files of a queue that is down; its bodies in the store stay until the next scan."""
         for stored in stored_names(entry.declaration):
@@ -313,17 +317,13 @@ class RunningVhost:
         If the destination is down or the disk is full, the queue that keeps the dead letters gets them back.
         """
         for _ in range(_DEAD_LETTER_ROUNDS):
-            senders = [actor for actor in self._actors() if actor.arguments.dead_letter_exchange is not None]
+            senders = [actor for actor in self.actors() if actor.arguments.dead_letter_exchange is not None]
             if not any(actor.turns.ask(actor.has_dead_letters_under_way, first=True) for actor in senders):
                 return
             self._catch_up()
 
-    def _actors(self) -> list[QueueActor]:
-        """Return the actors of the queues that are up."""
-        return [actor for entry in self.queues.values() if (actor := entry.running) is not None]
-
     def _catch_up(self) -> None:
-        for actor in self._actors():
+        for actor in self.actors():
             with contextlib.suppress(WarrenError):
                 actor.turns.ask(actor.catch_up, first=True)
 
@@ -369,7 +369,7 @@ class RunningVhost:
             self.delays.forget(error)
         for ref in (self.persistent, self.transient):
             ref.actor_stopped.set()
-        for actor in self._actors():
+        for actor in self.actors():
             actor.forget(error)
 
     def give_up(self, error: BaseException) -> None:

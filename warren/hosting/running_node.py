@@ -309,20 +309,14 @@ class RunningNode:
     def count(self) -> None:
         """Let all queues, even future ones, count their events from now on."""
         self._context.counting = True
-        for running in list(self.registry.vhosts.values()):
-            for entry in list(running.queues.values()):
-                if (actor := entry.running) is not None:
-                    actor.call_soon(actor.count)
+        for actor in self.registry.queue_actors():
+            actor.call_soon(actor.count)
 
     @property
     def held_publishers(self) -> int:
         """The number of publishers that wait for an alarm to be cleared, for bytes, or for a queue that lags."""
-        held = self._context.gate.held
-        for running in list(self.registry.vhosts.values()):
-            for entry in list(running.queues.values()):
-                if (actor := entry.running) is not None:
-                    held += len(actor.intake.waiting_publishers)
-        return held
+        actors = self.registry.queue_actors()
+        return self._context.gate.held + sum(len(actor.intake.waiting_publishers) for actor in actors)
 
     def allocated_bytes(self, actor: QueueActor) -> int:
         """Return the memory that a queue accounts for."""

@@ -164,9 +164,8 @@ class VhostDefinitions:
         existing = self._queues.get(declaration.name)
         if existing is not None:
             if (difference := existing.equivalent(declaration)) is not None:
-                raise (PreconditionFailedError if existing.exclusive == declaration.exclusive else ResourceLockedError)(
-                    difference
-                )
+                error = PreconditionFailedError if existing.exclusive == declaration.exclusive else ResourceLockedError
+                raise error(difference)
             return False
         if not declaration.name:
             raise ArgumentsError("a queue needs a name")
@@ -229,12 +228,9 @@ class VhostDefinitions:
 
     def _alternate_of(self, exchange: ExchangeDeclaration) -> str | None:
         """The alternate exchange of its declaration, or else of its policies."""
-        declared = exchange.alternate_exchange
-        return (
-            self.policies.of("exchange", exchange.name).definition.get(ALTERNATE_EXCHANGE)
-            if declared is None
-            else declared
-        )
+        if (declared := exchange.alternate_exchange) is not None:
+            return declared
+        return self.policies.of("exchange", exchange.name).definition.get(ALTERNATE_EXCHANGE)
 
     def _policies_changed(self) -> None:
         for exchange in self._exchanges.values():
