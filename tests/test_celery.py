@@ -9,8 +9,8 @@ import textwrap
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,6 @@ from warren.handles.shared_node import lease_node
 
 PATIENCE_S = 60
 POOLS = ("solo", "threads")
-
-StartWorker = Callable[..., AbstractContextManager[Any]]
 
 
 class Tally:

@@ -7,6 +7,9 @@ guesses. So afterwards the ranges of a file are put in a *chain*: each must begi
 that does not is read again, from the right position (:func:`chain`). After damage a reader goes on where RocketMQ's
 dispatch does, which may be the next file; the ranges in between are empty then.
 
+The tasks of the table ``records`` read such ranges, too, but each on its own and over damage, without a second pass: by
+:class:`~warren.msg_store.commit_log.record_search.RecordSearch`, which looks ahead of its range instead.
+
 Recovery determines the end of the log: it reads the last files and checks their CRCs. The ranges can do that too:
 from :attr:`LogLayout.checked_from` on every record's CRC is compared, and the first failure there is the end. Recovery
 then only has to read on from the last good record (``good_until``). Or the end is known, because recovery came first.
