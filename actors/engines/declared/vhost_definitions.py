@@ -86,15 +86,13 @@ class VhostDefinitions:
 
     def queue(self, name: str) -> QueueDeclaration:
         """Raises :class:`NotFoundError`."""
-        queue = self._queues.get(name)
-        if queue is None:
+        if (queue := self._queues.get(name)) is None:
             raise NotFoundError(f"no queue '{name}' in vhost '{self.name}'")
         return queue
 
     def exchange(self, name: str) -> ExchangeDeclaration:
         """Raises :class:`NotFoundError`."""
-        exchange = self._exchanges.get(name)
-        if exchange is None:
+        if (exchange := self._exchanges.get(name)) is None:
             raise NotFoundError(f"no exchange '{name}' in vhost '{self.name}'")
         return exchange
 
@@ -161,8 +159,7 @@ class VhostDefinitions:
         Raises :class:`PreconditionFailedError` if the existing queue differs, :class:`ResourceLockedError` if one of
         the two is exclusive, :class:`AccessRefusedError` for a reserved name that is not the node's choice.
         """
-        existing = self._queues.get(declaration.name)
-        if existing is not None:
+        if (existing := self._queues.get(declaration.name)) is not None:
             if (difference := existing.equivalent(declaration)) is not None:
                 error = PreconditionFailedError if existing.exclusive == declaration.exclusive else ResourceLockedError
                 raise error(difference)
@@ -179,14 +176,16 @@ class VhostDefinitions:
 
     def delete_queue(self, name: str) -> Removed:
         """Delete a queue, if it exists, with its bindings and their auto-delete exchanges."""
-        declaration = self._queues.get(name)
-        if declaration is None:
+        if (declaration := self._queues.get(name)) is None:
             return NOTHING_REMOVED
         removed = self._unbind_all(self._by_destination.get(("queue", name), {}).values())
+        self._remove_queue(declaration)
+        return attrs.evolve(removed, queues=(name,))
+
+    def _remove_queue(self, declaration: QueueDeclaration) -> None:
         self._drop_queue(declaration)
         if is_kept(declaration):
             self._notes.note("drop", "queue", declaration.to_json())
-        return attrs.evolve(removed, queues=(name,))
 
     def _put_queue(self, declaration: QueueDeclaration) -> None:
         self._queues[declaration.name] = declaration
@@ -209,8 +208,7 @@ class VhostDefinitions:
         """
         if declaration.name == DEFAULT_EXCHANGE:
             raise AccessRefusedError("operation not permitted on the default exchange")
-        existing = self._exchanges.get(declaration.name)
-        if existing is not None:
+        if (existing := self._exchanges.get(declaration.name)) is not None:
             if (difference := existing.equivalent(declaration)) is not None:
                 raise PreconditionFailedError(difference)
             return False
@@ -235,6 +233,11 @@ class VhostDefinitions:
     def _policies_changed(self) -> None:
         for exchange in self._exchanges.values():
             self.routing.set_alternate(exchange.name, self._alternate_of(exchange))
+
+    def _remove_exchange(self, declaration: ExchangeDeclaration) -> None:
+        self._drop_exchange(declaration)
+        if declaration.durable and not is_builtin(declaration.name):
+            self._notes.note("drop", "exchange", declaration.to_json())
 
     def _drop_exchange(self, declaration: ExchangeDeclaration) -> None:
         """Remove an exchange that is the source of no binding."""
@@ -316,10 +319,7 @@ class VhostDefinitions:
                 doomed[source.name] = None
                 waiting.extend(self._by_destination.get(("exchange", source.name), {}).values())
         for name in doomed:
-            declaration = self._exchanges[name]
-            self._drop_exchange(declaration)
-            if declaration.durable:
-                self._notes.note("drop", "exchange", declaration.to_json())
+            self._remove_exchange(self._exchanges[name])
         return Removed(exchanges=tuple(doomed), bindings=count)
 
     def _unbind(self, binding: Binding) -> bool:
@@ -343,24 +343,16 @@ class VhostDefinitions:
 
     def delete_all(self) -> Removed:
         """Delete everything, because the vhost is deleted. Returns what was declared in it."""
-        queues, exchanges, count = self.queues(), self.exchanges(), len(self.bindings())
-        declared = [exchange for exchange in exchanges if not is_builtin(exchange.name)]
-        for binding in self.bindings():
-            if self._is_durable(binding):
-                self._notes.note("drop", "binding", binding.to_json())
-        for queue in filter(is_kept, queues):
-            self._notes.note("drop", "queue", queue.to_json())
-        for exchange in declared:
-            if exchange.durable:
-                self._notes.note("drop", "exchange", exchange.to_json())
-        for binding in self.bindings():
-            self._drop_binding(binding)
+        bindings, queues, exchanges = self.bindings(), self.queues(), self.exchanges()
+        for binding in bindings:
+            self._unbind(binding)
         for queue in queues:
-            self._drop_queue(queue)
+            self._remove_queue(queue)
         for exchange in exchanges:
-            self._drop_exchange(exchange)
+            self._remove_exchange(exchange)
         self.policies.clear_all()
-        return Removed(tuple(queue.name for queue in queues), tuple(exchange.name for exchange in declared), count)
+        declared = tuple(exchange.name for exchange in exchanges if not is_builtin(exchange.name))
+        return Removed(tuple(queue.name for queue in queues), declared, len(bindings))
 
     # ── how ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
