@@ -601,8 +601,8 @@ def test_a_state_of_another_shape_is_refused() -> None:
             QuorumMachine.from_snapshot((*state[:at], Atom("nonsense"), *state[at + 1 :]), {}, 2)
     with pytest.raises(TermError):
         QuorumMachine.from_snapshot(state[:-1], {}, 2)
-    with pytest.raises(ValueError, match="version 9 "):
-        QuorumMachine.from_snapshot(state, {}, 9)
+    with pytest.raises(ValueError, match="version 10 "):
+        QuorumMachine.from_snapshot(state, {}, 10)
 
 
 def test_a_state_with_a_message_in_two_places_is_refused() -> None:
