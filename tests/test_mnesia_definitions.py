@@ -116,6 +116,20 @@ def test_a_missing_log_is_reported(killed: Path) -> None:
     assert json.loads(result.stdout)["users"] == []  # all of them were in it
 
 
+def test_a_directory_that_is_taken_over_gets_no_queue_that_would_seem_empty(killed: Path) -> None:
+    expected = definitions_of(killed, "--for-import")
+    others = {(queue["vhost"], queue["name"]) for queue in expected["queues"] if queue["type"] != "classic"}
+    assert len(others) == 7
+    stderr = warren("definitions", killed, "--adopt", "--import", killed).stderr
+    assert stderr.count("a quorum queue or a stream, whose messages are only read") == len(others)
+    queues = {(queue["vhost"], queue["name"]) for queue in definitions_of(killed)["queues"]}
+    assert queues == {(queue["vhost"], queue["name"]) for queue in expected["queues"]} - others
+    for part in ("5", "[5]", '[{"name": "q", "vhost": "/", "arguments": 5}]'):
+        bad = killed.parent / "bad.json"
+        bad.write_text(f'{{"queues": {part}}}')
+        assert warren("definitions", killed, "--adopt", "--import", bad, exit_code=2).stderr.count("\n") == 1
+
+
 def test_places_without_definitions_are_refused(killed: Path) -> None:
     said = warren("definitions", killed / "msg_stores", exit_code=2).stderr
     assert "holds no RabbitMQ data directory with definitions" in said

@@ -10,9 +10,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from warren.actors.engines.declared.queue_arguments import QUORUM
+from warren.actors.engines.declared.stream_arguments import STREAM
 from warren.commands.opening import definitions_at, opened_node
 from warren.commands.options import EXIT_DAMAGE, STDOUT, AdoptOption, UsageError
 from warren.commands.output import FindingReporter, naming_errors, opened, print_json, report_error
+from warren.hosting.data_directory import is_a_brokers
 from warren.salvage.names import printable
 from warren.salvage.queue_directory import OnFinding
 
@@ -113,20 +116,48 @@ def _read(source: str) -> dict[str, Any]:
 
 
 def _import(path: str, document: dict[str, Any], vhost: str | None, *, adopt: bool, as_json: bool) -> None:
+    out_of_reach: list[str] = []
+    if adopt and is_a_brokers(path):
+        document, out_of_reach = _within_reach(document)
     with opened_node(path, adopt=adopt, make=True) as node:
         imported = node.import_definitions(document, vhost)
+    skipped = [*out_of_reach, *imported.skipped]
     counts = {name: len(getattr(imported, name)) for name in (*_ALWAYS, *_SOMETIMES)}
     if as_json:
         retained, ignored = dict(imported.kept), dict(imported.ignored)
-        print_json({**counts, "skipped": list(imported.skipped), "kept": retained, "ignored": ignored})
+        print_json({**counts, "skipped": skipped, "kept": retained, "ignored": ignored})
         return
     print("new: " + _listed({name: count for name, count in counts.items() if count or name in _ALWAYS}))
-    for sentence in imported.skipped:
+    for sentence in skipped:
         report_error(f"skipped: {printable(sentence)}")
     if imported.kept:
         print(f"means nothing here, and is kept for an export: {_listed(imported.kept)}")
     if imported.ignored:
         print(f"means nothing here: {_listed(imported.ignored)}")
+
+
+def _within_reach(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Definitions without the queues whose messages a node cannot use in a RabbitMQ's directory, and why they go.
+
+    There such a queue would be empty, and the broker would not have what is published to it.
+    """
+    queues = document.get("queues")
+    if not isinstance(queues, list):
+        return document, []
+    return document | {"queues": [queue for queue in queues if not _is_replicated(queue)]}, [
+        f"queue '{queue.get('name')}' in vhost '{queue.get('vhost', '')}': a quorum queue or a stream, "
+        "whose messages are only read in a RabbitMQ's directory; shovel them into another one"
+        for queue in queues
+        if _is_replicated(queue)
+    ]
+
+
+def _is_replicated(queue: object) -> bool:
+    if not isinstance(queue, dict):
+        return False  # the import refuses it
+    arguments = queue.get("arguments")
+    kinds = queue.get("type"), arguments.get("x-queue-type") if isinstance(arguments, dict) else None
+    return any(kind in (QUORUM, STREAM) for kind in kinds)
 
 
 def _listed(counts: Mapping[str, int]) -> str:
