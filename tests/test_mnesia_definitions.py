@@ -124,6 +124,8 @@ def test_a_directory_that_is_taken_over_gets_no_queue_that_would_seem_empty(kill
     assert stderr.count("a quorum queue or a stream, whose messages are only read") == len(others)
     queues = {(queue["vhost"], queue["name"]) for queue in definitions_of(killed)["queues"]}
     assert queues == {(queue["vhost"], queue["name"]) for queue in expected["queues"]} - others
+    again = warren("definitions", killed, "--adopt", "--import", killed, "--json")  # RabbitMQ's again, not the node's
+    assert len(json.loads(again.stdout)["skipped"]) == stderr.count("skipped: ")
     for part in ("5", "[5]", '[{"name": "q", "vhost": "/", "arguments": 5}]'):
         bad = killed.parent / "bad.json"
         bad.write_text(f'{{"queues": {part}}}')

@@ -73,21 +73,22 @@ def definitions(
         with opened(None if export == STDOUT else export, None) as write:
             write(json.dumps(exported, indent=2).encode() + b"\n")
     else:
-        document = document_at(import_from, findings, vhost=vhost)
+        is_own = adopt and is_a_brokers(path) and os.path.realpath(import_from) == os.path.realpath(path)
+        document = document_at(import_from, findings, vhost=vhost, of_broker=is_own)
         _import(path, document, vhost, adopt=adopt, as_json=as_json)
     findings.rest()
     if findings.has_damage:
         raise typer.Exit(EXIT_DAMAGE)
 
 
-def document_at(source: str, report: OnFinding, *, vhost: str | None = None) -> dict[str, Any]:
+def document_at(source: str, report: OnFinding, *, vhost: str | None = None, of_broker: bool = False) -> dict[str, Any]:
     """Definitions to import: of a JSON file, or of a stopped RabbitMQ (``vhost``: only of this one).
 
-    ``report`` gets what could not be read of a RabbitMQ's.
+    ``report`` gets what could not be read of a RabbitMQ's. ``of_broker``: a RabbitMQ's, even in a node's directory.
     """
     if source == STDOUT or _is_text(source):
         return _read(source)
-    return definitions_at(source, report, vhost=vhost, for_import=True)
+    return definitions_at(source, report, vhost=vhost, for_import=True, of_broker=of_broker)
 
 
 def _is_text(path: str) -> bool:

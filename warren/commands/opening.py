@@ -153,16 +153,24 @@ def _overlaid(path: str) -> Iterator[RunningNode]:
 
 
 def definitions_at(
-    path: str, report: OnFinding, *, vhost: str | None = None, adopt: bool = False, for_import: bool = False
+    path: str,
+    report: OnFinding,
+    *,
+    vhost: str | None = None,
+    adopt: bool = False,
+    for_import: bool = False,
+    of_broker: bool = False,
 ) -> dict[str, Any]:
     """The definitions JSON of a node's directory: warren's, in use or not, or a stopped RabbitMQ's or an archive of it.
 
     ``report`` gets what could not be read of a RabbitMQ's. ``adopt``: those that warren would start with there.
-    ``for_import``: with what a RabbitMQ's own export lacks.
+    ``for_import``: with what a RabbitMQ's own export lacks. ``of_broker``: a RabbitMQ's, even in a node's directory.
     """
     from warren.salvage.source import is_stream, open_place
 
-    if adopt or (not is_stream(path) and (path == MEMORY or kind_of(path) in (Kind.NODES, Kind.EMPTY))):
+    if adopt or (
+        not of_broker and not is_stream(path) and (path == MEMORY or kind_of(path) in (Kind.NODES, Kind.EMPTY))
+    ):
         with looking_at(path, adopt=adopt) as node:
             own: dict[str, Any] = node.ask(want="definitions", vhost=vhost)
             return own
