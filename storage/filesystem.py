@@ -280,7 +280,7 @@ def make_data_directory(path: str) -> None:
         try:
             own_files.make_directories(path, for_owner=False)
         except FileExistsError as error:  # it may be a parent
-            raise StorageError(f"{error.filename}: no directory but a file") from error
+            raise StorageError(f"{error.filename}: is a file, not a directory") from error
 
 
 @contextlib.contextmanager

@@ -352,7 +352,7 @@ def test_a_file_in_place_of_a_directory_is_called_a_file(
     opened: Callable[[Path], object], below: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError, match="/file: no directory but a file"):
+    with pytest.raises(StorageError, match="/file: is a file, not a directory"):
         opened(tmp_path / "file" / below)
 
 

@@ -95,7 +95,7 @@ def refuse_part(path: str) -> Kind:
     refuse_newer(RealFileSystem(), path)
     kind = kind_of(path)
     if kind is Kind.FILE:
-        raise StorageError(f"{path}: no directory but a file")
+        raise StorageError(f"{path}: is a file, not a directory")
     if kind is Kind.PART:
         raise ForeignDirectoryError(
             f"{path}: a part of a node's data directory or of a broker's; a node wants the whole of it (the directory "
