@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import typer
@@ -14,7 +13,14 @@ from warren.actors.engines.declared.queue_arguments import QUORUM
 from warren.actors.engines.declared.stream_arguments import STREAM
 from warren.commands.opening import definitions_at, opened_node
 from warren.commands.options import EXIT_DAMAGE, STDOUT, AdoptOption, UsageError
-from warren.commands.output import FindingReporter, naming_errors, opened, print_json, report_error
+from warren.commands.output import (
+    FindingReporter,
+    naming_errors,
+    opened,
+    parts_of_definitions,
+    print_json,
+    report_error,
+)
 from warren.hosting.data_directory import is_a_brokers
 from warren.salvage.names import printable
 from warren.salvage.queue_directory import OnFinding
@@ -128,13 +134,13 @@ def _import(path: str, document: dict[str, Any], vhost: str | None, *, adopt: bo
         retained, ignored = dict(imported.kept), dict(imported.ignored)
         print_json({**counts, "skipped": skipped, "kept": retained, "ignored": ignored})
         return
-    print("new: " + _listed({name: count for name, count in counts.items() if count or name in _ALWAYS}))
+    print("new: " + parts_of_definitions({name: count for name, count in counts.items() if count or name in _ALWAYS}))
     for sentence in skipped:
         report_error(f"skipped: {printable(sentence)}")
     if imported.kept:
-        print(f"means nothing here, and is kept for an export: {_listed(imported.kept)}")
+        print(f"means nothing here, and is kept for an export: {parts_of_definitions(imported.kept)}")
     if imported.ignored:
-        print(f"means nothing here: {_listed(imported.ignored)}")
+        print(f"means nothing here: {parts_of_definitions(imported.ignored)}")
 
 
 def _within_reach(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -159,7 +165,3 @@ def _is_replicated(queue: object) -> bool:
     arguments = queue.get("arguments")
     kinds = queue.get("type"), arguments.get("x-queue-type") if isinstance(arguments, dict) else None
     return any(kind in (QUORUM, STREAM) for kind in kinds)
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {printable(name.replace('_', ' '))}" for name, count in counts.items())

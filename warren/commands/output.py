@@ -13,7 +13,7 @@ import stat
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from warren.salvage.names import Json, printable, to_json
@@ -185,3 +185,15 @@ def _buffered(write: Callable[[bytes | bytearray], object]) -> Iterator[Callable
 
     yield add
     write(pending)
+
+
+def parts_of_definitions(counts: Mapping[str, int]) -> str:
+    """How many of each part of the definitions JSON there are, for people."""
+    return ", ".join(f"{count:,} {printable(_noun(part, count))}" for part, count in counts.items())
+
+
+def _noun(part: str, count: int) -> str:
+    noun = part.replace("_", " ")
+    if count != 1:
+        return noun
+    return noun.removesuffix("ies") + "y" if noun.endswith("ies") else noun.removesuffix("s")

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from warren.commands.options import JsonSummaryOption, WhereOption, distinct, pairs
-from warren.commands.output import FindingReporter, print_json, print_text, report_error
+from warren.commands.output import FindingReporter, parts_of_definitions, print_json, print_text, report_error
 from warren.salvage.formats import Format
 from warren.salvage.names import Json, printable
 from warren.shovel.errors import ShovelError
@@ -212,8 +212,7 @@ def _queue_to_json(moved: Moved) -> dict[str, Json]:
 
 def _printable(account: Account, *, finished: bool) -> Iterator[RenderableType]:
     if account.definitions:
-        shown = ", ".join(f"{count:,} {part.replace('_', ' ')}" for part, count in account.definitions.items())
-        yield Text(f"Definitions: {shown}.")
+        yield Text(f"Definitions: {parts_of_definitions(account.definitions)}.")
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     with_vhost = len({moved.vhost for moved in account.queues}) > 1
     for name in (*(["vhost"] if with_vhost else []), "queue", "to"):
