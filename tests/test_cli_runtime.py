@@ -391,7 +391,7 @@ def test_definitions_go_out_and_in_again(data: Path, tmp_path: Path) -> None:
         assert node.authenticate("bob", "secret") == {"name": "bob", "tags": ["management"]}
     assert done("definitions", data, "--import", "-", stdin=out.read_bytes()) == (
         "new: 0 vhosts, 0 policies, 0 exchanges, 0 queues, 0 bindings\n"
-        "means nothing here, and is kept for an export: 1 parameters\n"
+        "means nothing here, and is kept for an export: 1 parameter\n"
     )
     assert [one["name"] for one in json.loads(done("definitions", data, "--vhost", "shop"))["queues"]] == ["carts"]
 
