@@ -496,6 +496,6 @@ def test_what_is_no_directory_of_a_node_is_left_alone(tmp_path: Path, arguments:
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "empty").mkdir()
     assert "no such directory" in refused(*at(arguments, tmp_path / "missing"))
-    assert "no directory" in refused(*at(arguments, tmp_path / "file"))
+    assert "not a directory" in refused(*at(arguments, tmp_path / "file"))
     assert "no node's data directory" in refused(*at(arguments, tmp_path / "empty"))
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "file"]
