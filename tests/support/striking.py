@@ -76,6 +76,7 @@ def struck_at_look(number: int, folders: tuple[str, ...], work: Callable[[], obj
         return step
 
     last = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 traces instructions only if this is set before the next line
     sys.settrace(trace)
     try:
         work()
