@@ -519,7 +519,7 @@ def test_arguments_that_cannot_be(tmp_path: Path) -> None:
         ((tmp_path / "what", tmp_path / "node"), "say --format"),
         ((tmp_path / "folder", tmp_path / "node"), "is a directory"),
         ((tmp_path / "folder", file), "first the FILE"),
-        ((file, tmp_path / "what"), "no directory"),
+        ((file, tmp_path / "what"), "not a directory"),
         ((file, tmp_path / "node", "--where", "nope = 1"), "no field 'nope'"),
         ((file, tmp_path / "node", "--queue", "q", "--as-published"), "do not go with it"),
         ((file, tmp_path / "node", "--format", "bodies"), "2 messages say no queue"),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
 
 import warren
 from tests.support.waiting import together
+from warren.errors import QueueDownError
 from warren.storage.errors import WarrenError
 
 BIG = b"B" * 5000
@@ -129,7 +131,8 @@ def test_what_was_confirmed_is_there_though_the_node_closes_or_its_queue_fails_m
         stop.set()
 
     together(disturb, *[lambda sender=sender: publish(sender) for sender in range(senders)])
-    node.close()
+    with suppress(QueueDownError) if how == "fail" else nullcontext():  # the last failure may come as the node closes
+        node.close()
     assert any(confirmed)
     with warren.open(tmp_path) as again:
         found = [parsed(message.body) for message in again.queue("q").browse()]

@@ -760,7 +760,7 @@ def test_a_rabbitmqs_directory_is_named_as_that_and_not_touched(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("missing", "no such directory"), ("file", "no directory"), ("empty", "no node's data directory")],
+    [("missing", "no such directory"), ("file", "not a directory"), ("empty", "no node's data directory")],
 )
 def test_what_is_no_nodes_directory_is_said_to_be_none_and_not_touched(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "file").write_bytes(b"")
