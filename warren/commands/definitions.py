@@ -50,9 +50,7 @@ def definitions(
             help="Import FILE, completely or not at all; -: stdin. Also a stopped RabbitMQ's directory or an archive.",
         ),
     ] = None,
-    vhost: Annotated[
-        str | None, typer.Option(help="Only this vhost, as a broker exports one: without the vhost's name.")
-    ] = None,
+    vhost: Annotated[str | None, typer.Option(help="Only this vhost, without its name, as brokers export it.")] = None,
     for_import: Annotated[
         bool,
         typer.Option(
