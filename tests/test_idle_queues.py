@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -94,7 +95,8 @@ def bytes_each(count: int, make: Callable[[int], VariableQueue]) -> float:
 
 def test_an_empty_queue_costs_two_kilobytes(tmp_path: Path) -> None:
     parts = parts_maker(str(tmp_path), RealFileSystem())
-    assert bytes_each(1000, lambda n: VariableQueue.create(parts(n))) < 2100
+    limit_bytes = 2048 if sys.version_info < (3, 12) else 2100  # later objects are larger
+    assert bytes_each(1000, lambda n: VariableQueue.create(parts(n))) < limit_bytes
 
 
 @pytest.mark.slow
