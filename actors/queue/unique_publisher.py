@@ -170,7 +170,9 @@ class UniquePublisher:
             taken = self._taken(level, part, msg_ids, keys, expiration_ms, safe_anyway=safe_anyway)
             ids = b"".join([msg_ids[16 * index : 16 * index + 16] for index in part])
             part_bodies = [bodies[index] for index in part]
-            if not self._put(envelope, ids, part_bodies, taken, expiration_ms=expiration_ms, priority=priority):
+            if not self._put(
+                envelope, ids, part_bodies, taken, level=level, expiration_ms=expiration_ms, priority=priority
+            ):
                 refused = refused or not process.expiry.discards
                 continue
             awaited += taken
@@ -232,12 +234,12 @@ class UniquePublisher:
         bodies: Sequence[bytes],
         taken: Sequence[TakenKey],
         *,
+        level: int,
         expiration_ms: int | None,
         priority: int,
     ) -> bool:
         """Publish messages; return whether the queue has taken them."""
         turn, backing = self._actor.queue_turn, self._actor.process.backing
-        level = backing.level_of(priority)
         before = backing.level(level).state.next_seq_id
         try:
             turn.publish(envelope, msg_ids, bodies, expiration_ms, priority, None)

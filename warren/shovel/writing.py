@@ -248,7 +248,7 @@ class DirectoryDestination:
     def _declare(self, vhost: str, name: bytes) -> QueueDeclaration | None:
         """Declare the queue for nodes that open the directory; one that cannot be declared they find on their own.
 
-        Return its declaration; ``None`` for a level of a priority queue, and if there is none.
+        Return its declaration; ``None`` if it could not be declared, and for a level of a priority queue.
         """
         if self._definitions is None:
             files = RealFileSystem()

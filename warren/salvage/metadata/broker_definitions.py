@@ -53,7 +53,6 @@ _QUEUE_TYPES: Final = {
 }
 _TYPE_FIELD: Final = 19
 """Of a queue's record; records from before 3.8 lack it, and every queue was a classic one."""
-"""How the names of arguments begin that a classic queue may not have."""
 _OLD_HASHING: Final = "rabbit_password_hashing_md5"
 _INTERNAL_PREFIX: Final = "internal"
 _LINE_CHARACTERS: Final = 76
